@@ -1,0 +1,81 @@
+# What one types here. `make` alone lists it.
+#
+# Everything is installed into .venv from the locked, hash-checked lists in .setup; nothing on
+# the machine is changed, and after `make setup` nothing needs the network. Wanted beforehand:
+# Python 3.11 or newer with its venv module (Debian: python3-venv). Java is optional.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-report lint format locks clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TEST_OPTIONS ?=
+
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Of pip's hundreds of lines, those that show a long download or build going on.
+TELL_PROGRESS := sed -n -u -E \
+    -e '/\.metadata/d' -e 's/^ *(Downloading .*\([0-9.]+ MB\))/  \1/p' \
+    -e 's/^ *(Building wheel for [^ ]+) .*: started/  \1/p' \
+    -e 's/^(Installing collected packages).*/  \1/p'
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.stamp-project ## build .venv from the locked requirements (first time: 700 MB, minutes)
+
+demo: setup ## kill a broker under load, with and without the δ tree, and judge both runs
+	@$(BIN)/pubsubctl demo
+
+test: setup ## run the whole test suite: units, simulator, Spark, then local clusters
+	@$(BIN)/python -m pytest -m "not lab and not report" $(TEST_OPTIONS)
+
+test-report: setup ## open the HTML report in Debian's chromium and look at it
+	@command -v chromium >/dev/null || { \
+	    echo "make test-report needs chromium (Debian: apt-get install chromium)" >&2; exit 4; }
+	@$(BIN)/python -m pytest -m report $(TEST_OPTIONS)
+
+lint: setup ## check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## put the code into the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+locks: ## resolve .setup/*.lock anew (needs the network)
+	@PYTHON="$(PYTHON)" .setup/relock
+
+clean: ## remove .venv, caches and build products; measured runs stay
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 4; }
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	    echo "Python's venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 4; }
+
+$(VENV)/.stamp-build: .setup/build.lock | $(BIN)/python
+	@echo "Installing pip and the build tools"
+	@$(PIP_INSTALL) --quiet --require-hashes --only-binary :all: -r $<
+	@touch $@
+
+# PySpark is the one package published as source only, so the one that is built here.
+$(VENV)/.stamp-requirements: .setup/requirements.lock $(VENV)/.stamp-build
+	@echo "Installing the requirements: 700 MB the first time (PySpark alone is 460 MB)"
+	@$(PIP_INSTALL) --require-hashes --only-binary :all: --no-binary pyspark \
+	    --no-build-isolation -r $< | $(TELL_PROGRESS)
+	@touch $@
+
+$(VENV)/.stamp-project: pyproject.toml $(VENV)/.stamp-requirements
+	@$(PIP_INSTALL) -qq --no-index --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check --quiet
+	@touch $@
+	@echo "Ready: $(BIN)/pubsubctl"

@@ -1,0 +1,1 @@
+"""Load: what is published and subscribed, when, and what came of it."""

@@ -1,0 +1,1 @@
+"""The command line: inventories, deployment, and one thin file per verb."""
