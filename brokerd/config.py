@@ -1,0 +1,165 @@
+"""What a broker can be told, and the defaults: the only place where they live."""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Self
+
+from brokerd.errors import ConfigError
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+PROTOCOLS = ("best_effort", "delta_tree")
+
+
+class Mutant(StrEnum):
+    """Named bugs that a test switches on and must see caught. Never set in a real deployment.
+
+    The value is the name in the design's tables; members are added beside the rule they break.
+    """
+
+    START_BEFORE_CONFIRMED = "M14"
+    NO_UPSTREAM_COPY_ON_ACTIVATION = "M15"
+    EDGE_FORGETS = "M20"
+    CONFIRM_ON_RECEIPT = "M21"
+    NO_RESEND_ON_ACTIVATION = "M22"
+    RESEND_AFTER_NEWER = "M23"
+    DROP_UNREACHABLE_DESTINATIONS = "M24"
+    SUMMARY_MISSES_PENDING = "M25"
+    RESTARTED_IS_EDGE = "M27"
+    FULL_QUEUE_DROPS_OLDEST = "M38"
+    HALF_A_FRAME = "M39"
+    HEARTBEATS_IN_QUEUE = "M40"
+    OLD_SESSION_FRAMES = "M41"
+    CONFIRM_COVERS_PENDING = "confirm-covers-pending"
+    NO_CUT = "no-cut"
+    NO_UPSTREAM_COPY = "no-upstream-copy"
+    NO_TAGS_UNREACHABLE_DONE = "no-tags"
+    NO_LAST_IN_CUT = "no-last-in-cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaTreeParameters:
+    """Parameters of delta_tree.
+
+    Attributes:
+        delta: failures to tolerate at once; the neighbourhood radius is delta + 1. Raising it
+            costs sessions (the ball grows with fan-out ** (delta + 1)).
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+            up to the limit.
+        queue_limit: publications a broker holds before it stops reading from its clients.
+        client_window: publications a client may have unacknowledged before deliveries wait.
+        client_linger_ns: how long a vanished subscriber's subscriptions stay (its deliveries
+            are held, unconfirmed, meanwhile).
+        cold_start_after_ns: how long a component in which every broker is recovering waits for
+            one that is not before it goes on alone.
+    """
+
+    delta: int = 1
+    retry_first_ns: int = 500 * MILLISECOND_NS
+    retry_limit_ns: int = 5 * SECOND_NS
+    queue_limit: int = 100_000
+    client_window: int = 16_384
+    client_linger_ns: int = 60 * SECOND_NS
+    cold_start_after_ns: int = 30 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParameters:
+    """Parameters of the session layer.
+
+    Attributes:
+        heartbeat_ns: how often a heartbeat goes out on an idle or busy session.
+        suspicion_ns: silence (not one byte) after which a peer is suspected.
+        connect_timeout_ns: an attempt without an answer by then has failed.
+        frame_limit_bytes: largest frame taken or sent.
+        outbox_limit_bytes: bytes queued for one peer before its session ends (overflow).
+    """
+
+    heartbeat_ns: int = 250 * MILLISECOND_NS
+    suspicion_ns: int = 750 * MILLISECOND_NS
+    connect_timeout_ns: int = 2 * SECOND_NS
+    frame_limit_bytes: int = 1 << 20
+    outbox_limit_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything one broker process is told; nothing is read from the environment.
+
+    Attributes:
+        broker: its name in the topology.
+        topology_file: the topology it belongs to (the same file for every broker).
+        protocol: one of PROTOCOLS.
+        deployment_id: made by deploy; brokers of different deployments refuse each other.
+        listen: "host:port" of its own listener, loopback unless TLS exists.
+        addresses: broker name → "host:port" for every broker it may dial.
+        state_folder: what must survive a restart lives here.
+        control_socket: path of its control socket (at most 107 bytes, mode 0600).
+        log_folder: event log, statistics, standard output.
+        fault_injection: whether fault commands are obeyed.
+        mutants: named bugs to switch on; only with fault_injection.
+        core: the CPU to pin to, or -1.
+    """
+
+    broker: str
+    topology_file: str
+    protocol: str
+    deployment_id: str
+    listen: str
+    addresses: dict[str, str]
+    state_folder: str
+    control_socket: str
+    log_folder: str
+    fault_injection: bool = False
+    mutants: tuple[Mutant, ...] = ()
+    core: int = -1
+    delta_tree: DeltaTreeParameters = field(default_factory=DeltaTreeParameters)
+    session: SessionParameters = field(default_factory=SessionParameters)
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
+        """The configuration in `values` (a TOML file's or a control message's content).
+
+        Raises:
+            ConfigError: an unknown key, a missing one, or a value of the wrong type; says
+                which, in `where`, and what is valid.
+        """
+        values = dict(values)
+        values["delta_tree"] = _section(
+            DeltaTreeParameters, values.get("delta_tree", {}), f"{where}: delta_tree"
+        )
+        values["session"] = _section(
+            SessionParameters, values.get("session", {}), f"{where}: session"
+        )
+        try:
+            values["mutants"] = tuple(Mutant(name) for name in values.get("mutants", ()))
+        except ValueError as error:
+            raise ConfigError(f"{where}: mutants: {error}") from error
+        configuration = _section(cls, values, where)
+        if configuration.protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"{where}: protocol = {configuration.protocol!r}; one of {', '.join(PROTOCOLS)}"
+            )
+        if configuration.mutants and not configuration.fault_injection:
+            raise ConfigError(f"{where}: mutants are only obeyed with fault_injection = true")
+        return configuration
+
+
+def _section(kind: Any, values: Any, where: str) -> Any:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: expected a table, got {values!r}")
+    known = {item.name: item for item in fields(kind)}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+        expected = known[key].type
+        simple = {"int": int, "str": str, "bool": bool}.get(str(getattr(expected, "__name__", expected)))
+        if simple is not None and type(value) is not simple:
+            raise ConfigError(f"{where}: {key} = {value!r} is not of type {simple.__name__}")
+        if key.endswith("_ns") and value < 0:
+            raise ConfigError(f"{where}: {key} = {value} must not be negative")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error

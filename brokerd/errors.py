@@ -1,0 +1,32 @@
+"""The errors of a broker, one class per kind of fault.
+
+Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
+closed and the broker lives. What the person who configured the broker did wrong is a
+ConfigError. A StorageCorrupt broker refuses to start.
+"""
+
+
+class BrokerError(Exception):
+    """Base of every error a broker raises on purpose."""
+
+
+class RemoteProtocolError(BrokerError):
+    """A peer sent what the protocol does not allow; close its session, keep the broker.
+
+    Attributes:
+        peer: who, as far as it is known.
+        reason: what was wrong, at most 300 characters, safe to print.
+    """
+
+    def __init__(self, peer: object, reason: str) -> None:
+        self.peer = peer
+        self.reason = reason[:300]
+        super().__init__(f"peer {peer}: {self.reason}")
+
+
+class ConfigError(BrokerError):
+    """A configuration value that cannot be used: names the key, the value and what is valid."""
+
+
+class StorageCorrupt(BrokerError):
+    """What is on disk cannot be what this broker wrote; it does not start on it."""

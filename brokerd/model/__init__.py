@@ -1,0 +1,1 @@
+"""The vocabulary every other package speaks: identities, publications, predicates."""

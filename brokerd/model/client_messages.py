@@ -1,0 +1,128 @@
+"""What clients and their broker say to each other: one set for all delivery protocols.
+
+A client first has a session (Hello), then says Connect; everything else follows. Within a
+session messages keep their order.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+
+SubscriptionState = Literal["pending", "started"]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Client → broker, first message of each session.
+
+    Attributes:
+        publishes: whether the client will publish.
+        incarnation: of the client's publication counter; up by one when the counter was lost.
+        next_sequence: the lowest sequence number the client may still send (the oldest one it
+            holds unacknowledged, or the next new one).
+        highest_sequence: the highest one handed out so far; 0 before the first. It feeds the
+            start cut of subscriptions confirmed before the resubmission arrives.
+        resume: per subscription number of this client, what it has already seen of each source.
+    """
+
+    publishes: bool
+    incarnation: int
+    next_sequence: int
+    highest_sequence: int
+    resume: tuple[tuple[int, tuple[tuple[SourceId, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """Broker → client: the answer to Connect. `source` is None for a client that only reads."""
+
+    source: SourceId | None
+    broker_incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Client → broker: publications, in order, each session starting at the oldest unconfirmed."""
+
+    run: PublicationRun
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAcknowledged:
+    """Broker → client: all publications sent on this session in [first, last] are done.
+
+    "Done" is the protocol's own promise: confirmed end to end for delta_tree, handed on for
+    best_effort.
+    """
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Client → broker: start subscription `number`; the same pair again changes nothing."""
+
+    number: int
+    predicate: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """Broker → client: the state of a subscription; sent on Subscribe and when it starts."""
+
+    number: int
+    state: SubscriptionState
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Broker → client: publications that match the named subscriptions of this client.
+
+    One copy for all of them. The client answers with Acknowledge once the application has them.
+    """
+
+    run: PublicationRun
+    subscriptions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Client → broker: everything delivered on this session of `source` in [first, last] is safe."""
+
+    source: SourceId
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Broker → client: a request was not carried out.
+
+    Attributes:
+        request: the refused message's type name in lower case, e.g. "subscribe".
+        number: the subscription number where one was meant, else 0.
+        reason: text for people.
+        retry: True when the same request may succeed later (the broker is recovering).
+    """
+
+    request: str
+    number: int
+    reason: str
+    retry: bool
+
+
+ClientMessage = (
+    Connect
+    | Connected
+    | Publish
+    | PublishAcknowledged
+    | Subscribe
+    | Subscribed
+    | Deliveries
+    | Acknowledge
+    | Refused
+)

@@ -1,0 +1,38 @@
+"""Who is who: brokers, clients, publication sources and subscriptions.
+
+Brokers have names for people and small numbers on the wire and in bit sets; the number is
+the broker's place in the topology file. Clients are known by name at their own broker only.
+"""
+
+from typing import NamedTuple
+
+BrokerNumber = int
+ClientId = str
+Peer = BrokerNumber | ClientId
+"""The far end of a session: a broker by number, a client by name."""
+
+
+class SourceId(NamedTuple):
+    """One incarnation of one publisher; publications are numbered within it.
+
+    `broker` is the publisher's own broker, `publisher` the number that broker gave the client
+    name (kept on disk), `incarnation` goes up when the client has lost its own counter.
+
+    Paper: [DFT11] §VII ("source sequence").
+    """
+
+    broker: BrokerNumber
+    publisher: int
+    incarnation: int
+
+
+class SubscriptionId(NamedTuple):
+    """One subscription, for ever: never given out twice.
+
+    `home` is the subscriber's broker, `incarnation` the one that broker had when it issued the
+    id, `number` counts up within that incarnation.
+    """
+
+    home: BrokerNumber
+    incarnation: int
+    number: int

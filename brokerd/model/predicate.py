@@ -1,0 +1,173 @@
+"""Content predicates: an OR of conjunctions of simple tests on attributes.
+
+`Predicate.matches` is the reference semantics of the broker's matching index. The semantics:
+a test on an absent attribute is false, negated tests too (only `not exists` holds); int and
+float compare as numbers, bool and str only with their own kind, any other pair of kinds makes
+the test false, negated or not; strings compare by code point; NaN is refused.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brokerd.errors import BrokerError
+
+Scalar = str | int | float | bool
+Attributes = Mapping[str, Scalar]
+
+OPERATORS = (
+    "=", "!=", "<", "<=", ">", ">=", "in", "prefix", "suffix", "contains", "exists",
+    "not in", "not prefix", "not suffix", "not contains", "not exists",
+)  # fmt: skip
+
+MAXIMUM_TERMS = 64
+MAXIMUM_STRING_BYTES = 256
+MAXIMUM_LIST_ITEMS = 256
+MAXIMUM_DEPTH = 8
+INTEGER_LIMIT = 1 << 63
+
+
+class PredicateError(BrokerError):
+    """A predicate that cannot be read or is larger than the limits; says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One test: attribute, operator, and what it is compared with.
+
+    `value` is a scalar; a tuple of scalars for `in` and `not in`; None for `exists` and
+    `not exists`.
+
+    Raises:
+        PredicateError: operator and value do not fit, or the value breaks a limit.
+    """
+
+    attribute: str
+    operator: str
+    value: Scalar | tuple[Scalar, ...] | None
+
+    def __post_init__(self) -> None:
+        _check_string(self.attribute)
+        if not self.attribute:
+            raise PredicateError("an attribute name is empty")
+        if self.operator not in OPERATORS:
+            raise PredicateError(
+                f"unknown operator {self.operator[:40]!r}; one of {', '.join(OPERATORS)}"
+            )
+        plain = self.operator.removeprefix("not ")
+        if plain == "exists":
+            fits = self.value is None
+        elif plain == "in":
+            fits = isinstance(self.value, tuple) and len(self.value) <= MAXIMUM_LIST_ITEMS
+            fits = fits and bool(self.value)
+        elif plain in ("prefix", "suffix", "contains"):
+            fits = isinstance(self.value, str)
+        else:
+            fits = isinstance(self.value, str | int | float | bool)
+        if not fits:
+            raise PredicateError(
+                f"operator {self.operator!r} cannot take the given value "
+                f"(lists hold 1 to {MAXIMUM_LIST_ITEMS} items)"
+            )
+        for item in self.value if isinstance(self.value, tuple) else (self.value,):
+            if item is not None:
+                check_scalar(item)
+
+    def holds(self, attributes: Attributes) -> bool:
+        """Whether the test holds for these attributes."""
+        value = attributes.get(self.attribute)
+        if value is None:
+            return self.operator == "not exists"
+        return holds_for(self.operator, value, self.value)
+
+
+def holds_for(operator: str, value: Scalar, reference: object) -> bool:
+    """Whether a present attribute's `value` passes the test against `reference`."""
+    if operator in ("exists", "not exists"):
+        return operator == "exists"
+    if isinstance(reference, tuple):
+        comparable = [item for item in reference if kind(item) == kind(value)]
+        return bool(comparable) and (value in comparable) == (operator == "in")
+    if kind(reference) != kind(value):
+        return False
+    plain = operator.removeprefix("not ")
+    if plain in _TEXT_TESTS and not isinstance(value, str):
+        return False
+    return bool(_TESTS[plain](value, reference)) == (plain == operator)
+
+
+_TEXT_TESTS = ("prefix", "suffix", "contains")
+_TESTS = {
+    "=": lambda value, reference: value == reference,
+    "!=": lambda value, reference: value != reference,
+    "<": lambda value, reference: value < reference,
+    "<=": lambda value, reference: value <= reference,
+    ">": lambda value, reference: value > reference,
+    ">=": lambda value, reference: value >= reference,
+    "prefix": lambda value, reference: value.startswith(reference),
+    "suffix": lambda value, reference: value.endswith(reference),
+    "contains": lambda value, reference: reference in value,
+}
+
+
+def kind(value: object) -> str:
+    """The kind of a value that decides what it compares with: bool, number or text."""
+    if isinstance(value, bool):
+        return "bool"
+    return "text" if isinstance(value, str) else "number"
+
+
+def check_scalar(value: object) -> None:
+    """Refuse a value that no attribute or test may hold.
+
+    Raises:
+        PredicateError: NaN, an integer beyond 64 bits, a string over the limit, another type.
+    """
+    if isinstance(value, bool):
+        return
+    if isinstance(value, str):
+        _check_string(value)
+    elif isinstance(value, float):
+        if math.isnan(value):
+            raise PredicateError("NaN is not a value")
+    elif isinstance(value, int):
+        if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
+            raise PredicateError("an integer needs more than 64 bits")
+    else:
+        raise PredicateError(f"a value of type {type(value).__name__} cannot be compared")
+
+
+def _check_string(text: str) -> None:
+    if len(text) > MAXIMUM_STRING_BYTES or len(text.encode(errors="replace")) > MAXIMUM_STRING_BYTES:
+        raise PredicateError(f"a string is longer than {MAXIMUM_STRING_BYTES} bytes")
+
+
+Conjunction = tuple[Constraint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """Holds when every test of at least one conjunction holds.
+
+    `((),)` matches everything, `()` nothing.
+
+    Raises:
+        PredicateError: more than 64 tests in all.
+    """
+
+    any_of: tuple[Conjunction, ...]
+
+    def __post_init__(self) -> None:
+        terms = sum(max(1, len(conjunction)) for conjunction in self.any_of)
+        if terms > MAXIMUM_TERMS:
+            raise PredicateError(f"{terms} tests; at most {MAXIMUM_TERMS}")
+
+    def matches(self, attributes: Attributes) -> bool:
+        """Whether a publication with these attributes is wanted."""
+        return any(
+            all(constraint.holds(attributes) for constraint in conjunction)
+            for conjunction in self.any_of
+        )
+
+
+EVERYTHING = Predicate(((),))

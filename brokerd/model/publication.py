@@ -1,0 +1,233 @@
+"""Publication runs: what travels between clients and brokers.
+
+A run is a strictly increasing series of publications of one source. Everything a broker does
+(matching, queueing, confirming, sending) it does to runs; the payload bytes stay the slices
+of the receive buffer they came in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from brokerd.model.identity import SourceId
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRun:
+    """Consecutive publications of one source, with increasing sequence numbers.
+
+    Attributes:
+        source: whose publications they are.
+        sequences: one number per publication, strictly increasing; a `range` of step 1 where
+            nothing was filtered out, otherwise a tuple.
+        attribute_table: the distinct attribute blobs, in order of first use.
+        attribute_index: per publication, its place in `attribute_table`.
+        payload_lengths: bytes per publication; a single int when all are equal.
+        payload: pieces whose concatenation is all payloads in order. A piece never ends inside
+            a publication.
+    """
+
+    source: SourceId
+    sequences: range | tuple[int, ...]
+    attribute_table: tuple[bytes, ...]
+    attribute_index: Sequence[int]
+    payload_lengths: int | tuple[int, ...]
+    payload: tuple[Buffer, ...]
+
+    @property
+    def first(self) -> int:
+        """The lowest sequence number."""
+        return self.sequences[0]
+
+    @property
+    def last(self) -> int:
+        """The highest sequence number."""
+        return self.sequences[-1]
+
+    def __len__(self) -> int:
+        """How many publications."""
+        return len(self.sequences)
+
+    def payload_bytes(self) -> int:
+        """The size of all payloads together."""
+        if isinstance(self.payload_lengths, int):
+            return self.payload_lengths * len(self.sequences)
+        return sum(self.payload_lengths)
+
+    def publications(self) -> Iterator[tuple[int, bytes, Buffer]]:
+        """Each publication as (sequence, attribute blob, payload); payloads are slices."""
+        position = 0
+        piece_number, piece, offset = 0, memoryview(b""), 0
+        lengths = self.payload_lengths
+        for position, sequence in enumerate(self.sequences):
+            length = lengths if isinstance(lengths, int) else lengths[position]
+            while offset >= len(piece) and length:
+                piece, offset = memoryview(self.payload[piece_number]), 0
+                piece_number += 1
+            yield (
+                sequence,
+                self.attribute_table[self.attribute_index[position]],
+                piece[offset : offset + length],
+            )
+            offset += length
+
+    def blob(self, position: int) -> bytes:
+        """The attribute blob of the publication at `position`."""
+        return self.attribute_table[self.attribute_index[position]]
+
+    def select(self, positions: Sequence[int]) -> "PublicationRun":
+        """The publications at `positions` (strictly increasing, not empty), as a run.
+
+        Payload bytes are sliced, never copied; neighbours stay one slice.
+        """
+        count = len(positions)
+        assert count, "a run is never empty"
+        if count == len(self.sequences):
+            return self
+        first, last = positions[0], positions[-1]
+        whole = last - first + 1 == count
+        sequences: range | tuple[int, ...]
+        if whole:
+            sequences = self.sequences[first : last + 1]
+        else:
+            sequences = tuple(self.sequences[position] for position in positions)
+            if sequences[-1] - sequences[0] + 1 == count:
+                sequences = range(sequences[0], sequences[-1] + 1)
+        table, index = self._select_attributes(positions)
+        lengths = self.payload_lengths
+        if not isinstance(lengths, int):
+            lengths = tuple(lengths[position] for position in positions)
+        return PublicationRun(
+            self.source, sequences, table, index, lengths, self._slices(positions)
+        )
+
+    def after(self, sequence: int) -> "PublicationRun | None":
+        """The publications numbered above `sequence`; None when there are none."""
+        if self.first > sequence:
+            return self
+        if self.last <= sequence:
+            return None
+        start = next(i for i, number in enumerate(self.sequences) if number > sequence)
+        return self.select(range(start, len(self.sequences)))
+
+    def up_to(self, sequence: int) -> "PublicationRun | None":
+        """The publications numbered `sequence` or less; None when there are none."""
+        if self.last <= sequence:
+            return self
+        if self.first > sequence:
+            return None
+        end = next(i for i, number in enumerate(self.sequences) if number > sequence)
+        return self.select(range(end))
+
+    def _select_attributes(
+        self, positions: Sequence[int]
+    ) -> tuple[tuple[bytes, ...], Sequence[int]]:
+        if len(self.attribute_table) == 1:
+            return self.attribute_table, bytes(len(positions))
+        places: dict[int, int] = {}
+        index = [
+            places.setdefault(self.attribute_index[position], len(places)) for position in positions
+        ]
+        table = tuple(self.attribute_table[place] for place in places)
+        return table, bytes(index) if len(table) <= 256 else tuple(index)
+
+    def _slices(self, positions: Sequence[int]) -> tuple[Buffer, ...]:
+        spans = [(start, end) for start, end in self._spans(positions) if end > start]
+        pieces: list[Buffer] = []
+        piece_start = 0
+        wanted = iter(spans)
+        span = next(wanted, None)
+        for piece in self.payload:
+            view = memoryview(piece)
+            piece_end = piece_start + len(view)
+            while span is not None and span[0] < piece_end:
+                start, end = span
+                pieces.append(view[start - piece_start : min(end, piece_end) - piece_start])
+                span = (piece_end, end) if end > piece_end else next(wanted, None)
+            piece_start = piece_end
+        return tuple(pieces)
+
+    def _spans(self, positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Byte spans of the payloads at `positions`, neighbours joined."""
+        lengths = self.payload_lengths
+        if isinstance(lengths, int):
+            offsets: Sequence[int] = range(0, lengths * (len(self.sequences) + 1), lengths or 1)
+            if lengths == 0:
+                return
+        else:
+            running, total = [0], 0
+            for length in lengths:
+                total += length
+                running.append(total)
+            offsets = running
+        start, end = offsets[positions[0]], offsets[positions[0] + 1]
+        for position in positions[1:]:
+            if offsets[position] == end:
+                end = offsets[position + 1]
+            else:
+                yield start, end
+                start, end = offsets[position], offsets[position + 1]
+        yield start, end
+
+
+def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:
+    """One run of the publications of several runs of one source, in sequence order.
+
+    The runs may interleave but share no publication. Payload bytes are not copied.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    ordered = sorted(runs, key=lambda run: run.first)
+    if all(a.last < b.first for a, b in zip(ordered, ordered[1:], strict=False)):
+        return _concatenate(ordered)
+    singles = sorted(
+        (sequence, number, position)
+        for number, run in enumerate(ordered)
+        for position, sequence in enumerate(run.sequences)
+    )
+    stretches: list[PublicationRun] = []
+    start = 0
+    for end in range(1, len(singles) + 1):
+        if end < len(singles) and singles[end][1:] == (singles[start][1], singles[start][2] + end - start):
+            continue
+        _, number, position = singles[start]
+        stretches.append(ordered[number].select(range(position, position + end - start)))
+        start = end
+    return _concatenate(stretches)
+
+
+def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
+    count = sum(len(run) for run in runs)
+    first, last = runs[0].first, runs[-1].last
+    sequences: range | tuple[int, ...]
+    if last - first + 1 == count:
+        sequences = range(first, last + 1)
+    else:
+        sequences = tuple(sequence for run in runs for sequence in run.sequences)
+    places: dict[bytes, int] = {}
+    index: list[int] = []
+    for run in runs:
+        translation = [places.setdefault(blob, len(places)) for blob in run.attribute_table]
+        index.extend([translation[place] for place in run.attribute_index])
+    table = tuple(places)
+    lengths: int | tuple[int, ...]
+    one = runs[0].payload_lengths
+    if isinstance(one, int) and all(run.payload_lengths == one for run in runs):
+        lengths = one
+    else:
+        lengths = tuple(length for run in runs for length in _each_length(run))
+    return PublicationRun(
+        runs[0].source,
+        sequences,
+        table,
+        bytes(index) if len(table) <= 256 else tuple(index),
+        lengths,
+        tuple(piece for run in runs for piece in run.payload),
+    )
+
+
+def _each_length(run: PublicationRun) -> Sequence[int]:
+    if isinstance(run.payload_lengths, int):
+        return [run.payload_lengths] * len(run)
+    return run.payload_lengths

@@ -1,0 +1,1 @@
+"""Who is next to whom: pure graphs of brokers."""

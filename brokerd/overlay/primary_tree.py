@@ -1,0 +1,104 @@
+"""The primary tree: paths, distances, and one broker's view of its Δ-neighbourhood.
+
+Sets of brokers are ints used as bit sets: bit n stands for broker number n.
+
+Paper: [DFT11] §II-III.
+"""
+
+from dataclasses import dataclass
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.topology import Topology
+
+
+class PrimaryTree:
+    """Paths and distances of the whole tree; for tools, the simulator and the checker's side.
+
+    A broker itself knows no more than its Neighbourhood.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._neighbours = topology.neighbours()
+        self._towards: dict[BrokerNumber, list[BrokerNumber]] = {}
+
+    def path(self, start: BrokerNumber, end: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """All brokers from `start` to `end`, both included."""
+        towards = self._parents_towards(end)
+        path = [start]
+        while path[-1] != end:
+            path.append(towards[path[-1]])
+        return tuple(path)
+
+    def distance(self, start: BrokerNumber, end: BrokerNumber) -> int:
+        """How many links lie between."""
+        return len(self.path(start, end)) - 1
+
+    def ball(self, center: BrokerNumber, radius: int) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
+        """Brokers within `radius` links of `center`, nearest first (not itself), with the path.
+
+        The path leads from `center` to the broker, both included. Brokers at the same distance
+        come in link order, so the result is the same on every machine.
+        """
+        found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+        ring: list[tuple[BrokerNumber, ...]] = [(center,)]
+        for _ in range(radius):
+            ring = [
+                (*path, neighbour)
+                for path in ring
+                for neighbour in self._neighbours[path[-1]]
+                if len(path) == 1 or neighbour != path[-2]
+            ]
+            for path in ring:
+                found[path[-1]] = path
+        return found
+
+    def neighbourhood(self, center: BrokerNumber, radius: int) -> "Neighbourhood":
+        """What broker `center` knows of the tree when the radius is Δ = `radius`."""
+        ball = self.ball(center, radius)
+        neighbours = {
+            broker: tuple(near for near in self._neighbours[broker] if near in ball or near == center)
+            for broker in (center, *ball)
+        }
+        return Neighbourhood(center, radius, ball, neighbours)
+
+    def _parents_towards(self, end: BrokerNumber) -> list[BrokerNumber]:
+        if end not in self._towards:
+            parents = [-1] * len(self._neighbours)
+            parents[end] = end
+            frontier = [end]
+            for broker in frontier:
+                for near in self._neighbours[broker]:
+                    if parents[near] < 0:
+                        parents[near] = broker
+                        frontier.append(near)
+            self._towards[end] = parents
+        return self._towards[end]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """The part of the tree within Δ links of one broker: all a broker knows of it.
+
+    Attributes:
+        center: the broker whose neighbourhood it is.
+        radius: Δ = δ + 1.
+        paths: broker → path from `center` to it, both included; nearest first.
+        neighbours: broker (center too) → its neighbours inside the neighbourhood, in link order.
+
+    Paper: [DFT11] §II ("Δ-neighbourhood").
+    """
+
+    center: BrokerNumber
+    radius: int
+    paths: dict[BrokerNumber, tuple[BrokerNumber, ...]]
+    neighbours: dict[BrokerNumber, tuple[BrokerNumber, ...]]
+
+    def direction(self, broker: BrokerNumber) -> BrokerNumber:
+        """The tree neighbour of the center on whose side `broker` (in the ball) lies."""
+        return self.paths[broker][1]
+
+    def beyond(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Neighbours of `broker` that lie one link farther from the center, in link order."""
+        nearer = self.paths[broker][-2] if broker != self.center else -1
+        return tuple(near for near in self.neighbours[broker] if near != nearer)

@@ -1,0 +1,193 @@
+"""Topologies: brokers, links and parameters, and what makes a topology file wrong.
+
+The order of `brokers` in the file gives the numbers that stand for them on the wire.
+"""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
+
+SCHEMA = "pubsubctl/topology/1"
+KINDS = ("tree",)
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+MAXIMUM_DELTA = 16
+_KEYS = ("schema", "name", "kind", "parameters", "brokers", "links")
+_PARAMETERS = ("delta",)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A tree of brokers.
+
+    Attributes:
+        name: of the topology, for people.
+        kind: "tree".
+        delta: how many failures at once it is wired for.
+        brokers: names; a broker's number is its place here.
+        links: pairs of numbers, each pair (smaller, larger), in file order.
+    """
+
+    name: str
+    kind: str
+    delta: int
+    brokers: tuple[str, ...]
+    links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """The topology in a TOML document's content.
+
+        Raises:
+            ConfigError: names `where`, the key, the value and the nearest valid one: unknown
+                key, unknown or repeated broker, a link to itself or twice, a cycle, a part that
+                is not connected, delta < 0.
+        """
+        for key in values:
+            if key not in _KEYS:
+                raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _KEYS)}")
+        for key in ("schema", "name", "kind", "brokers", "links"):
+            if key not in values:
+                raise ConfigError(f"{where}: key {key!r} is missing")
+        if values["schema"] != SCHEMA:
+            raise ConfigError(f"{where}: schema = {values['schema']!r}; this reads {SCHEMA!r}")
+        if values["kind"] not in KINDS:
+            raise ConfigError(f"{where}: kind = {values['kind']!r}; one of {', '.join(KINDS)}")
+        if not isinstance(values["name"], str) or not NAME.fullmatch(values["name"]):
+            raise ConfigError(f"{where}: name = {values['name']!r} is not of [a-z0-9-]")
+        delta = _delta(values.get("parameters", {}), where)
+        brokers = _brokers(values["brokers"], where)
+        links = _links(values["links"], brokers, where)
+        topology = cls(values["name"], values["kind"], delta, brokers, links)
+        topology._check_tree(where)
+        return topology
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of the topology's TOML file."""
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "kind": self.kind,
+            "parameters": {"delta": self.delta},
+            "brokers": list(self.brokers),
+            "links": [[self.brokers[a], self.brokers[b]] for a, b in self.links],
+        }
+
+    def number_of(self, name: str) -> BrokerNumber:
+        """A broker's number.
+
+        Raises:
+            ConfigError: no broker is called so; names the nearest that is.
+        """
+        try:
+            return self.brokers.index(name)
+        except ValueError:
+            raise ConfigError(
+                f"topology {self.name}: no broker called {name!r}{nearest(name, self.brokers)}"
+            ) from None
+
+    def digest(self, protocol: str, parameters: Mapping[str, Any]) -> str:
+        """What all brokers of a deployment must agree on, as 32 hex digits."""
+        agreed = {
+            "topology": self.to_mapping(),
+            "protocol": protocol,
+            "parameters": dict(sorted(parameters.items())),
+        }
+        text = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def neighbours(self) -> tuple[tuple[BrokerNumber, ...], ...]:
+        """Per broker, its neighbours in the tree, in link order."""
+        found: list[list[BrokerNumber]] = [[] for _ in self.brokers]
+        for a, b in self.links:
+            found[a].append(b)
+            found[b].append(a)
+        return tuple(tuple(row) for row in found)
+
+    def _check_tree(self, where: str) -> None:
+        leader = list(range(len(self.brokers)))
+
+        def root(broker: int) -> int:
+            while leader[broker] != broker:
+                leader[broker] = leader[leader[broker]]
+                broker = leader[broker]
+            return broker
+
+        for a, b in self.links:
+            if root(a) == root(b):
+                raise ConfigError(
+                    f"{where}: links: {self.brokers[a]}-{self.brokers[b]} closes a cycle; "
+                    "the primary tree has none"
+                )
+            leader[root(a)] = root(b)
+        apart = [name for number, name in enumerate(self.brokers) if root(number) != root(0)]
+        if apart:
+            raise ConfigError(
+                f"{where}: links: {', '.join(apart[:8])} not connected to {self.brokers[0]}"
+            )
+
+
+def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
+    """`; did you mean 'x'?` for the known word most like `word`, or a list of what is known."""
+    close = difflib.get_close_matches(str(word), known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(list(known)[:12])}"
+
+
+def _delta(parameters: Any, where: str) -> int:
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"{where}: parameters: expected a table, got {parameters!r}")
+    for key in parameters:
+        if key not in _PARAMETERS:
+            raise ConfigError(f"{where}: parameters: unknown key {key!r}{nearest(key, _PARAMETERS)}")
+    delta = parameters.get("delta", 1)
+    if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
+        raise ConfigError(
+            f"{where}: parameters: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}"
+        )
+    return delta
+
+
+def _brokers(names: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(names, list | tuple) or not names:
+        raise ConfigError(f"{where}: brokers: expected a list of names, got {names!r}")
+    for place, name in enumerate(names):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ConfigError(
+                f"{where}: brokers[{place}] = {name!r}; names are lower-case letters, digits and "
+                "'-', at most 32, not starting with '-'"
+            )
+        if name in names[:place]:
+            raise ConfigError(f"{where}: brokers[{place}] = {name!r} stands there twice")
+    return tuple(names)
+
+
+def _links(
+    links: Any, brokers: tuple[str, ...], where: str
+) -> tuple[tuple[BrokerNumber, BrokerNumber], ...]:
+    if not isinstance(links, list | tuple):
+        raise ConfigError(f"{where}: links: expected a list of pairs, got {links!r}")
+    found: list[tuple[int, int]] = []
+    for place, link in enumerate(links):
+        if not isinstance(link, list | tuple) or len(link) != 2:
+            raise ConfigError(f"{where}: links[{place}] = {link!r} is not a pair of brokers")
+        for name in link:
+            if name not in brokers:
+                raise ConfigError(
+                    f"{where}: links[{place}]: no broker called {name!r}{nearest(name, brokers)}"
+                )
+        if link[0] == link[1]:
+            raise ConfigError(f"{where}: links[{place}]: {link[0]!r} is linked to itself")
+        pair = (brokers.index(link[0]), brokers.index(link[1]))
+        pair = (min(pair), max(pair))
+        if pair in found:
+            raise ConfigError(f"{where}: links[{place}]: {link[0]}-{link[1]} stands there twice")
+        found.append(pair)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Delivery protocols: sans-I/O cores behind one interface."""

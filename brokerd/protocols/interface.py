@@ -1,0 +1,199 @@
+"""What every delivery protocol is to its driver: events in, effects out.
+
+The runtime and the simulator are two drivers of the same cores. A core does no I/O, reads no
+clock, draws no random number and iterates no set, so the same events give the same effects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import ClientId, Peer
+
+Instant = int
+"""Nanoseconds of the driver's clock; only differences mean anything."""
+
+LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "protocol_error"]
+
+
+# ---------------------------------------------------------------- events: what happened
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event of every core.
+
+    Attributes:
+        incarnation: of this broker; already on disk.
+        recovering: True when this deployment has run on this disk before.
+        recovered: the meta store's rows, table → key → value, as the last Commit that was
+            durable (or later) left them.
+    """
+
+    incarnation: int
+    recovering: bool
+    recovered: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEstablished:
+    """A session is up at this end. `session` never repeats within this broker incarnation."""
+
+    peer: Peer
+    session: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    """The named session instance is over: exactly one per SessionEstablished, and last of it."""
+
+    peer: Peer
+    session: int
+    reason: LossReason
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    """An OpenSession came to nothing: refused, unreachable, or no answer in time."""
+
+    peer: Peer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A message, in the order its session carried it."""
+
+    peer: Peer
+    session: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The Commit or Append with this token now survives a crash."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineReached:
+    """The instant of next_deadline() has come."""
+
+
+Event = (
+    Started
+    | SessionEstablished
+    | SessionLost
+    | OpenFailed
+    | MessageReceived
+    | Persisted
+    | DeadlineReached
+)
+
+
+# ---------------------------------------------------------------- effects: what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Queue a message on the peer's current session; dropped when there is none."""
+
+    peer: Peer
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Queue deliveries on the client's current session; dropped when there is none."""
+
+    client: ClientId
+    item: Deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Try once to open a session; answered by SessionEstablished or OpenFailed.
+
+    Ignored while a session with the peer is up or being opened.
+    """
+
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End the peer's current session or attempt; SessionLost or OpenFailed follows."""
+
+    peer: Peer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the meta store: set, or deleted where `value` is None.
+
+    `value` is built of None-free lists, tuples, str, int, bool and bytes (tuples come back as
+    lists).
+    """
+
+    table: str
+    key: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Change rows in one transaction.
+
+    With a token: durable before Persisted(token) is answered. With None: lazily, in groups, at
+    the driver's leisure, never answered; a crash may lose it, but never reorders it behind a
+    later commit.
+    """
+
+    changes: tuple[Change, ...]
+    token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write a line into this broker's event log: what, and JSON-ready details."""
+
+    event: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Effect = Send | Deliver | OpenSession | CloseSession | Commit | Record
+
+
+class DeliveryProtocol(Protocol):
+    """One broker's share of a delivery protocol. Does no I/O and reads no clock.
+
+    The driver calls handle() for every event, in the order the events happened, and performs
+    the effects in list order without waiting for any of them. What must not be seen before
+    something is on disk is emitted while handling its Persisted, never earlier. Nothing is
+    retried by the driver.
+    """
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """Take one event; return what to do about it.
+
+        Raises:
+            RemoteProtocolError: the event's peer broke the rules. Raised before anything was
+                changed; the driver closes that session (SessionLost follows).
+        """
+        ...
+
+    def next_deadline(self) -> Instant | None:
+        """When to send the next DeadlineReached; None while nothing is timed."""
+        ...
+
+    def statistics(self) -> Mapping[str, int]:
+        """Counters and gauges by name; counters only grow within an incarnation."""
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """JSON-ready state for people: state (recovering | running), sessions wanted and ready…"""
+        ...
