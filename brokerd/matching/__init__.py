@@ -1,0 +1,1 @@
+"""The one content-matching engine: which subscriptions want a publication."""
