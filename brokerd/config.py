@@ -136,7 +136,7 @@ class BrokerConfig:
             values["mutants"] = tuple(Mutant(name) for name in values.get("mutants", ()))
         except ValueError as error:
             raise ConfigError(f"{where}: mutants: {error}") from error
-        configuration = _section(cls, values, where)
+        configuration: Self = _section(cls, values, where)
         if configuration.protocol not in PROTOCOLS:
             raise ConfigError(
                 f"{where}: protocol = {configuration.protocol!r}; one of {', '.join(PROTOCOLS)}"
@@ -154,7 +154,9 @@ def _section(kind: Any, values: Any, where: str) -> Any:
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key!r}; known: {', '.join(sorted(known))}")
         expected = known[key].type
-        simple = {"int": int, "str": str, "bool": bool}.get(str(getattr(expected, "__name__", expected)))
+        simple = {"int": int, "str": str, "bool": bool}.get(
+            str(getattr(expected, "__name__", expected))
+        )
         if simple is not None and type(value) is not simple:
             raise ConfigError(f"{where}: {key} = {value!r} is not of type {simple.__name__}")
         if key.endswith("_ns") and value < 0:

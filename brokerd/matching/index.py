@@ -97,9 +97,7 @@ class MatchingIndex(Generic[Key]):
         self._serials[key] = serial
         self._keys[serial] = key
         self._undo[key] = [
-            undo
-            for conjunction in predicate.any_of
-            for undo in self._file(serial, conjunction)
+            undo for conjunction in predicate.any_of for undo in self._file(serial, conjunction)
         ]
 
     def remove(self, key: Key) -> None:
@@ -192,13 +190,13 @@ def _compile(constraint: Constraint) -> Test:
     attribute, operator, reference = constraint.attribute, constraint.operator, constraint.value
     if kind(reference) == "number" and operator in _NUMERIC and not isinstance(reference, tuple):
         compare = _NUMERIC[operator]
-        return lambda attributes: _is_number(value := attributes.get(attribute)) and compare(
-            value, reference
+        return lambda attributes: (
+            _is_number(value := attributes.get(attribute)) and compare(value, reference)
         )
     if operator == "not exists":
         return lambda attributes: attribute not in attributes
-    return lambda attributes: (value := attributes.get(attribute)) is not None and holds_for(
-        operator, value, reference
+    return lambda attributes: (
+        (value := attributes.get(attribute)) is not None and holds_for(operator, value, reference)
     )
 
 

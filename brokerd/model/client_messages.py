@@ -91,7 +91,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Client → broker: everything delivered on this session of `source` in [first, last] is safe."""
+    """Client → broker: what this session delivered of `source` in [first, last] is safe."""
 
     source: SourceId
     first: int

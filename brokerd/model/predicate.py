@@ -7,8 +7,9 @@ the test false, negated or not; strings compare by code point; NaN is refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from brokerd.errors import BrokerError
 
@@ -97,7 +98,7 @@ def holds_for(operator: str, value: Scalar, reference: object) -> bool:
 
 
 _TEXT_TESTS = ("prefix", "suffix", "contains")
-_TESTS = {
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda value, reference: value == reference,
     "!=": lambda value, reference: value != reference,
     "<": lambda value, reference: value < reference,
@@ -138,7 +139,7 @@ def check_scalar(value: object) -> None:
 
 
 def _check_string(text: str) -> None:
-    if len(text) > MAXIMUM_STRING_BYTES or len(text.encode(errors="replace")) > MAXIMUM_STRING_BYTES:
+    if max(len(text), len(text.encode(errors="replace"))) > MAXIMUM_STRING_BYTES:
         raise PredicateError(f"a string is longer than {MAXIMUM_STRING_BYTES} bytes")
 
 

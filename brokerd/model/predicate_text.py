@@ -203,4 +203,6 @@ def _all_of(parts: list[list[Conjunction]]) -> list[Conjunction]:
 def _check_size(conjunctions: list[Conjunction]) -> None:
     """Checked after every product, so that a bomb never grows past the limit times itself."""
     if sum(max(1, len(conjunction)) for conjunction in conjunctions) > MAXIMUM_TERMS:
-        raise PredicateError(f"more than {MAXIMUM_TERMS} tests once `not` and brackets are resolved")
+        raise PredicateError(
+            f"more than {MAXIMUM_TERMS} tests once `not` and brackets are resolved"
+        )

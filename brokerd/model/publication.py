@@ -7,6 +7,7 @@ of the receive buffer they came in.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brokerd.model.identity import SourceId
 
@@ -179,7 +180,7 @@ def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:
     if len(runs) == 1:
         return runs[0]
     ordered = sorted(runs, key=lambda run: run.first)
-    if all(a.last < b.first for a, b in zip(ordered, ordered[1:], strict=False)):
+    if all(a.last < b.first for a, b in pairwise(ordered)):
         return _concatenate(ordered)
     singles = sorted(
         (sequence, number, position)
@@ -189,9 +190,9 @@ def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:
     stretches: list[PublicationRun] = []
     start = 0
     for end in range(1, len(singles) + 1):
-        if end < len(singles) and singles[end][1:] == (singles[start][1], singles[start][2] + end - start):
-            continue
         _, number, position = singles[start]
+        if end < len(singles) and singles[end][1:] == (number, position + end - start):
+            continue
         stretches.append(ordered[number].select(range(position, position + end - start)))
         start = end
     return _concatenate(stretches)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
 
+Path = tuple[BrokerNumber, ...]
+
 
 class PrimaryTree:
     """Paths and distances of the whole tree; for tools, the simulator and the checker's side.
@@ -34,13 +36,13 @@ class PrimaryTree:
         """How many links lie between."""
         return len(self.path(start, end)) - 1
 
-    def ball(self, center: BrokerNumber, radius: int) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
+    def ball(self, center: BrokerNumber, radius: int) -> dict[BrokerNumber, Path]:
         """Brokers within `radius` links of `center`, nearest first (not itself), with the path.
 
         The path leads from `center` to the broker, both included. Brokers at the same distance
         come in link order, so the result is the same on every machine.
         """
-        found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+        found: dict[BrokerNumber, Path] = {}
         ring: list[tuple[BrokerNumber, ...]] = [(center,)]
         for _ in range(radius):
             ring = [
@@ -57,7 +59,9 @@ class PrimaryTree:
         """What broker `center` knows of the tree when the radius is Δ = `radius`."""
         ball = self.ball(center, radius)
         neighbours = {
-            broker: tuple(near for near in self._neighbours[broker] if near in ball or near == center)
+            broker: tuple(
+                near for near in self._neighbours[broker] if near in ball or near == center
+            )
             for broker in (center, *ball)
         }
         return Neighbourhood(center, radius, ball, neighbours)
@@ -91,8 +95,8 @@ class Neighbourhood:
 
     center: BrokerNumber
     radius: int
-    paths: dict[BrokerNumber, tuple[BrokerNumber, ...]]
-    neighbours: dict[BrokerNumber, tuple[BrokerNumber, ...]]
+    paths: dict[BrokerNumber, Path]
+    neighbours: dict[BrokerNumber, Path]
 
     def direction(self, broker: BrokerNumber) -> BrokerNumber:
         """The tree neighbour of the center on whose side `broker` (in the ball) lies."""

@@ -146,7 +146,9 @@ def _delta(parameters: Any, where: str) -> int:
         raise ConfigError(f"{where}: parameters: expected a table, got {parameters!r}")
     for key in parameters:
         if key not in _PARAMETERS:
-            raise ConfigError(f"{where}: parameters: unknown key {key!r}{nearest(key, _PARAMETERS)}")
+            raise ConfigError(
+                f"{where}: parameters: unknown key {key!r}{nearest(key, _PARAMETERS)}"
+            )
     delta = parameters.get("delta", 1)
     if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
         raise ConfigError(

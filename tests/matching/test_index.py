@@ -1,0 +1,109 @@
+"""The matching index against its dumb twin, and the memo in front of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.predicate import EVERYTHING, Constraint, Predicate
+from brokerd.model.predicate_text import parse_predicate
+from tests.helpers.strategies import attributes, predicates
+
+
+@given(
+    filed=st.lists(predicates, max_size=12),
+    removed=st.lists(st.integers(0, 11), max_size=6),
+    event=attributes,
+)
+def test_the_index_finds_what_trying_every_predicate_finds(filed, removed, event):
+    index = MatchingIndex[int]()
+    for key, predicate in enumerate(filed):
+        index.add(key, predicate)
+    gone = [key for key in dict.fromkeys(removed) if key < len(filed)]
+    for key in gone:
+        index.remove(key)
+    dumb = [k for k, predicate in enumerate(filed) if k not in gone and predicate.matches(event)]
+    assert list(index.match(event)) == dumb
+    assert len(index) == len(filed) - len(gone)
+
+
+def test_a_removed_predicate_leaves_nothing_that_matches():
+    index = MatchingIndex[str]()
+    index.add(
+        "a", parse_predicate("price > 1 or symbol in ('x', 'y') or not volume exists or true")
+    )
+    assert index.match({"price": 2}) == ("a",)
+    index.remove("a")
+    assert index.match({"price": 2, "symbol": "x"}) == ()
+
+
+def test_a_bool_and_the_number_one_are_filed_apart():
+    index = MatchingIndex[str]()
+    index.add("bool", parse_predicate("flag = true"))
+    index.add("number", parse_predicate("flag = 1"))
+    assert index.match({"flag": True}) == ("bool",)
+    assert index.match({"flag": 1}) == ("number",)
+    assert index.match({"flag": 1.0}) == ("number",)
+
+
+def test_keys_come_back_in_the_order_they_were_added():
+    index = MatchingIndex[str]()
+    for key in ("zebra", "ant", "moth"):
+        index.add(key, EVERYTHING)
+    index.remove("ant")
+    index.add("ant", EVERYTHING)
+    assert index.match({}) == ("zebra", "moth", "ant")
+
+
+def test_equality_is_looked_up_and_not_searched_for():
+    """Ten thousand subscriptions on different symbols: a match tries the one that fits."""
+    tried = 0
+
+    class Counting(str):
+        __slots__ = ()
+
+    index = MatchingIndex[int]()
+    for key in range(10_000):
+        tests = (Constraint("symbol", "=", f"S{key}"), Constraint("price", ">", 10))
+        index.add(key, Predicate((tests,)))
+    candidates = index._equal["symbol"][("text", "S77")]
+    tried = len(candidates)
+    assert tried == 1
+    assert index.match({"symbol": "S77", "price": 11}) == (77,)
+
+
+def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
+    decoded = []
+
+    def decode(blob):
+        decoded.append(blob)
+        return {"price": len(blob)}
+
+    index = MatchingIndex[str]()
+    index.add("dear", parse_predicate("price > 2"))
+    memo = MatchMemo(index, decode)
+    assert [memo.match(b"xxx"), memo.match(b"xxx"), memo.match(b"x")] == [("dear",), ("dear",), ()]
+    assert decoded == [b"xxx", b"x"]
+    assert (memo.hits, memo.misses) == (1, 2)
+    index.add("all", EVERYTHING)
+    memo.forget()
+    assert memo.match(b"xxx") == ("dear", "all")
+
+
+def test_the_memo_never_holds_more_than_its_limit():
+    memo = MatchMemo(MatchingIndex[str](), lambda blob: {}, limit=10)
+    for number in range(1000):
+        memo.match(number.to_bytes(2, "big"))
+        assert len(memo._results) <= 10
+    assert memo.misses == 1000
+
+
+def test_a_blob_that_cannot_be_decoded_is_not_remembered():
+    def decode(blob):
+        raise ValueError("not an attribute map")
+
+    memo = MatchMemo(MatchingIndex[str](), decode)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not an attribute map"):
+            memo.match(b"bad")

@@ -1,0 +1,116 @@
+"""Predicates: what their text means, what they hold for, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.model.predicate import EVERYTHING, Constraint, Predicate, PredicateError
+from brokerd.model.predicate_text import parse_predicate
+
+IBM = {"symbol": "IBM", "price": 120, "volume": 3}
+
+
+@pytest.mark.parametrize(
+    "text, holds",
+    [
+        ("true", True),
+        ("not true", False),
+        ("symbol = 'IBM' and price > 100 or volume in (1, 2)", True),
+        ("symbol = 'IBM' and (price > 200 or volume in (1, 2))", False),
+        ("volume in (1, 2, 3.0)", True),
+        ("not volume in (1, 2)", True),
+        ("not volume in ('a', 'b')", False),  # no item is comparable
+        ("symbol prefix 'IB' and symbol suffix 'BM' and symbol contains 'B'", True),
+        ("not symbol prefix 'X'", True),
+        ("not price prefix '1'", False),  # a number has no prefix, negated or not
+        ("absent != 1", False),
+        ("not absent = 1", False),
+        ("absent exists", False),
+        ("not absent exists", True),
+        ("not (symbol = 'X' or price < 100)", True),
+        ("not (symbol = 'IBM' and price < 100)", True),
+        ("price = 120.0", True),
+        ("price != 'IBM'", False),
+        ("price >= 120 and price <= 120", True),
+        ("symbol > 'IBL'", True),
+        ("symbol = 'it''s'", False),
+        ("NOT symbol = 'X' AND TRUE", True),
+    ],
+)
+def test_what_a_predicate_says_of_a_publication(text, holds):
+    assert parse_predicate(text).matches(IBM) is holds
+
+
+def test_bool_compares_only_with_bool():
+    assert parse_predicate("flag = true").matches({"flag": True})
+    assert not parse_predicate("flag = true").matches({"flag": 1})
+    assert not parse_predicate("flag = 1").matches({"flag": True})
+    assert not parse_predicate("flag in (1, 0)").matches({"flag": True})
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "character 1: expected an attribute name"),
+        ("a =", "character 4: expected a value"),
+        ("a = 'x", "character 5: cannot be read"),
+        ("a ? 3", "character 3: cannot be read"),
+        ("a = 1 b = 2", "character 7: expected `and`, `or` or the end"),
+        ("in = 3", "'in' is a word of the language"),
+        ("a in 3", "expected '(' after in"),
+        ("a in (1", "expected ',' or ')'"),
+        ("(a = 1", "expected ')'"),
+        ("a 3", "expected one of ="),
+        ("a prefix 3", "operator 'prefix' cannot take"),
+        ("a = 99999999999999999999", "more than 64 bits"),
+        ("a = " + "9" * 5000, "more than 64 bits"),
+        ("a = 9223372036854775808", "more than 64 bits"),
+        ("a = '" + "x" * 257 + "'", "longer than 256 bytes"),
+        ("a in (" + ", ".join(str(i) for i in range(257)) + ")", "1 to 256 items"),
+        ("not " * 9 + "a = 1", "nest deeper than 8"),
+        ("(" * 9 + "a = 1" + ")" * 9, "nest deeper than 8"),
+        (" or ".join(f"a = {i}" for i in range(65)), "more than 64 tests"),
+        (" and ".join(f"(a{i} = 1 or b{i} = 2)" for i in range(40)), "more than 64 tests"),
+        ("not (" + " or ".join(f"(a{i} = 1 and b{i} = 2)" for i in range(40)) + ")", "64 tests"),
+        ("x" * 20_000, "at most 16384"),
+    ],
+)
+def test_a_predicate_that_cannot_be_used_is_refused_with_the_reason(text, reason):
+    with pytest.raises(PredicateError) as refused:
+        parse_predicate(text)
+    assert reason in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+def test_the_limit_itself_is_allowed():
+    parse_predicate(" or ".join(f"a = {i}" for i in range(64)))
+    parse_predicate("(" * 8 + "a = 1" + ")" * 8)
+    parse_predicate("a = 9223372036854775807 or a = -9223372036854775808")
+
+
+def test_nan_is_no_value():
+    with pytest.raises(PredicateError, match="NaN"):
+        Constraint("a", "=", float("nan"))
+
+
+@pytest.mark.parametrize(
+    "operator, value",
+    [("~", 1), ("=", None), ("=", (1,)), ("in", 1), ("in", ()), ("exists", 1), ("prefix", 1)],
+)
+def test_an_operator_that_does_not_fit_its_value_is_refused(operator, value):
+    with pytest.raises(PredicateError):
+        Constraint("a", operator, value)
+
+
+@given(st.text(alphabet="ab ='()<>!notandr1.,", max_size=40))
+def test_any_text_is_either_read_or_refused(text):
+    try:
+        predicate = parse_predicate(text)
+    except PredicateError:
+        return
+    assert isinstance(predicate.matches({"a": 1, "b": "x"}), bool)
+
+
+def test_no_test_at_all_matches_everything_and_no_conjunction_nothing():
+    assert EVERYTHING.matches({})
+    assert not Predicate(()).matches({})

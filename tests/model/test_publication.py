@@ -1,0 +1,66 @@
+"""Publication runs: selecting, splitting and merging never change a publication."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun, merge_runs
+from tests.helpers.strategies import runs
+
+
+def contents(run):
+    return [(sequence, blob, bytes(payload)) for sequence, blob, payload in run.publications()]
+
+
+@given(run=runs(), data=st.data())
+def test_selecting_gives_exactly_the_chosen_publications(run, data):
+    chosen = data.draw(st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted))
+    selected = run.select(chosen)
+    assert contents(selected) == [contents(run)[position] for position in chosen]
+    assert selected.payload_bytes() == sum(len(piece) for piece in selected.payload)
+
+
+@given(run=runs(), data=st.data())
+def test_parts_of_a_run_merge_back_into_it(run, data):
+    owner = data.draw(st.lists(st.integers(0, 2), min_size=len(run), max_size=len(run)))
+    parts = [
+        run.select([place for place, part in enumerate(owner) if part == number])
+        for number in dict.fromkeys(owner)
+    ]
+    merged = merge_runs(parts)
+    assert contents(merged) == contents(run)
+    assert tuple(merged.sequences) == tuple(run.sequences)
+
+
+@given(run=runs(), sequence=st.integers(0, 40))
+def test_a_run_splits_at_any_sequence(run, sequence):
+    before, after = run.up_to(sequence), run.after(sequence)
+    assert contents(run) == [
+        *(contents(before) if before else []),
+        *(contents(after) if after else []),
+    ]
+    assert before is None or before.last <= sequence
+    assert after is None or after.first > sequence
+
+
+def test_a_contiguous_selection_slices_the_payload_once_and_copies_nothing():
+    payload = bytes(250 * 1000)
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 1001), (b"a",), bytes(1000), 250, (payload,))
+    part = run.select(range(100, 900))
+    assert [len(piece) for piece in part.payload] == [250 * 800]
+    assert part.payload[0].obj is payload
+    assert part.sequences == range(101, 901)
+
+
+def test_the_whole_run_is_selected_as_itself():
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 4), (b"a",), bytes(3), 0, ())
+    assert run.select(range(3)) is run
+    assert run.after(0) is run
+    assert run.up_to(3) is run
+
+
+def test_an_empty_run_does_not_exist():
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 4), (b"a",), bytes(3), 0, ())
+    with pytest.raises(AssertionError, match="never empty"):
+        run.select([])
