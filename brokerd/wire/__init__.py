@@ -1,0 +1,1 @@
+"""What travels: messages as frames of strict CBOR, and back."""
