@@ -135,7 +135,8 @@ class Topology:
 
 def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
     """`; did you mean 'x'?` for the known word most like `word`, or a list of what is known."""
-    close = difflib.get_close_matches(str(word), known, n=1)
+    # Two-letter broker names differ in half of their letters at the first slip.
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(list(known)[:12])}"

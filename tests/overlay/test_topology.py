@@ -1,0 +1,92 @@
+"""Topology files: what is read, and that every mistake is named with its cure."""
+
+import pytest
+from hypothesis import given
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import Topology
+from tests.helpers.strategies import trees
+
+FILE = "bench/topologies/t.toml"
+
+
+def mapping(**changes):
+    values = {
+        "schema": "pubsubctl/topology/1",
+        "name": "t",
+        "kind": "tree",
+        "parameters": {"delta": 1},
+        "brokers": ["p1", "b1", "s1"],
+        "links": [["p1", "b1"], ["b1", "s1"]],
+    }
+    return {**values, **changes}
+
+
+def test_the_order_of_brokers_gives_their_numbers():
+    topology = Topology.from_mapping(mapping(), FILE)
+    assert [topology.number_of(name) for name in ("p1", "b1", "s1")] == [0, 1, 2]
+    assert topology.links == ((0, 1), (1, 2))
+    assert topology.neighbours() == ((1,), (0, 2), (1,))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"brokerz": []}, "unknown key 'brokerz'; did you mean 'brokers'?"),
+        ({"schema": "pubsubctl/topology/9"}, "this reads 'pubsubctl/topology/1'"),
+        ({"kind": "ring"}, "kind = 'ring'; one of tree"),
+        ({"name": "../x"}, "name = '../x' is not of [a-z0-9-]"),
+        ({"parameters": {"delta": -1}}, "delta = -1; a whole number from 0 to 16"),
+        ({"parameters": {"delta": True}}, "delta = True; a whole number"),
+        ({"parameters": {"dleta": 1}}, "unknown key 'dleta'; did you mean 'delta'?"),
+        ({"parameters": 1}, "parameters: expected a table"),
+        ({"brokers": []}, "expected a list of names"),
+        ({"brokers": ["p1", "b1", "p1"]}, "brokers[2] = 'p1' stands there twice"),
+        ({"brokers": ["p1", "-b", "s1"]}, "brokers[1] = '-b'"),
+        ({"brokers": ["p1", "$(x)", "s1"]}, "brokers[1] = '$(x)'"),
+        ({"links": [["p1", "b1"], ["b1", "s2"]]}, "no broker called 's2'; did you mean 's1'?"),
+        ({"links": [["p1", "b1"], ["b1", "b1"]]}, "'b1' is linked to itself"),
+        ({"links": [["p1", "b1"], ["b1", "p1"]]}, "b1-p1 stands there twice"),
+        ({"links": [["p1", "b1"]]}, "s1 not connected to p1"),
+        ({"links": [["p1", "b1"], ["b1", "s1"], ["s1", "p1"]]}, "s1 closes a cycle"),
+        ({"links": [["p1"]]}, "links[0] = ['p1'] is not a pair"),
+        ({"links": "p1-b1"}, "expected a list of pairs"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_place_and_cure(changes, message):
+    with pytest.raises(ConfigError) as refused:
+        Topology.from_mapping(mapping(**changes), FILE)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(FILE)
+
+
+def test_a_missing_key_is_named():
+    values = mapping()
+    del values["links"]
+    with pytest.raises(ConfigError, match="key 'links' is missing"):
+        Topology.from_mapping(values, FILE)
+
+
+def test_an_unknown_broker_is_answered_with_the_nearest():
+    topology = Topology.from_mapping(mapping(), FILE)
+    with pytest.raises(ConfigError, match="no broker called 'b2'; did you mean 'b1'"):
+        topology.number_of("b2")
+
+
+def test_the_digest_changes_with_everything_brokers_must_agree_on():
+    topology = Topology.from_mapping(mapping(), FILE)
+    digest = topology.digest("delta_tree", {"delta": 1})
+    assert digest == topology.digest("delta_tree", {"delta": 1})
+    different = [
+        topology.digest("best_effort", {"delta": 1}),
+        topology.digest("delta_tree", {"delta": 2}),
+        Topology.from_mapping(mapping(parameters={"delta": 2}), FILE).digest("delta_tree", {}),
+        Topology.from_mapping(mapping(brokers=["b1", "p1", "s1"]), FILE).digest("delta_tree", {}),
+    ]
+    assert digest not in different
+    assert len(dict.fromkeys(different)) == len(different)
+
+
+@given(topology=trees())
+def test_what_is_written_is_read_back(topology):
+    assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
