@@ -31,6 +31,8 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.interface",
     "brokerd.protocols.deadlines",
     "brokerd.protocols.event_machine",
+    "brokerd.protocols.publishers",
+    "brokerd.protocols.selection",
 )
 
 LAYERS = (
@@ -85,9 +87,20 @@ LAYERS = (
         Layer(
             module,
             "what all protocols share is built on none of them",
-            ours=(*_BASE, "brokerd.model", "brokerd.history.records", *_FOR_ALL_PROTOCOLS),
+            ours=(
+                *_BASE,
+                "brokerd.model",
+                "brokerd.matching",
+                "brokerd.history.records",
+                *_FOR_ALL_PROTOCOLS,
+            ),
         )
         for module in _FOR_ALL_PROTOCOLS
+    ),
+    Layer(
+        "brokerd.protocols.registry",
+        "it is the one place that knows the protocols by name",
+        ours=(*_BASE, "brokerd.model", "brokerd.overlay", "brokerd.protocols"),
     ),
     Layer(
         "brokerd.protocols.*",

@@ -1,0 +1,1 @@
+"""The best-effort baseline: forward what matches, remember nothing."""

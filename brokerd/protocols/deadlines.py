@@ -1,0 +1,53 @@
+"""Keyed deadlines, earliest first: the timers of a core."""
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from brokerd.protocols.interface import Instant
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class DeadlineQueue(Generic[Key]):
+    """At most one deadline per key; setting it again moves it.
+
+    Keys due at the same instant come in the order in which they were set.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Instant, int, Key]] = []
+        self._current: dict[Key, tuple[Instant, int]] = {}
+        self._sets = 0
+
+    def set(self, key: Key, at_ns: Instant) -> None:
+        """Let `key` fall due at `at_ns`, and at no other instant."""
+        self._sets += 1
+        self._current[key] = (at_ns, self._sets)
+        heapq.heappush(self._heap, (at_ns, self._sets, key))
+
+    def cancel(self, key: Key) -> None:
+        """Forget `key`; nothing happens when it has no deadline."""
+        self._current.pop(key, None)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether `key` has a deadline."""
+        return key in self._current
+
+    def earliest(self) -> Instant | None:
+        """The next instant at which anything falls due; None when nothing does."""
+        while self._heap:
+            at_ns, number, key = self._heap[0]
+            if self._current.get(key) == (at_ns, number):
+                return at_ns
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now_ns: Instant) -> list[Key]:
+        """Take out and return every key due at `now_ns` or before, earliest first."""
+        found: list[Key] = []
+        while (at_ns := self.earliest()) is not None and at_ns <= now_ns:
+            key = heapq.heappop(self._heap)[2]
+            del self._current[key]
+            found.append(key)
+        return found

@@ -1,0 +1,71 @@
+"""What every core is built on: dispatch by type of event and message, and an outbox."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import Peer
+from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived, Record, Send
+
+EventHandler = Callable[[Any], None]
+MessageHandler = Callable[[Any, Any], None]
+"""Takes the peer and the message; the session was found to be the peer's current one."""
+
+
+class EventMachine:
+    """Takes events one by one and gathers what the handlers want done.
+
+    A handler that raises RemoteProtocolError must not have changed or emitted anything before;
+    that nothing was emitted is asserted here.
+    """
+
+    def __init__(self) -> None:
+        self.now_ns: Instant = 0
+        self._outbox: list[Effect] = []
+        self._event_handlers: Mapping[type, EventHandler] = {}
+
+    def dispatch_events(self, handlers: Mapping[type, EventHandler]) -> None:
+        """Name the handler of each type of event."""
+        self._event_handlers = handlers
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol.handle."""
+        self.now_ns = now_ns
+        try:
+            self._event_handlers[type(event)](event)
+        except RemoteProtocolError:
+            assert not self._outbox, f"emitted before a message was refused: {self._outbox}"
+            raise
+        self.before_return()
+        effects = self._outbox[:]
+        self._outbox.clear()
+        return effects
+
+    def before_return(self) -> None:
+        """What is gathered over one event and sent once; nothing unless a core says so."""
+
+    def emit(self, effect: Effect) -> None:
+        """Have the driver do this, after everything emitted before."""
+        self._outbox.append(effect)
+
+    def send(self, peer: Peer, message: Any) -> None:
+        """Queue a message for a peer."""
+        self._outbox.append(Send(peer, message))
+
+    def record(self, event: str, **details: Any) -> None:
+        """Write a line into the broker's event log."""
+        self._outbox.append(Record(event, details))
+
+
+def message_handler(
+    handlers: Mapping[type, MessageHandler], event: MessageReceived
+) -> MessageHandler:
+    """The handler of a received message.
+
+    Raises:
+        RemoteProtocolError: this kind of peer has no business sending such a message.
+    """
+    handler = handlers.get(type(event.message))
+    if handler is None:
+        raise RemoteProtocolError(event.peer, f"{type(event.message).__name__} is not for a broker")
+    return handler

@@ -1,0 +1,33 @@
+"""The delivery protocols by name."""
+
+from collections.abc import Callable
+
+from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import Attributes
+from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.protocols.best_effort.core import BestEffort
+from brokerd.protocols.interface import DeliveryProtocol
+
+
+def make_protocol(
+    name: str,
+    broker: BrokerNumber,
+    neighbourhood: Neighbourhood,
+    parameters: DeltaTreeParameters,
+    decode_attributes: Callable[[bytes], Attributes],
+    mutants: frozenset[Mutant] = frozenset(),
+) -> DeliveryProtocol:
+    """One broker's core of the protocol called `name`; its first event is Started.
+
+    Args:
+        neighbourhood: the broker's surroundings with radius delta + 1.
+        decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
+
+    Raises:
+        ConfigError: no protocol is called so.
+    """
+    if name == "best_effort":
+        return BestEffort(broker, neighbourhood, parameters, decode_attributes, mutants)
+    raise ConfigError(f"protocol = {name!r}; one of {', '.join(PROTOCOLS)}")

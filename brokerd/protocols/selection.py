@@ -1,0 +1,76 @@
+"""Sorting the publications of a run by what their attributes make of them."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeVar
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import Peer
+from brokerd.model.publication import PublicationRun
+
+Target = TypeVar("Target")
+Result = TypeVar("Result")
+
+
+def match_run(memo: MatchMemo[Target, Result], run: PublicationRun, peer: Peer) -> list[Result]:
+    """The matching result of each attribute blob of a run, in the order of its table.
+
+    Raises:
+        RemoteProtocolError: a blob is malformed or used by no publication, which is the fault
+            of the peer that sent it.
+    """
+    if len(run.attribute_table) > 1 and len(set(run.attribute_index)) < len(run.attribute_table):
+        raise RemoteProtocolError(peer, f"attributes that no publication of {run.source} has")
+    try:
+        return [memo.match(blob) for blob in run.attribute_table]
+    except ValueError as error:
+        raise RemoteProtocolError(
+            peer, f"malformed attributes from {run.source}: {error}"
+        ) from None
+
+
+class RunSelection:
+    """Takes parts out of one run by places in its attribute table.
+
+    The publications are looked at once, however many parts are taken; equal parts are one
+    object.
+    """
+
+    __slots__ = ("_parts", "_positions", "_run")
+
+    def __init__(self, run: PublicationRun) -> None:
+        self._run = run
+        self._positions: list[list[int]] | None = None
+        self._parts: dict[tuple[int, ...], PublicationRun] = {}
+
+    def having(self, places: Sequence[int]) -> PublicationRun:
+        """The publications whose attributes stand at one of `places` (increasing, not empty)."""
+        if len(places) == len(self._run.attribute_table):
+            return self._run
+        key = tuple(places)
+        part = self._parts.get(key)
+        if part is None:
+            positions = self._positions or self._sort()
+            chosen = chain.from_iterable([positions[place] for place in key])
+            part = self._run.select(sorted(chosen))
+            self._parts[key] = part
+        return part
+
+    def stretches(self, results: Sequence[Result]) -> list[tuple[Result, PublicationRun]]:
+        """The run cut wherever the result (one per table place) changes, in order."""
+        run, index = self._run, self._run.attribute_index
+        found: list[tuple[Result, PublicationRun]] = []
+        start = 0
+        for position in range(1, len(run) + 1):
+            if position == len(run) or results[index[position]] != results[index[start]]:
+                found.append((results[index[start]], run.select(range(start, position))))
+                start = position
+        return found
+
+    def _sort(self) -> list[list[int]]:
+        positions: list[list[int]] = [[] for _ in self._run.attribute_table]
+        for position, place in enumerate(self._run.attribute_index):
+            positions[place].append(position)
+        self._positions = positions
+        return positions
