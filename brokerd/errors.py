@@ -30,3 +30,18 @@ class ConfigError(BrokerError):
 
 class StorageCorrupt(BrokerError):
     """What is on disk cannot be what this broker wrote; it does not start on it."""
+
+
+class ControlError(BrokerError):
+    """A control request that was refused or could not be carried out.
+
+    Attributes:
+        kind: user (ask for something else), busy (somebody else has it), internal (a fault at
+            the other end), closed (nobody answers, or the connection ended first).
+        text: what was wrong, safe to print.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        self.text = text
+        super().__init__(text)

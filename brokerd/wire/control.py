@@ -95,7 +95,9 @@ def header_length(prefix: bytes) -> int:
     """
     length, header = PREFIX.unpack(prefix)
     if length > FRAME_LIMIT_BYTES - 4:
-        raise RemoteProtocolError("control", f"a frame of {length} bytes; limit {FRAME_LIMIT_BYTES}")
+        raise RemoteProtocolError(
+            "control", f"a frame of {length} bytes; limit {FRAME_LIMIT_BYTES}"
+        )
     if header + 4 != length:
         raise RemoteProtocolError("control", f"header of {header} bytes in a frame of {length}")
     return int(header)

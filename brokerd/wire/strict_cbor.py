@@ -85,4 +85,4 @@ def _refuse_tag(*_: object) -> NoReturn:
     raise ValueError("CBOR tags are not allowed")
 
 
-_REFUSED_TAGS: Final = {tag: _refuse_tag for tag in _NATIVE_TAGS}
+_REFUSED_TAGS: Final = dict.fromkeys(_NATIVE_TAGS, _refuse_tag)
