@@ -60,6 +60,7 @@ $(BIN)/python:
 	    exit 4; }
 	@echo "Making $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { \
+	    rm -rf $(VENV); \
 	    echo "Python's venv module is missing (Debian: apt-get install python3-venv)" >&2; exit 4; }
 
 $(VENV)/.stamp-build: .setup/build.lock | $(BIN)/python
