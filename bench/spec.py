@@ -1,0 +1,590 @@
+"""What an experiment is: a workload file, the topology it names, and what was typed on top.
+
+Workload files are closed: a key, broker, attribute or unit that is not known is an error that
+names file, key, value and the nearest valid one. An ExperimentSpec is fully resolved, and
+`workload_toml` says all of it again, so that a run directory depends on nothing outside it.
+
+Only the controller reads spec files; processes on broker machines are told plain mappings.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from bench.content import FENCE, Scalar, draw_attribute_sets
+from bench.toml_text import toml_text
+from bench.units import (
+    Rate,
+    format_duration,
+    format_size,
+    parse_duration_ns,
+    parse_rate,
+    parse_size_bytes,
+)
+from brokerd.errors import ConfigError
+from brokerd.model.predicate import PredicateError
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.topology import Topology, nearest
+
+WORKLOAD_SCHEMA = "pubsubctl/workload/1"
+BENCH_FOLDER = Path(__file__).parent
+WORKLOADS = BENCH_FOLDER / "workloads"
+TOPOLOGIES = BENCH_FOLDER / "topologies"
+
+MAXIMUM_SEED = (1 << 63) - 1
+MAXIMUM_CLIENTS = 65_535  # records number publishers with 16 bits
+MAXIMUM_ATTRIBUTES = 63  # a publication has at most 64, and the fence is one
+MAXIMUM_SIZE_BYTES = 256 * 1024
+
+_EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+class SpecError(ConfigError):
+    """A workload, topology or option that cannot be used; the user can mend it."""
+
+    exit_status: ClassVar[int] = 2
+
+
+Duration = Annotated[
+    int, BeforeValidator(parse_duration_ns), PlainSerializer(format_duration, return_type=str)
+]
+Size = Annotated[
+    int, BeforeValidator(parse_size_bytes), PlainSerializer(format_size, return_type=str)
+]
+RateText = Annotated[Rate, BeforeValidator(parse_rate), PlainSerializer(str, return_type=str)]
+
+
+def _names(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=MAXIMUM_CLIENTS, strict=True)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Guarantee(_Closed):
+    """What the run is judged against, whatever the protocol promises."""
+
+    delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
+    order: Literal["publisher", "none"] = "publisher"
+    gapless: bool = True
+
+
+class Bars(_Closed):
+    """How much must have happened for a verdict to mean something."""
+
+    deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 100
+
+
+class Publishers(_Closed):
+    """`count` publishers at each broker in `at`, each with this rate."""
+
+    at: Places
+    count: Count = 1
+    rate: RateText
+    size: Size = 100
+    arrivals: Literal["fixed", "poisson"] = "fixed"
+
+    @field_validator("size")
+    @classmethod
+    def _size_in_range(cls, size: int) -> int:
+        if size > MAXIMUM_SIZE_BYTES:
+            raise ValueError(f"at most {format_size(MAXIMUM_SIZE_BYTES)}")
+        return size
+
+
+class Subscribers(_Closed):
+    """`count` subscribers at each broker in `at`, each with this one subscription."""
+
+    at: Places
+    count: Count = 1
+    filter: str = "true"
+
+    @field_validator("filter")
+    @classmethod
+    def _filter_can_be_read(cls, text: str) -> str:
+        try:
+            parse_predicate(text)
+        except PredicateError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+
+class Phases(_Closed):
+    """How long each phase takes; `drain` is a limit, it ends on evidence before that."""
+
+    warmup: Duration = 2_000_000_000
+    measure: Duration
+    drain: Duration = 30_000_000_000
+
+    @field_validator("measure")
+    @classmethod
+    def _measures_something(cls, duration_ns: int) -> int:
+        if duration_ns == 0:
+            raise ValueError("nothing is measured in no time")
+        return duration_ns
+
+
+_UNIFORM_LIMIT = 1 << 53
+
+
+def _attribute(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise ValueError(
+            "expected { choose = N }, { choose = [values] } or { uniform = [low, high] }"
+        )
+    ((kind, argument),) = value.items()
+    if kind == "choose" and type(argument) is int:
+        if not 1 <= argument <= 1_000_000:
+            raise ValueError("choose = N takes from 1 to 1000000 values")
+    elif kind == "choose" and isinstance(argument, list):
+        if not argument or any(not isinstance(item, str | int | float) for item in argument):
+            raise ValueError("choose = [...] needs strings, numbers or booleans")
+    elif kind == "uniform":
+        bounds = argument if isinstance(argument, list) else []
+        if len(bounds) != 2 or any(type(bound) not in (int, float) for bound in bounds):
+            raise ValueError("uniform = [low, high] needs two numbers")
+        if not -_UNIFORM_LIMIT <= bounds[0] <= bounds[1] <= _UNIFORM_LIMIT:
+            raise ValueError("uniform = [low, high] needs low <= high, within 2^53")
+    else:
+        raise ValueError(
+            f"unknown way to draw {kind!r} = {argument!r}{nearest(kind, ('choose', 'uniform'))}"
+        )
+    return {kind: argument}
+
+
+class Threshold:
+    """A limit such as "< 50ms" on a duration.
+
+    Attributes:
+        limit_ns: the value must be below it.
+    """
+
+    def __init__(self, text: object) -> None:
+        if not isinstance(text, str) or not text.startswith("<"):
+            raise ValueError('a threshold says what is allowed, as in "< 50ms"')
+        self.limit_ns = parse_duration_ns(text.removeprefix("<").strip())
+
+    def __str__(self) -> str:
+        return f"< {format_duration(self.limit_ns)}"
+
+
+ThresholdText = Annotated[
+    Threshold, BeforeValidator(Threshold), PlainSerializer(str, return_type=str)
+]
+
+
+class Thresholds(_Closed):
+    """Limits beyond which a run proves nothing about the brokers."""
+
+    loadgen_lateness_p99: Annotated[ThresholdText, Field(alias="loadgen.lateness_p99")] = Field(
+        default_factory=lambda: Threshold("< 50ms"), alias="loadgen.lateness_p99"
+    )
+
+
+class Workload(_Closed):
+    """One workload file."""
+
+    schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
+    name: str
+    topology: str
+    protocol: Literal["best_effort", "delta_tree"]
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+    calm: Annotated[bool, Field(strict=True)] = False
+    sets: Annotated[int, Field(ge=1, le=1_000_000, strict=True, exclude=True)] = 100
+    guarantee: Guarantee = Guarantee()
+    bars: Bars = Bars()
+    phases: Phases
+    thresholds: Thresholds = Thresholds()
+    attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    publishers: Annotated[list[Publishers], Field(min_length=1)]
+    subscribers: Annotated[list[Subscribers], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_sets_out_of_attributes(cls, values: Any) -> Any:
+        """`sets` stands among the attributes in the file, but is none."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("attributes"), Mapping):
+            return values
+        attributes = dict(values["attributes"])
+        taken = {"sets": attributes.pop("sets")} if "sets" in attributes else {}
+        return {**values, **taken, "attributes": attributes}
+
+    @field_validator("name")
+    @classmethod
+    def _name_fits_a_folder(cls, name: str) -> str:
+        if not _EXPERIMENT_NAME.fullmatch(name):
+            raise ValueError(
+                "letters, digits, '.' and '-', at most 64, not starting with '.' or '-'"
+            )
+        return name
+
+    @field_validator("attributes", mode="before")
+    @classmethod
+    def _attributes_can_be_drawn(cls, attributes: Any) -> Any:
+        if not isinstance(attributes, Mapping):
+            raise ValueError("expected a table of attributes")
+        if len(attributes) > MAXIMUM_ATTRIBUTES:
+            raise ValueError(f"{len(attributes)} attributes; at most {MAXIMUM_ATTRIBUTES}")
+        drawn = {}
+        for name, value in attributes.items():
+            if name == FENCE or not _ATTRIBUTE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"an attribute cannot be called {name!r} (letters, digits, '_', '.', '-'; "
+                    f"{FENCE!r} and 'sets' are taken)"
+                )
+            try:
+                drawn[name] = _attribute(name, value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What was typed in place of what the workload file says; None where nothing was.
+
+    Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` hold for
+    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry.
+    """
+
+    protocol: str | None = None
+    topology: str | None = None
+    seed: int | None = None
+    rate: str | None = None
+    size: str | None = None
+    publishers: int | None = None
+    subscribers: int | None = None
+    warmup: str | None = None
+    measure: str | None = None
+    drain: str | None = None
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Only what was typed."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPlan:
+    """One publisher: its place in the content formula, name, broker and load."""
+
+    index: int
+    name: str
+    broker: str
+    rate: Rate
+    size_bytes: int
+    arrivals: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberPlan:
+    """One subscriber with its one subscription."""
+
+    index: int
+    name: str
+    broker: str
+    predicate: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSpec:
+    """A workload on a topology, with a protocol and a seed: all that decides a run.
+
+    Attributes:
+        workload: with the overrides already in it.
+        topology: what the workload names.
+        overrides: what was typed, for the record.
+        source: the workload file.
+        labels: free words for people and for the results index.
+    """
+
+    workload: Workload
+    topology: Topology
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the experiment: the workload's, unless a label says otherwise."""
+        return self.labels.get("experiment", self.workload.name)
+
+    @property
+    def protocol(self) -> str:
+        """What runs."""
+        return self.workload.protocol
+
+    @property
+    def seed(self) -> int:
+        """What everything that is drawn is drawn from."""
+        return self.workload.seed
+
+    def publisher_plans(self) -> list[PublisherPlan]:
+        """Every publisher, in the order that gives the publisher index of the content formula."""
+        plans: list[PublisherPlan] = []
+        places: dict[str, int] = {}
+        for entry in self.workload.publishers:
+            for broker in entry.at:
+                for _ in range(entry.count):
+                    places[broker] = places.get(broker, 0) + 1
+                    name = f"{broker}-pub-{places[broker]}"
+                    plans.append(
+                        PublisherPlan(
+                            len(plans), name, broker, entry.rate, entry.size, entry.arrivals
+                        )
+                    )
+        return plans
+
+    def subscriber_plans(self) -> list[SubscriberPlan]:
+        """Every subscriber, in file order."""
+        plans: list[SubscriberPlan] = []
+        places: dict[str, int] = {}
+        for entry in self.workload.subscribers:
+            for broker in entry.at:
+                for _ in range(entry.count):
+                    places[broker] = places.get(broker, 0) + 1
+                    name = f"{broker}-sub-{places[broker]}"
+                    plans.append(SubscriberPlan(len(plans), name, broker, entry.filter))
+        return plans
+
+    def attribute_sets(self) -> list[dict[str, Scalar]]:
+        """The attribute sets that publications use, as the seed draws them."""
+        return draw_attribute_sets(self.seed, self.workload.attributes, self.workload.sets)
+
+    def workload_mapping(self) -> dict[str, Any]:
+        """The resolved workload, as its TOML file says it."""
+        values = self.workload.model_dump(by_alias=True)
+        attributes = {"sets": self.workload.sets, **values.pop("attributes")}
+        publishers, subscribers = values.pop("publishers"), values.pop("subscribers")
+        return {
+            **values, "attributes": attributes,
+            "publishers": publishers, "subscribers": subscribers,
+        }  # fmt: skip
+
+    def workload_toml(self) -> str:
+        """The resolved workload file."""
+        return toml_text(self.workload_mapping())
+
+    def topology_toml(self) -> str:
+        """The topology file."""
+        return toml_text(self.topology.to_mapping())
+
+
+def load_experiment(
+    workload: str | Path,
+    overrides: Overrides | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> ExperimentSpec:
+    """The experiment that a workload file (or the bare name of one of ours) describes.
+
+    Raises:
+        SpecError: the file or what was typed cannot be used; says file, key, value, what is
+            valid.
+    """
+    overrides = overrides or Overrides()
+    path = find_file(workload, WORKLOADS, "workload")
+    values = read_toml(path)
+    where = str(path)
+    spec = _validate(Workload, _with_overrides(values, overrides), where)
+    topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
+    topology = load_topology(topology_path)
+    _check_against_topology(spec, topology, where)
+    name = (labels or {}).get("experiment")
+    if name is not None and not _EXPERIMENT_NAME.fullmatch(name):
+        raise SpecError(f"--label experiment={name}: letters, digits, '.' and '-' only")
+    return ExperimentSpec(spec, topology, overrides.as_mapping(), where, dict(labels or {}))
+
+
+def load_topology(topology: str | Path) -> Topology:
+    """The topology in a file, or in the one of ours with this bare name.
+
+    Raises:
+        SpecError: says file, key, value and what is valid.
+    """
+    path = find_file(topology, TOPOLOGIES, "topology")
+    try:
+        return Topology.from_mapping(read_toml(path), str(path))
+    except SpecError:
+        raise
+    except ConfigError as error:
+        raise SpecError(str(error)) from error
+
+
+def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
+    """The file a user means: a path (also relative to `beside`), or a bare name in `folder`.
+
+    Raises:
+        SpecError: there is none; names the nearest.
+    """
+    text = str(name)
+    if "/" not in text and not text.endswith(".toml"):
+        found = folder / f"{text}.toml"
+        if found.is_file():
+            return found
+        known = sorted(path.stem for path in folder.glob("*.toml"))
+        raise SpecError(f"no {what} called {text!r}{nearest(text, known)}")
+    candidates = [Path(text)]
+    if beside is not None and not candidates[0].is_absolute():
+        candidates.insert(0, beside.parent / text)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise SpecError(f"{what} file {text!r} does not exist")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; SpecError with line and column when it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {error}") from error
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from error
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _validate(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(problem, model, values) for problem in error.errors()]
+        raise SpecError("\n".join(f"{where}: {problem}" for problem in problems[:8])) from error
+
+
+def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """One sentence: key, value, what is wrong, what is valid."""
+    place: tuple[Any, ...] = problem["loc"]
+    key = _dotted(place)
+    given = problem["input"]
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        known = _keys_at(model, place[:-1])
+        inside = f"{_dotted(place[:-1])}: " if len(place) > 1 else ""
+        return f"{inside}unknown key {place[-1]!r}{nearest(place[-1], known)}"
+    if kind == "missing":
+        return f"key {key!r} is missing"
+    if kind == "literal_error":
+        expected = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        return f"{key} = {given!r}{nearest(given, expected)}"
+    text = problem["msg"].removeprefix("Value error, ")
+    if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
+        return f"{key}: {text}" if key else text
+    return f"{key} = {given!r}: {text}"
+
+
+def _dotted(place: Sequence[Any]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
+    """The keys that are valid in the table at `place`."""
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field_info = next(
+            info for name, info in model.model_fields.items() if (info.alias or name) == part
+        )
+        model = next(_models_in(field_info.annotation))
+    return [info.alias or name for name, info in model.model_fields.items() if not info.exclude]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models_in(argument)
+
+
+def _with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The file's values with what was typed in their place; wrong shapes are left to the check."""
+    typed = overrides.as_mapping()
+    changed: dict[str, Any] = dict(values)
+    for key in ("protocol", "topology", "seed"):
+        if key in typed:
+            changed[key] = typed[key]
+    phases = {key: typed[key] for key in ("warmup", "measure", "drain") if key in typed}
+    if phases:
+        changed["phases"] = {**_table(changed.get("phases")), **phases}
+    _override_entries(
+        changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
+    )
+    _override_entries(changed, "subscribers", typed, {"subscribers": "count"})
+    return changed
+
+
+def _override_entries(
+    values: dict[str, Any], key: str, typed: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    changes = {names[name]: value for name, value in typed.items() if name in names}
+    entries = values.get(key)
+    if changes and isinstance(entries, list):
+        values[key] = [{**_table(entry), **changes} for entry in entries]
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
+    _check_places(workload, topology, where)
+    _check_filters(workload, where)
+    publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
+    subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
+    for what, number in (("publishers", publishers), ("subscribers", subscribers)):
+        if number > MAXIMUM_CLIENTS:
+            raise SpecError(f"{where}: {what}: {number} in all; at most {MAXIMUM_CLIENTS}")
+
+
+def _check_places(workload: Workload, topology: Topology, where: str) -> None:
+    groups: tuple[tuple[str, Sequence[Publishers | Subscribers]], ...] = (
+        ("publishers", workload.publishers),
+        ("subscribers", workload.subscribers),
+    )
+    for what, entries in groups:
+        for number, entry in enumerate(entries):
+            for name in entry.at:
+                if name not in topology.brokers:
+                    raise SpecError(
+                        f"{where}: {what}[{number}].at = {name!r}: topology {topology.name!r} "
+                        f"has no such broker{nearest(name, topology.brokers)}"
+                    )
+
+
+def _check_filters(workload: Workload, where: str) -> None:
+    """A filter on an attribute that nobody publishes can only be a slip of the pen."""
+    for number, entry in enumerate(workload.subscribers):
+        for conjunction in parse_predicate(entry.filter).any_of:
+            for constraint in conjunction:
+                absent = constraint.attribute not in workload.attributes
+                if absent and constraint.operator not in ("exists", "not exists"):
+                    known = list(workload.attributes)
+                    raise SpecError(
+                        f"{where}: subscribers[{number}].filter = {entry.filter!r}: no "
+                        f"publication has an attribute {constraint.attribute!r}"
+                        f"{nearest(constraint.attribute, known)}"
+                    )

@@ -1,0 +1,126 @@
+"""Contents follow from the seed, and the fast way gives what the formula says."""
+
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.content import (
+    ContentTables,
+    SourceContent,
+    choice_base,
+    content_digest,
+    draw_attribute_sets,
+    draw_payloads,
+    splitmix64,
+    splitmix64_series,
+)
+
+WORDS = st.integers(0, 2**64 - 1)
+
+
+def test_splitmix64_gives_the_published_numbers() -> None:
+    """The first three outputs of the generator seeded with 0, as in its author's C code."""
+    state, outputs = 0, []
+    for _ in range(3):
+        outputs.append(splitmix64(state))
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+    assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+@given(start=WORDS, count=st.integers(1, 70))
+def test_a_series_is_splitmix64_number_by_number(start: int, count: int) -> None:
+    expected = [splitmix64((start + place) % 2**64) for place in range(count)]
+    assert splitmix64_series(start, count) == expected
+
+
+def formula(seed: int, publisher: int, incarnation: int, sequence: int) -> int:
+    """The formula as the run directory's description states it."""
+    total = seed + 0x9E3779B97F4A7C15 * (publisher + 1) + 0xBF58476D1CE4E5B9 * (incarnation + 1)
+    return splitmix64((total + sequence) % 2**64)
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    publisher=st.integers(0, 1000),
+    incarnation=st.integers(0, 50),
+    sequence=st.integers(1, 5000),
+)
+def test_a_block_holds_what_the_formula_says(
+    seed: int, publisher: int, incarnation: int, sequence: int
+) -> None:
+    sets = draw_attribute_sets(seed, {"symbol": {"choose": 3}}, sets=7)
+    tables = ContentTables.build(seed, sets, 12, encode=lambda a: json.dumps(a).encode())
+    content = SourceContent(tables, seed, publisher, incarnation)
+    block = content.block_of(sequence)
+    place = sequence - block.first
+    hashed = formula(seed, publisher, incarnation, sequence)
+    attribute_set, payload = hashed % 7, (hashed >> 32) % 64
+    assert (block.sets[place], block.payload_numbers[place]) == (attribute_set, payload)
+    assert content.choice(sequence) == (attribute_set, payload)
+    assert block.payload[12 * place : 12 * (place + 1)] == tables.payloads[payload]
+    expected = zlib.crc32(tables.blobs[attribute_set] + tables.payloads[payload])
+    assert block.digests[place] == expected
+    assert content_digest(tables.blobs[attribute_set], tables.payloads[payload]) == expected
+
+
+def test_many_attribute_sets_need_no_digest_table() -> None:
+    sets = [{"n": number} for number in range(3000)]
+    tables = ContentTables.build(9, sets, 8, encode=lambda a: json.dumps(a).encode())
+    content = SourceContent(tables, 9, 0, 1)
+    block = content.block_of(1)
+    assert max(block.sets) > 255
+    for place in range(len(block)):
+        attribute_set, payload = content.choice(1 + place)
+        assert block.digests[place] == content_digest(
+            tables.blobs[attribute_set], tables.payloads[payload]
+        )
+
+
+def test_a_block_computed_again_is_the_same() -> None:
+    tables = ContentTables.build(4, [{"n": 1}, {"n": 2}], 30, lambda a: json.dumps(a).encode())
+    content = SourceContent(tables, 4, 2, 0)
+    before = content.block_of(1)
+    for block in range(20):
+        content.block_of(1 + block * content.block_size)
+    assert content.block_of(1) == before
+
+
+def test_attributes_are_drawn_in_file_order_each_from_its_own_stream() -> None:
+    seed, start = 77, splitmix64(77 ^ 0xA5A5)
+    definitions = {
+        "symbol": {"choose": 40},
+        "side": {"choose": ["buy", "sell", True]},
+        "price": {"uniform": [-5, 500]},
+        "yield": {"uniform": [0, 9.5]},
+    }
+    for number, drawn in enumerate(draw_attribute_sets(seed, definitions, sets=25)):
+        random = [splitmix64((start + number * 1_000_003 + place) % 2**64) for place in range(4)]
+        assert drawn == {
+            "symbol": f"SYMBOL{random[0] % 40:03d}",
+            "side": ["buy", "sell", True][random[1] % 3],
+            "price": -5 + random[2] % 506,
+            "yield": round(9.5 * (random[3] >> 11) / 2**53, 2),
+        }
+        assert list(drawn) == list(definitions)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 8, 100, 250])
+def test_payloads_are_words_of_their_own_stream_cut_to_size(size_bytes: int) -> None:
+    payloads = draw_payloads(3, size_bytes)
+    assert len(payloads) == 64
+    start = splitmix64(3 ^ 0x5A5A)
+    for number, payload in enumerate(payloads):
+        words = (splitmix64((start + number * 1_000_003 + i) % 2**64) for i in range(40))
+        assert payload == b"".join(w.to_bytes(8, "little") for w in words)[:size_bytes]
+
+
+def test_publishers_and_incarnations_have_contents_of_their_own() -> None:
+    bases = {
+        choice_base(1, publisher, incarnation)
+        for publisher in range(50)
+        for incarnation in range(9)
+    }
+    assert len(bases) == 450

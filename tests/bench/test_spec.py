@@ -1,0 +1,211 @@
+"""Workload files: what is said can be said again, and every slip is named."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.spec import (
+    WORKLOADS,
+    ExperimentSpec,
+    Overrides,
+    SpecError,
+    load_experiment,
+    load_topology,
+)
+from bench.toml_text import toml_text
+from bench.units import (
+    format_duration,
+    format_size,
+    parse_duration_ns,
+    parse_rate,
+    parse_size_bytes,
+)
+
+GOOD = """
+schema = "pubsubctl/workload/1"
+name = "two"
+topology = "chain3"
+protocol = "delta_tree"
+[phases]
+warmup = "1s"
+measure = "2s"
+[attributes]
+sets = 20
+symbol = { choose = 4 }
+[[publishers]]
+at = "c1"
+count = 2
+rate = "10/s"
+[[subscribers]]
+at = ["c1", "c3"]
+filter = "symbol = 'SYMBOL001'"
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "work.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in WORKLOADS.glob("*.toml")))
+def test_a_resolved_workload_reads_back_as_the_same_experiment(name: str, tmp_path: Path) -> None:
+    spec = load_experiment(name)
+    again = load_experiment(written(tmp_path, spec.workload_toml()))
+    assert again.workload_mapping() == spec.workload_mapping()
+    assert again.publisher_plans() == spec.publisher_plans()
+    assert again.subscriber_plans() == spec.subscriber_plans()
+    topology = tmp_path / "topology.toml"
+    topology.write_text(spec.topology_toml(), encoding="utf-8")
+    assert load_topology(topology) == spec.topology
+
+
+def test_the_demo_publishes_6000_in_its_measured_minute_and_owes_every_pair_its_bar() -> None:
+    spec = load_experiment("demo")
+    assert spec.workload.phases.measure == 60 * 10**9
+    plans = spec.publisher_plans()
+    rates = [plan.rate.per_second for plan in plans]
+    assert sum(rate * 60 for rate in rates if rate) == 6000
+    assert {plan.broker for plan in plans} == {"p1"}
+    assert {plan.broker for plan in spec.subscriber_plans()} == {"s1", "s2", "s3", "s4", "s5"}
+
+
+def test_plans_are_numbered_and_named_in_file_order(tmp_path: Path) -> None:
+    spec = load_experiment(written(tmp_path, GOOD))
+    assert [(plan.index, plan.name) for plan in spec.publisher_plans()] == [
+        (0, "c1-pub-1"), (1, "c1-pub-2"),
+    ]  # fmt: skip
+    assert [(plan.name, plan.broker) for plan in spec.subscriber_plans()] == [
+        ("c1-sub-1", "c1"), ("c3-sub-1", "c3"),
+    ]  # fmt: skip
+
+
+def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
+    typed = Overrides(rate="1.5k/s", measure="90s", seed=9, publishers=5, protocol="best_effort")
+    spec = load_experiment(written(tmp_path, GOOD), typed)
+    assert spec.workload.phases.measure == 90 * 10**9
+    assert (spec.seed, spec.protocol, len(spec.publisher_plans())) == (9, "best_effort", 5)
+    assert spec.publisher_plans()[0].rate.per_second == 1500
+    assert spec.overrides == typed.as_mapping()
+    assert 'measure = "90s"' in spec.workload_toml()
+
+
+@pytest.mark.parametrize(
+    "old, new, complaint",
+    [
+        ('name = "two"', 'nam = "two"', "unknown key 'nam'; did you mean 'name'?"),
+        ('name = "two"', "", "key 'name' is missing"),
+        ('name = "two"', 'name = "a:b"', "name = 'a:b': letters"),
+        ("workload/1", "workload/9", "schema = 'pubsubctl/workload/9'; did you mean"),
+        ('"delta_tree"', '"delta_tre"', "protocol = 'delta_tre'; did you mean 'delta_tree'?"),
+        ('"chain3"', '"chain4"', "no topology called 'chain4'; did you mean 'chain3'?"),
+        ("count = 2", "cuont = 2", "publishers[0]: unknown key 'cuont'; did you mean 'count'?"),
+        ("count = 2", "count = 0", "publishers[0].count = 0: "),
+        ("count = 2", "count = true", "publishers[0].count = True: "),
+        ("count = 2", 'size = "100"', "publishers[0].size = '100': a size has a number and a unit"),
+        ("count = 2", 'size = "1MiB"', "publishers[0].size = '1MiB': at most 256KiB"),
+        ("count = 2", 'arrivals = "possion"', "did you mean 'poisson'?"),
+        ('rate = "10/s"', "rate = 10", "publishers[0].rate = 10: a rate has a number and a period"),
+        ('rate = "10/s"', 'rate = "0/s"', "more than nothing"),
+        ('rate = "10/s"', "", "key 'publishers[0].rate' is missing"),
+        ('at = "c1"', 'at = "c4"', "publishers[0].at = 'c4': topology 'chain3' has no such broker"),
+        ('["c1", "c3"]', '["c1", "3c"]', "subscribers[0].at = '3c'"),
+        ('["c1", "c3"]', "[]", "subscribers[0].at"),
+        ('warmup = "1s"', 'warmup = "1 sec"', "phases.warmup = '1 sec': a duration has a number"),
+        ('measure = "2s"', 'measure = "0s"', "nothing is measured in no time"),
+        (
+            'measure = "2s"',
+            'mesure = "2s"',
+            "phases: unknown key 'mesure'; did you mean",
+        ),
+        ("symbol =", "fence =", "an attribute cannot be called 'fence'"),
+        ("{ choose = 4 }", "{ chose = 4 }", "'chose' = 4; did you mean 'choose'?"),
+        ("{ choose = 4 }", "{ uniform = [5, 1] }", "attributes: symbol: uniform = [low, high]"),
+        ("{ choose = 4 }", "4", "attributes: symbol: expected { choose"),
+        ("sets = 20", "sets = 0", "sets = 0"),
+        ("symbol = 'S", "symbl = 'S", "no publication has an attribute 'symbl'; did you mean"),
+        ("symbol = 'S", "symbol ~ 'S", "subscribers[0].filter"),
+        ("[phases]", "[bars]\npairs = 3\n[phases]", "bars: unknown key 'pairs'"),
+        ("[phases]", '[guarantee]\norder = "total"\n[phases]', "guarantee.order = 'total'"),
+        ("[phases]", '[thresholds]\n"loadgen.late" = "< 1s"\n[phases]', "'loadgen.lateness_p99'?"),
+        ("[phases]", '[thresholds]\n"loadgen.lateness_p99" = "5ms"\n[phases]', "< 50ms"),
+        ("[phases]", "seed = -1\n[phases]", "seed = -1"),
+        ("[phases]", "[phases", "line"),
+    ],
+)
+def test_a_slip_is_named_with_file_key_value_and_what_is_valid(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    assert old in GOOD
+    path = written(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(SpecError) as caught:
+        load_experiment(path)
+    assert complaint in str(caught.value)
+    assert "topology called" in complaint or str(path) in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+def test_typed_values_are_checked_like_the_files() -> None:
+    for typed, complaint in (
+        (Overrides(rate="25"), "rate = '25'"),
+        (Overrides(measure="1 hour"), "phases.measure = '1 hour'"),
+        (Overrides(protocol="best-effort"), "did you mean 'best_effort'?"),
+        (Overrides(topology="demmo"), "did you mean 'demo'?"),
+    ):
+        with pytest.raises(SpecError, match="demo") as caught:
+            load_experiment("demo", typed)
+        assert complaint in str(caught.value)
+
+
+def test_an_unknown_workload_names_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean 'demo'"):
+        load_experiment("dem")
+    with pytest.raises(SpecError, match="does not exist"):
+        load_experiment("nowhere/at-all.toml")
+
+
+@given(st.integers(0, 10**15))
+def test_durations_and_sizes_survive_being_written(number: int) -> None:
+    assert parse_duration_ns(format_duration(number)) == number
+    assert parse_size_bytes(format_size(number)) == number
+
+
+@pytest.mark.parametrize("text", ["25/s", "0.5/s", "3/min", "1000000/s", "7.25/s", "1/h", "max"])
+def test_rates_survive_being_written(text: str) -> None:
+    rate = parse_rate(text)
+    assert parse_rate(str(rate)) == rate
+
+
+def test_a_rate_of_thousands_is_the_number_it_means() -> None:
+    assert parse_rate("1.5k/s") == parse_rate("1500/s")
+    assert parse_rate("60/min") == parse_rate("1/s")
+
+
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False), st.text(st.characters(exclude_categories=("Cs",))),
+)  # fmt: skip
+TABLES = st.recursive(
+    st.dictionaries(st.text(st.characters(exclude_categories=("Cs",)), min_size=1), SCALARS),
+    lambda inner: st.dictionaries(
+        st.text(min_size=1, alphabet="ab.é "),
+        st.one_of(SCALARS, st.lists(SCALARS), inner, st.lists(inner, min_size=1)),
+    ),
+    max_leaves=8,
+)
+
+
+@given(TABLES)
+def test_what_is_written_as_toml_reads_back(table: dict[str, Any]) -> None:
+    assert tomllib.loads(toml_text(table)) == table
+
+
+def test_a_label_may_rename_the_experiment() -> None:
+    spec: ExperimentSpec = load_experiment("smoke", labels={"experiment": "night.1"})
+    assert spec.name == "night.1"
+    with pytest.raises(SpecError):
+        load_experiment("smoke", labels={"experiment": "a b"})
