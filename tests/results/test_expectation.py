@@ -1,0 +1,178 @@
+"""What a run must have contained, against the generator's own tables and the broker's matching.
+
+The checker's reading of the rules and theirs were written apart from the same paragraph, so
+these tests are where a mistake in either would show.
+"""
+
+import random
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import content
+from brokerd.model.predicate import Predicate, PredicateError
+from brokerd.model.predicate_text import parse_predicate as parse_as_brokers_do
+from results.expectation import (
+    ExpectationError,
+    ExpectedContent,
+    attribute_table,
+    encode_attributes,
+    parse_predicate,
+    payload_table,
+    splitmix64,
+)
+from tests.helpers.strategies import attributes
+
+WORKLOAD = {
+    "seed": 11,
+    "attributes": {
+        "sets": 20,
+        "symbol": {"choose": 10},
+        "side": {"choose": ["buy", "sell", True]},
+        "price": {"uniform": [1, 500]},
+        "weight": {"uniform": [0, 2.5]},
+    },
+    "publishers": [
+        {"at": ["p1", "p2"], "count": 2, "size": "100B"},
+        {"at": "p1", "size": "1KiB"},
+    ],
+}
+
+
+def test_splitmix64_gives_the_published_series() -> None:
+    state, found = 1234567, []
+    for _ in range(3):
+        found.append(splitmix64(state))
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+    assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_contents_are_those_the_load_generator_prepares() -> None:
+    expected = ExpectedContent.of_workload(WORKLOAD, "run-1")
+    definitions = {k: v for k, v in WORKLOAD["attributes"].items() if k != "sets"}
+    sets = content.draw_attribute_sets(11, definitions, 20)
+    assert list(expected.attribute_sets) == sets
+    assert [(p.name, p.index, p.size_bytes) for p in expected.publishers.values()] == [
+        ("p1-pub-1", 0, 100), ("p1-pub-2", 1, 100), ("p2-pub-1", 2, 100), ("p2-pub-2", 3, 100),
+        ("p1-pub-3", 4, 1024),
+    ]  # fmt: skip
+    for publisher in expected.publishers.values():
+        assert payload_table(11, publisher.size_bytes) == tuple(
+            content.draw_payloads(11, publisher.size_bytes)
+        )
+        tables = content.ContentTables.build(
+            11,
+            sets,
+            publisher.size_bytes,
+            lambda attributes: cbor2.dumps(attributes, canonical=True),
+        )
+        for incarnation in (0, 3):
+            source = content.SourceContent(tables, 11, publisher.index, incarnation)
+            for sequence in (*range(1, 40), 2**40, 2**63 - 1):
+                assert expected.choice(publisher.index, incarnation, sequence) == source.choice(
+                    sequence
+                )
+            block = source.block_of(1)
+            assert [
+                expected.digest(publisher, incarnation, 1 + n, fence=False) for n in range(16)
+            ] == list(block.digests[:16])
+
+
+def test_a_definition_nobody_knows_is_refused() -> None:
+    with pytest.raises(ExpectationError, match="zipf"):
+        attribute_table(1, {"x": {"zipf": 1.1}}, 1)
+
+
+@given(st.dictionaries(st.text(max_size=40), st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.text(max_size=300), st.booleans(),
+    st.floats(allow_nan=False), st.floats(allow_nan=False, width=16),
+), max_size=30))  # fmt: skip
+def test_attributes_are_encoded_as_canonical_cbor(attributes: dict) -> None:
+    assert encode_attributes(attributes) == cbor2.dumps(attributes, canonical=True)
+
+
+VALUES = ("1", "-2", "2.0", "0.5", "'ab'", "''", "'a''b'", "true", "FALSE", "1e2", "'ä'")
+NAMES = ("price", "symbol", "volume", "flag", "a.b-c", "trueness", "not_here")
+
+
+def random_predicate(rng: random.Random, depth: int = 0) -> str:
+    shape = rng.random()
+    if depth < 3 and shape < 0.5:
+        parts = [random_predicate(rng, depth + 1) for _ in range(rng.choice((2, 2, 3)))]
+        text = rng.choice((" and ", " or ")).join(parts)
+        return rng.choice((text, f"({text})", f"not ({text})"))
+    name = rng.choice(NAMES[:4])
+    test = rng.choice((
+        f"{name} {rng.choice(('=', '!=', '<', '<=', '>', '>='))} {rng.choice(VALUES)}",
+        f"{name} in ({', '.join(rng.choices(VALUES, k=rng.randint(1, 3)))})",
+        f"{name} {rng.choice(('prefix', 'suffix', 'contains'))} {rng.choice(VALUES[4:7])}",
+        f"{name} exists", "true",
+    ))  # fmt: skip
+    return rng.choice((test, test, f"not {test}", f"not not {test}"))
+
+
+def random_attributes(rng: random.Random) -> dict:
+    values = (1, -2, 2, 2.0, 0.5, 0, 100, "ab", "", "a'b", "abab", True, False, "ä", "ä2")
+    return {name: rng.choice(values) for name in NAMES[:4] if rng.random() < 0.7}
+
+
+def test_both_readings_of_the_predicate_rules_agree() -> None:
+    seed = 20_240
+    rng = random.Random(seed)
+    compared = held = refused = 0
+    while compared < 20_000:
+        text = random_predicate(rng)
+        try:
+            theirs: Predicate = parse_as_brokers_do(text)
+        except PredicateError:  # larger than brokers take
+            refused += 1
+            continue
+        ours = parse_predicate(text)
+        for _ in range(5):
+            attributes = random_attributes(rng)
+            holds = ours.holds(attributes)
+            assert holds == theirs.matches(attributes), (seed, text, attributes)
+            compared += 1
+            held += holds
+    assert 0.2 < held / compared < 0.8
+    assert refused < compared / 50
+
+
+@pytest.mark.parametrize("text, attributes, holds", [
+    ("price > 100", {"price": 100.5}, True),
+    ("not price > 100", {}, False),
+    ("not price > 100", {"price": "dear"}, False),
+    ("price != 1", {"price": True}, False),
+    ("price = 1", {"price": 1.0}, True),
+    ("flag = true", {"flag": 1}, False),
+    ("not price exists", {}, True),
+    ("price not in ('a', 'b')", {"price": 3}, False),
+    ("price not in ('a', 4)", {"price": 3}, True),
+    ("not (price > 1 and symbol = 'a')", {"symbol": "b"}, True),
+    ("not (price > 1 or symbol = 'a')", {"symbol": "b"}, False),
+    ("a = 1 or b = 1 and c = 1", {"a": 1}, True),
+    ("symbol < 'b'", {"symbol": "B"}, True),
+    ("price > 1 or fence = 'r'", {"fence": "r"}, True),
+])  # fmt: skip
+def test_what_the_rules_say(text: str, attributes: dict, holds: bool) -> None:
+    assert parse_predicate(text).holds(attributes) is holds
+
+
+@pytest.mark.parametrize("text", [
+    "", "price", "price >", "price > 1 and", "price in ()", "price in (1", "(price > 1",
+    "price > 1)", "price ~ 1", "'a' = price", "price > 1 price < 2", "price = 'a",
+])  # fmt: skip
+def test_what_cannot_be_read_is_an_error(text: str) -> None:
+    with pytest.raises(ExpectationError):
+        parse_predicate(text)
+
+
+@given(attributes)
+def test_a_predicate_and_its_negation_never_both_hold(attributes: dict) -> None:
+    for text in ("price > 0", "symbol contains 'a'", "price in (1, 'a')", "flag exists"):
+        assert not (
+            parse_predicate(text).holds(attributes)
+            and parse_predicate(f"not {text}").holds(attributes)
+        )
