@@ -1,0 +1,230 @@
+"""Virtual time, and who decides what happens next.
+
+Whatever will happen later lies on a lane. A lane is first in, first out: one direction of a
+session, one broker's disk, one attempt to connect. Two schedules empty the lanes. The timed one
+gives each entry an instant and takes the earliest; the adversarial one knows no durations and
+takes the head of any lane, so that every order the assumptions allow can come up.
+"""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from brokerd.protocols.interface import Instant
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+Action = Callable[..., None]
+
+
+class Lane:
+    """Things that will happen, in this order and in no other.
+
+    Attributes:
+        holds: how many reasons there are to let nothing out at present.
+    """
+
+    __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "queue")
+
+    def __init__(self, schedule: "Schedule") -> None:
+        self._schedule = schedule
+        self._overdue = 0
+        self._place = -1
+        self.queue: deque[tuple[Action, tuple[Any, ...]]] = deque()
+        self.last_ns: Instant = 0
+        self.holds = 0
+
+    def hold(self) -> None:
+        """Let nothing out until as many releases as holds were asked for."""
+        if not self.holds:
+            self._schedule.pending -= len(self.queue)
+        self.holds += 1
+        self._schedule.lane_held(self)
+
+    def release(self) -> None:
+        """Take back one hold."""
+        assert self.holds > 0, "a lane was released more often than held"
+        self.holds -= 1
+        if not self.holds:
+            self._schedule.pending += len(self.queue)
+            self._schedule.lane_released(self)
+
+    def truncate(self, keep: int) -> list[tuple[Action, tuple[Any, ...]]]:
+        """Drop all but the first `keep` entries and return what was dropped."""
+        dropped = [self.queue.pop() for _ in range(len(self.queue) - keep)]
+        dropped.reverse()
+        if not self.holds:
+            self._schedule.pending -= len(dropped)
+        if dropped and not self.queue:
+            self._schedule.lane_emptied(self)
+        return dropped
+
+
+class Schedule:
+    """Decides what happens next; see the two kinds below.
+
+    Attributes:
+        now_ns: virtual time; never goes back.
+        adversarial: whether durations mean nothing.
+        pending: entries on lanes that nobody holds. Timers do not count.
+    """
+
+    adversarial = False
+
+    def __init__(self) -> None:
+        self.now_ns: Instant = 0
+        self.pending = 0
+        self._numbers = itertools.count()
+
+    def post(self, lane: Lane, delay_ns: int, action: Action, *arguments: Any) -> None:
+        """Let `action` happen on `lane`, not before `delay_ns` from now."""
+        raise NotImplementedError
+
+    def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
+        """Let `action` happen at an instant; for timers, which wait for nothing else."""
+        raise NotImplementedError
+
+    def lane_held(self, lane: Lane) -> None:
+        """A lane lets nothing out from now on."""
+
+    def lane_released(self, lane: Lane) -> None:
+        """A lane is free again; what was due meanwhile happens now, in order."""
+
+    def lane_emptied(self, lane: Lane) -> None:
+        """What a lane held was dropped."""
+
+
+class TimedSchedule(Schedule):
+    """A heap of (instant, number): earliest first, and first posted first among equals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[tuple[Instant, int, Lane | None, Any]] = []
+        self._timers = 0
+
+    def post(self, lane: Lane, delay_ns: int, action: Action, *arguments: Any) -> None:
+        when_ns = self.now_ns + delay_ns
+        if when_ns < lane.last_ns:
+            when_ns = lane.last_ns
+        lane.last_ns = when_ns
+        lane.queue.append((action, arguments))
+        if not lane.holds:
+            self.pending += 1
+        heapq.heappush(self._heap, (when_ns, next(self._numbers), lane, None))
+
+    def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
+        when_ns = max(when_ns, self.now_ns)
+        heapq.heappush(self._heap, (when_ns, next(self._numbers), None, (action, arguments)))
+
+    def lane_released(self, lane: Lane) -> None:
+        for _ in range(lane._overdue):
+            heapq.heappush(self._heap, (self.now_ns, next(self._numbers), lane, None))
+        lane.last_ns = max(lane.last_ns, self.now_ns) if lane._overdue else lane.last_ns
+        lane._overdue = 0
+
+    def next_ns(self) -> Instant | None:
+        """When the next thing happens; None when nothing will."""
+        return self._heap[0][0] if self._heap else None
+
+    def step(self) -> bool:
+        """Let the next thing happen; False when there is none."""
+        heap = self._heap
+        if not heap:
+            return False
+        when_ns, _, lane, timer = heapq.heappop(heap)
+        self.now_ns = when_ns
+        if lane is None:
+            action, arguments = timer
+            action(*arguments)
+        elif lane.holds:
+            lane._overdue += 1
+        elif lane.queue:
+            self.pending -= 1
+            action, arguments = lane.queue.popleft()
+            action(*arguments)
+        return True
+
+    def run_until(self, until_ns: Instant) -> None:
+        """Let everything happen up to and at an instant; the clock then shows it."""
+        while self._heap and self._heap[0][0] <= until_ns:
+            self.step()
+        self.now_ns = max(self.now_ns, until_ns)
+
+
+class AdversarialSchedule(Schedule):
+    """No durations: any lane's head may be next; timers fire earliest first, when asked to.
+
+    Time goes on only with timers, so that a broker's retries cannot starve its waiting periods.
+    """
+
+    adversarial = True
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._random = random
+        self._ready: list[Lane] = []
+        self._timers: list[tuple[Instant, int, Action, tuple[Any, ...]]] = []
+
+    def post(self, lane: Lane, delay_ns: int, action: Action, *arguments: Any) -> None:
+        lane.queue.append((action, arguments))
+        if not lane.holds:
+            self.pending += 1
+        if lane._place < 0 and not lane.holds:
+            self._add(lane)
+
+    def at(self, when_ns: Instant, action: Action, *arguments: Any) -> None:
+        when_ns = max(when_ns, self.now_ns)
+        heapq.heappush(self._timers, (when_ns, next(self._numbers), action, arguments))
+
+    def lane_held(self, lane: Lane) -> None:
+        self._remove(lane)
+
+    def lane_released(self, lane: Lane) -> None:
+        if lane.queue:
+            self._add(lane)
+
+    def lane_emptied(self, lane: Lane) -> None:
+        self._remove(lane)
+
+    def step(self) -> bool:
+        """Let the head of some lane happen; False when all lanes are empty or held."""
+        if not self._ready:
+            return False
+        lane = self._ready[int(self._random.random() * len(self._ready))]
+        action, arguments = lane.queue.popleft()
+        self.pending -= 1
+        if not lane.queue:
+            self._remove(lane)
+        action(*arguments)
+        return True
+
+    def fire(self) -> bool:
+        """Let the earliest timer happen; False when there is none."""
+        if not self._timers:
+            return False
+        when_ns, _, action, arguments = heapq.heappop(self._timers)
+        self.now_ns = when_ns
+        action(*arguments)
+        return True
+
+    def next_timer_ns(self) -> Instant | None:
+        """When the earliest timer falls due."""
+        return self._timers[0][0] if self._timers else None
+
+    def _add(self, lane: Lane) -> None:
+        if lane._place < 0:
+            lane._place = len(self._ready)
+            self._ready.append(lane)
+
+    def _remove(self, lane: Lane) -> None:
+        if lane._place < 0:
+            return
+        last = self._ready.pop()
+        if last is not lane:
+            self._ready[lane._place] = last
+            last._place = lane._place
+        lane._place = -1

@@ -1,0 +1,381 @@
+"""A whole simulated cluster, with verbs for whoever writes its story.
+
+cluster = SimulatedCluster(topology, "delta_tree", seed=7)
+oil = cluster.subscribe("b3", "topic = 'oil'")
+cluster.run_until_quiet()
+cluster.link("b1", "b2").cut()
+cluster.publish("b1", topic="oil")
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.predicate import Predicate, Scalar
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.broker import SimulatedBroker
+from brokerd.simulator.clients import SimulatedClient
+from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
+from brokerd.simulator.invariants import StepChecker
+from brokerd.simulator.network import Network, NetworkParameters, WhichWay
+from brokerd.simulator.oracle import Oracle
+from brokerd.simulator.trace import Trace
+from brokerd.wire.attributes import decode_attributes, encode_attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One publication, as its publisher knows it."""
+
+    client: ClientId
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.sequence}"
+
+
+class SimulatedCluster:
+    """Brokers, links and clients under one virtual clock.
+
+    Args:
+        topology: its delta rules, unless `parameters` say otherwise.
+        seed: the same seed, calls and code give the same history.
+        strict: raise InvariantViolated as soon as something promised does not hold.
+        trace: keep the last steps and a digest of all.
+        adversarial: no durations; see AdversarialSchedule.
+
+    Attributes:
+        oracle: judges deliveries; `oracle.judge_end()` says what is missing.
+        brokers: by number.
+        clients: by name.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        protocol: str = "delta_tree",
+        *,
+        seed: int = 0,
+        parameters: DeltaTreeParameters | None = None,
+        network: NetworkParameters | None = None,
+        mutants: frozenset[Mutant] = frozenset(),
+        strict: bool = True,
+        trace: bool = True,
+        adversarial: bool = False,
+    ) -> None:
+        self.topology = topology
+        self.protocol = protocol
+        self.random = Random(seed)
+        self.parameters = parameters or DeltaTreeParameters(delta=topology.delta)
+        self.mutants = mutants
+        self.tree = PrimaryTree(topology)
+        self.schedule: Schedule
+        self.schedule = AdversarialSchedule(self.random) if adversarial else TimedSchedule()
+        self.network = Network(self.schedule, self.random, network or NetworkParameters())
+        self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
+        self.trace = Trace() if trace else None
+        watched = strict or trace
+        self._checker = StepChecker(self.schedule, self.tree, self.oracle, self.trace, strict)
+        self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
+        self._predicates: dict[str, Predicate] = {}
+        self.clients: dict[ClientId, SimulatedClient] = {}
+        self.brokers = [
+            SimulatedBroker(
+                number, name, self.network, self.random, self._make_core,
+                self._checker if watched else None,
+            )
+            for number, name in enumerate(topology.brokers)
+        ]  # fmt: skip
+        for broker in self.brokers:
+            self.network.endpoints[broker.number] = broker
+
+    def start(self) -> Self:
+        """Start every broker."""
+        for broker in self.brokers:
+            if not broker.alive:
+                broker.start()
+        return self
+
+    # ------------------------------------------------------------ names
+
+    def broker(self, name: str) -> "BrokerHandle":
+        """The verbs of a broker."""
+        return BrokerHandle(self, self.brokers[self.topology.number_of(name)])
+
+    def link(self, a: str, b: str) -> "LinkHandle":
+        """The verbs of whatever sessions two brokers have, or a client and its broker."""
+        return LinkHandle(self, self._peer(a), self._peer(b))
+
+    def _peer(self, name: str) -> Peer:
+        return name if name in self.clients else self.topology.number_of(name)
+
+    # ------------------------------------------------------------ clients
+
+    def client(self, name: ClientId, broker: str, publishes: bool = False) -> SimulatedClient:
+        """The client called so; made, and dialling, when it is new."""
+        client = self.clients.get(name)
+        if client is None:
+            number = self.topology.number_of(broker)
+            client = SimulatedClient(name, number, self.network, self.random, self.oracle)
+            self.clients[name] = client
+            self.network.endpoints[name] = client
+            self._checker.client_added(name, number)
+            client.connect(publishes)
+        return client
+
+    def subscribe(
+        self, broker: str, predicate: str | Predicate = "true", client: ClientId | None = None
+    ) -> "Subscription":
+        """A new subscription at a broker, of a client of its own unless one is named."""
+        name = client or f"s{sum(key.startswith('s') for key in self.clients) + 1}-{broker}"
+        subscriber = self.client(name, broker)
+        wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
+        number = subscriber.subscribe(wanted)
+        self.oracle.subscribed(name, number, wanted)
+        self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
+        return Subscription(self, subscriber, number)
+
+    def publish(
+        self,
+        broker: str,
+        *,
+        client: ClientId | None = None,
+        payload: bytes = b"",
+        **attributes: Scalar,
+    ) -> Published:
+        """One publication at a broker; by default of the client `p-<broker>`."""
+        blob = encode_attributes(attributes)
+        return self.publish_run(broker, [(blob, payload)], client)[0]
+
+    def publish_run(
+        self, broker: str, contents: list[tuple[bytes, bytes]], client: ClientId | None = None
+    ) -> list[Published]:
+        """Publications (attribute blob, payload) that leave as one run."""
+        publisher = self.client(client or f"p-{broker}", broker, publishes=True)
+        first = publisher.publish(contents)
+        for sequence, (blob, payload) in enumerate(contents, first):
+            self.oracle.published(publisher.name, sequence, blob, payload)
+        self.note(f"publish {publisher.name} {first}-{first + len(contents) - 1}")
+        return [Published(publisher.name, first + place) for place in range(len(contents))]
+
+    def name_of(self, source: SourceId) -> ClientId:
+        """Which client publishes under a source."""
+        return next(name for name, client in self.clients.items() if client.source == source)
+
+    # ------------------------------------------------------------ time
+
+    def run_for(self, seconds: float) -> None:
+        """Let this much virtual time pass."""
+        assert isinstance(self.schedule, TimedSchedule), "without durations no time can pass"
+        self.schedule.run_until(self.schedule.now_ns + int(seconds * SECOND_NS))
+
+    def run_until_quiet(self, limit_s: float = 60.0) -> None:
+        """Run until nothing is under way but retries towards what cannot be reached.
+
+        Raises:
+            AssertionError: it does not become quiet within `limit_s` of virtual time.
+        """
+        assert isinstance(self.schedule, TimedSchedule), "an adversary is never quiet"
+        until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
+        while not self.is_quiet():
+            assert self.schedule.now_ns <= until_ns, (
+                f"not quiet after {limit_s} s: {self.unsettled()}"
+            )
+            for _ in range(max(1, self.schedule.pending)):
+                if not self.schedule.step():
+                    return
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way and everyone has the sessions that can be had."""
+        return self.schedule.pending == 0 and not self.unsettled()
+
+    def unsettled(self) -> list[str]:
+        """Who still waits for a session or an answer that can be had, in words."""
+        lines = []
+        for broker in self.brokers:
+            if not broker.alive or broker.frozen:
+                continue
+            if broker.attempts:
+                lines.append(f"{broker.name} dials {list(broker.attempts)}")
+            status = broker.core.status()
+            waiting = [peer for peer in status["wanted"] if peer not in status["ready"]]
+            if not broker.absorbing:
+                reachable = [
+                    peer for peer in waiting
+                    if self.network.is_open(broker.number, peer)
+                    and not self.brokers[peer].absorbing
+                ]  # fmt: skip
+                if reachable:
+                    lines.append(f"{broker.name} waits for sessions with {reachable}")
+        for client in self.clients.values():
+            if not client.ends and self.network.is_open(client.name, client.broker):
+                lines.append(f"{client.name} is not connected")
+        return lines
+
+    # ------------------------------------------------------------ what happened
+
+    def note(self, what: str) -> None:
+        """Put a line of our own into the trace."""
+        if self.trace is not None:
+            self.trace.note(self.schedule.now_ns, what)
+
+    def reasons(self, broker: str) -> list[str]:
+        """Why a broker's core withheld, refused or ignored something, in order."""
+        records = self.brokers[self.topology.number_of(broker)].recorded
+        return [str(details["reason"]) for _, details in records if "reason" in details]
+
+    def statistics(self) -> dict[str, int]:
+        """The sum of all live brokers' counters."""
+        total: dict[str, int] = {}
+        for broker in self.brokers:
+            if broker.alive:
+                for name, value in broker.core.statistics().items():
+                    total[name] = total.get(name, 0) + value
+        return total
+
+    # ------------------------------------------------------------ inside
+
+    def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
+        neighbourhood = self._neighbourhoods.get(number)
+        if neighbourhood is None:
+            neighbourhood = self.tree.neighbourhood(number, self.parameters.delta + 1)
+            self._neighbourhoods[number] = neighbourhood
+        return make_protocol(
+            self.protocol, number, neighbourhood, self.parameters, decode_attributes, self.mutants
+        )
+
+    def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
+        """A core like a broker's own, to repeat its events on."""
+        return self._make_core(number)
+
+    def _parse(self, text: str) -> Predicate:
+        predicate = self._predicates.get(text)
+        if predicate is None:
+            predicate = self._predicates[text] = parse_predicate(text)
+        return predicate
+
+
+class BrokerHandle:
+    """What can be done to a broker; each verb returns the handle."""
+
+    def __init__(self, cluster: SimulatedCluster, broker: SimulatedBroker) -> None:
+        self._cluster = cluster
+        self.broker = broker
+
+    def kill(self) -> Self:
+        """The process dies, with everything that was not durable."""
+        return self._do("kill", self.broker.kill)
+
+    def start(self) -> Self:
+        """A new incarnation on the same disk."""
+        return self._do("start", self.broker.start)
+
+    def restart(self) -> Self:
+        """Kill and start, without a pause."""
+        return self.kill().start()
+
+    def absorb(self) -> Self:
+        """Takes everything in and lets only signs of life out."""
+        return self._do("absorb", self.broker.absorb)
+
+    def release(self) -> Self:
+        """Lets go what it absorbed, in order."""
+        return self._do("release", self.broker.release)
+
+    def freeze(self) -> Self:
+        """Its time stops."""
+        return self._do("freeze", self.broker.freeze)
+
+    def thaw(self) -> Self:
+        """Its time goes on."""
+        return self._do("thaw", self.broker.thaw)
+
+    def status(self) -> Mapping[str, Any]:
+        """What its core says about itself."""
+        return self.broker.core.status()
+
+    def _do(self, verb: str, action: Any) -> Self:
+        self._cluster.note(f"{verb} {self.broker.name}")
+        action()
+        return self
+
+
+class LinkHandle:
+    """What can be done to the sessions between two endpoints; each verb returns the handle."""
+
+    def __init__(self, cluster: SimulatedCluster, a: Peer, b: Peer) -> None:
+        self._cluster = cluster
+        self._network = cluster.network
+        self._a = a
+        self._b = b
+
+    def cut(self, which: WhichWay = "both") -> Self:
+        """What is under way is lost; `out` is from the first to the second."""
+        self._note(f"cut {which}")
+        self._network.cut(self._a, self._b, which)
+        return self
+
+    def blackhole(self, which: WhichWay = "both") -> Self:
+        """Nothing passes, nothing is lost."""
+        self._note(f"blackhole {which}")
+        self._network.blackhole(self._a, self._b, which)
+        return self
+
+    def absorb(self) -> Self:
+        """Only signs of life pass."""
+        self._note("absorb")
+        self._network.absorb_link(self._a, self._b)
+        return self
+
+    def delay(self, delay_ns: int) -> Self:
+        """Everything takes longer."""
+        self._note(f"delay {delay_ns}")
+        self._network.delay(self._a, self._b, delay_ns)
+        return self
+
+    def heal(self) -> Self:
+        """All faults of the link end."""
+        self._note("heal")
+        self._network.heal(self._a, self._b)
+        return self
+
+    def suspect(self) -> Self:
+        """The first end takes the second for dead."""
+        self._note("suspect")
+        end = self._network.endpoints[self._a].ends.get(self._b)
+        if end is not None:
+            self._network.suspect(end)
+        return self
+
+    def _note(self, verb: str) -> None:
+        self._cluster.note(f"{verb} {self._a}-{self._b}")
+
+
+class Subscription:
+    """A subscription and what its application has seen of it."""
+
+    def __init__(self, cluster: SimulatedCluster, client: SimulatedClient, number: int) -> None:
+        self._cluster = cluster
+        self.client = client
+        self.number = number
+
+    @property
+    def received(self) -> list[Published]:
+        """What the application got, in order."""
+        return list(self._received())
+
+    @property
+    def started(self) -> bool:
+        """Whether the client was told that it has started."""
+        return self.number in self.client.started_numbers
+
+    def _received(self) -> Iterator[Published]:
+        for source, sequence in self.client.received[self.number]:
+            yield Published(self._cluster.name_of(source), sequence)

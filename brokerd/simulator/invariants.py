@@ -1,0 +1,145 @@
+"""What must hold in every state of a simulated cluster, whatever fails.
+
+The oracle judges from outside what subscribers see. The checks here look at single steps: what a
+broker confirms must be true, and what a driver is asked for must make sense.
+
+Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
+"""
+
+from brokerd.model.client_messages import PublishAcknowledged, Subscribed
+from brokerd.model.identity import ClientId, Peer, SourceId
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
+from brokerd.protocols.interface import (
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.broker import SimulatedBroker
+from brokerd.simulator.clock import Schedule
+from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.trace import Trace
+
+
+class StepChecker:
+    """Checks each step of each broker, and keeps the trace.
+
+    With `strict` false nothing is checked, as for a protocol that promises less.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        tree: PrimaryTree,
+        oracle: Oracle,
+        trace: Trace | None,
+        strict: bool,
+    ) -> None:
+        self._schedule = schedule
+        self._tree = tree
+        self._oracle = oracle
+        self._trace = trace
+        self._strict = strict
+        self._homes: dict[ClientId, int] = {}
+        self._started: dict[tuple[ClientId, int], None] = {}
+        self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
+        self._current: dict[tuple[int, Peer], int] = {}
+
+    def client_added(self, client: ClientId, home: int) -> None:
+        """A client lives at this broker."""
+        self._homes[client] = home
+
+    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        """See broker.Observer."""
+        if self._trace is not None:
+            self._trace.step(self._schedule.now_ns, broker.name, event, effects)
+        if not self._strict:
+            return
+        self._note_event(broker.number, event)
+        for effect in effects:
+            if type(effect) is Send:
+                self._check_send(broker, effect)
+            elif type(effect) is Deliver:
+                self._check_delivery(broker, effect)
+
+    def _note_event(self, broker: int, event: Event) -> None:
+        if type(event) is MessageReceived:
+            message = event.message
+            current = self._current.get((broker, event.peer)) == event.session
+            if type(message) is PublicationCopy and current:
+                sources = self._received.setdefault((broker, event.peer, event.session), {})
+                sources.setdefault(message.run.source, []).extend(message.run.sequences)
+        elif type(event) is SessionEstablished:
+            self._current[broker, event.peer] = event.session
+        elif type(event) is SessionLost:
+            session = self._current.pop((broker, event.peer))
+            self._received.pop((broker, event.peer, session), None)
+        elif type(event) is Started:
+            for key in [key for key in self._current if key[0] == broker]:
+                self._received.pop((*key, self._current.pop(key)), None)
+
+    def _check_send(self, broker: SimulatedBroker, effect: Send) -> None:
+        message = effect.message
+        if type(message) is PublicationConfirmation:
+            self._check_confirmation(broker, effect.peer, message)
+        elif type(message) is PublishAcknowledged and self._oracle.confirmed_end_to_end:
+            self._check_acknowledgement(broker, effect.peer, message)
+        elif type(message) is Subscribed and message.state == "started":
+            assert isinstance(effect.peer, str), f"{message} sent to a broker"
+            self._started[effect.peer, message.number] = None
+
+    def _check_delivery(self, broker: SimulatedBroker, effect: Deliver) -> None:
+        """I5: nothing is delivered before the subscription has started."""
+        for number in effect.item.subscriptions:
+            if (effect.client, number) not in self._started:
+                raise InvariantViolated(
+                    "delivered before start", f"{broker.name} to {effect.client}/{number}"
+                )
+
+    def _check_acknowledgement(
+        self, broker: SimulatedBroker, client: Peer, message: PublishAcknowledged
+    ) -> None:
+        """I7 at the source: what is called done has arrived wherever it is owed."""
+        assert isinstance(client, str), f"{message} sent to a broker"
+        source = self._oracle.source_of(client)
+        if source is None:
+            return
+        for sequence in range(message.first, message.last + 1):
+            missing = self._oracle.missing_at(source, sequence)
+            if missing:
+                raise InvariantViolated(
+                    "acknowledged too early",
+                    f"{broker.name} calls {client}'s {sequence} done; not at {missing}",
+                )
+
+    def _check_confirmation(
+        self, broker: SimulatedBroker, peer: Peer, message: PublicationConfirmation
+    ) -> None:
+        """I7: what is confirmed to a broker has arrived wherever it was sent that way for."""
+        assert isinstance(peer, int), f"{message} sent to a client"
+        session = self._current.get((broker.number, peer))
+        if session is None:
+            return  # the driver drops it
+        received = self._received.get((broker.number, peer, session), {})
+        for source, first, last in message.ranges:
+            sequences = received.get(source, [])
+            confirmed = [sequence for sequence in sequences if first <= sequence <= last]
+            if len(confirmed) < len(sequences):
+                received[source] = [seq for seq in sequences if not first <= seq <= last]
+            else:
+                received.pop(source, None)
+            for sequence in confirmed:
+                for client in self._oracle.missing_at(source, sequence):
+                    path = self._tree.path(peer, self._homes[client])
+                    back = self._tree.path(peer, source.broker)
+                    if broker.number in path and broker.number not in back:
+                        raise InvariantViolated(
+                            "confirmed too early",
+                            f"{broker.name} confirms {tuple(source)} {sequence} to broker {peer}; "
+                            f"{client} behind it has not got it",
+                        )

@@ -1,0 +1,288 @@
+"""What subscribers are owed, from nothing but what the applications did and saw.
+
+The oracle knows no broker. It is told each publication when it is published, each delivery
+behind the client library, each acknowledgement, and when the client learnt that a subscription
+has started. Predicates are evaluated by their reference semantics.
+
+The rule: sort the publications of one source that match a subscription by sequence number; the
+subscriber must see a stretch of them without a step, and the stretch must begin at the latest
+with the first one published after the subscription had started.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.publication import Buffer
+
+
+class InvariantViolated(Exception):
+    """What was promised did not hold.
+
+    Attributes:
+        rule: its short name, e.g. "gap".
+    """
+
+    def __init__(self, rule: str, what: str) -> None:
+        self.rule = rule
+        super().__init__(f"{rule}: {what}")
+
+
+@dataclass(slots=True)
+class _Publisher:
+    """What one client has published: (blob, payload) per sequence number, from 1."""
+
+    client: ClientId
+    contents: list[tuple[bytes, bytes]] = field(default_factory=list)
+    source: SourceId | None = None
+    acknowledged: dict[int, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One subscription and one publisher.
+
+    Attributes:
+        matching: sequence numbers that match, in order.
+        at: place in `matching` of the last delivery; None before the first.
+        fence: all matching publications above this sequence number are owed; None before start.
+    """
+
+    matching: list[int] = field(default_factory=list)
+    ranks: dict[int, int] = field(default_factory=dict)
+    at: int | None = None
+    fence: int | None = None
+
+
+@dataclass(slots=True)
+class _Subscription:
+    client: ClientId
+    number: int
+    predicate: Predicate
+    started: bool = False
+    streams: dict[ClientId, _Stream] = field(default_factory=dict)
+
+
+class Oracle:
+    """Judges deliveries as they come, and what is still missing at the end.
+
+    With `strict` a violation is raised; without, it is counted in `violations` by rule, as a
+    run of a protocol that promises less needs it. With `confirmed_end_to_end` a publisher's
+    acknowledgement means that everybody who is owed the publication has it.
+
+    Attributes:
+        deliveries: seen behind the clients' duplicate checks.
+        owed: (publication, subscription) pairs that had to be delivered and were asked for.
+        violations: how often each rule was broken.
+        first_violations: the first few, in words.
+    """
+
+    def __init__(
+        self, decode: Callable[[bytes], Attributes], strict: bool, confirmed_end_to_end: bool
+    ) -> None:
+        self._decode = decode
+        self._strict = strict
+        self.confirmed_end_to_end = confirmed_end_to_end
+        self._publishers: dict[ClientId, _Publisher] = {}
+        self._by_source: dict[SourceId, _Publisher] = {}
+        self._subscriptions: dict[tuple[ClientId, int], _Subscription] = {}
+        self._matches: dict[tuple[Predicate, bytes], bool] = {}
+        self.published_count = 0
+        self.deliveries = 0
+        self.owed = 0
+        self.violations: dict[str, int] = {}
+        self.first_violations: list[str] = []
+
+    # ------------------------------------------------------------ what the applications do
+
+    def published(self, client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
+        """The application hands a publication to its client; numbers go up by one from 1."""
+        publisher = self._publishers.setdefault(client, _Publisher(client))
+        assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
+        publisher.contents.append((blob, payload))
+        self.published_count += 1
+        for subscription in self._subscriptions.values():
+            if self._wants(subscription.predicate, blob):
+                stream = self._stream(subscription, publisher)
+                stream.ranks[sequence] = len(stream.matching)
+                stream.matching.append(sequence)
+
+    def subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
+        """The application asks for a subscription."""
+        subscription = _Subscription(client, number, predicate)
+        self._subscriptions[client, number] = subscription
+        for publisher in self._publishers.values():
+            stream = self._stream(subscription, publisher)
+            for sequence, (blob, _) in enumerate(publisher.contents, 1):
+                if self._wants(predicate, blob):
+                    stream.ranks[sequence] = len(stream.matching)
+                    stream.matching.append(sequence)
+
+    # ------------------------------------------------------------ what the applications see
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        """A client learnt its source."""
+        if source is None:
+            return
+        publisher = self._publishers.setdefault(client, _Publisher(client))
+        holder = self._by_source.setdefault(source, publisher)
+        if holder is not publisher:
+            self._break("identity", f"{source} was given to {holder.client} and to {client}")
+        publisher.source = source
+
+    def started(self, client: ClientId, number: int) -> None:
+        """A client learnt that its subscription has started."""
+        subscription = self._subscriptions[client, number]
+        if subscription.started:
+            return
+        subscription.started = True
+        for publisher in self._publishers.values():
+            self._stream(subscription, publisher).fence = len(publisher.contents)
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        """The application got a publication."""
+        self.deliveries += 1
+        subscription = self._subscriptions[client, number]
+        publisher = self._by_source.get(source)
+        what = f"{client}/{number} got {tuple(source)} {sequence}"
+        if publisher is None or not 1 <= sequence <= len(publisher.contents):
+            self._break("phantom", f"{what}, which nobody published")
+            return
+        if publisher.contents[sequence - 1] != (blob, bytes(payload)):
+            self._break("phantom", f"{what} with contents that were not published")
+        if not subscription.started:
+            self._break("early", f"{what} before it was told that it had started")
+        stream = self._stream(subscription, publisher)
+        rank = stream.ranks.get(sequence)
+        if rank is None:
+            self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
+            return
+        if stream.at is None:
+            self._check_first(stream, rank, what)
+        elif rank == stream.at:
+            self._break("duplicate", f"{what} twice in a row")
+        elif rank < stream.at:
+            self._break("order", f"{what} after {stream.matching[stream.at]}")
+        elif rank > stream.at + 1:
+            missing = stream.matching[stream.at + 1 : rank]
+            self._break("gap", f"{what} after {stream.matching[stream.at]}, without {missing}")
+        stream.at = rank if stream.at is None else max(stream.at, rank)
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """A publisher learnt that its publication is done: everybody it was owed to has it."""
+        publisher = self._publishers[client]
+        publisher.acknowledged[sequence] = None
+        if not self.confirmed_end_to_end:
+            return
+        for subscription in self._subscriptions.values():
+            if not self._has(subscription, publisher, sequence):
+                self._break(
+                    "acknowledged",
+                    f"{client} was told that {sequence} is done, "
+                    f"but {subscription.client}/{subscription.number} has not got it",
+                )
+
+    # ------------------------------------------------------------ questions
+
+    def source_of(self, client: ClientId) -> SourceId | None:
+        """Under which source a client publishes; None when it has not been told yet."""
+        publisher = self._publishers.get(client)
+        return publisher.source if publisher is not None else None
+
+    def missing_at(self, source: SourceId, sequence: int) -> list[ClientId]:
+        """Subscribers that are owed a publication and have not got it."""
+        publisher = self._by_source.get(source)
+        if publisher is None or sequence > len(publisher.contents):
+            return []
+        return [
+            subscription.client
+            for subscription in self._subscriptions.values()
+            if not self._has(subscription, publisher, sequence)
+        ]
+
+    def undelivered(self) -> list[str]:
+        """What is owed and not delivered, in words, one line per stream."""
+        lines = []
+        for subscription in self._subscriptions.values():
+            name = f"{subscription.client}/{subscription.number}"
+            if not subscription.started:
+                lines.append(f"{name} has not started")
+                continue
+            for client, stream in subscription.streams.items():
+                missing = self._missing(stream)
+                if missing:
+                    lines.append(f"{name} misses {len(missing)} of {client}: {missing[:5]}…")
+        for publisher in self._publishers.values():
+            left = len(publisher.contents) - len(publisher.acknowledged)
+            if left:
+                lines.append(f"{publisher.client} has {left} publications unacknowledged")
+        return lines
+
+    def judge_end(self) -> None:
+        """Everything owed must be there by now; also counts what was owed."""
+        for subscription in self._subscriptions.values():
+            for stream in subscription.streams.values():
+                fence = stream.fence if stream.fence is not None else 0
+                if subscription.started:
+                    self.owed += sum(sequence > fence for sequence in stream.matching)
+        for line in self.undelivered():
+            self._break("incomplete", line)
+
+    # ------------------------------------------------------------ inside
+
+    def _check_first(self, stream: _Stream, rank: int, what: str) -> None:
+        """Nothing that was owed may lie before the first delivery."""
+        owed = self._missing(stream)
+        before = [sequence for sequence in owed if sequence < stream.matching[rank]]
+        if before:
+            self._break("gap", f"{what} first, without {before}, published after the start")
+
+    def _missing(self, stream: _Stream) -> list[int]:
+        if stream.at is not None:
+            return stream.matching[stream.at + 1 :]
+        fence = stream.fence if stream.fence is not None else 0
+        return [sequence for sequence in stream.matching if sequence > fence]
+
+    def _has(self, subscription: _Subscription, publisher: _Publisher, sequence: int) -> bool:
+        """Whether the subscription has the publication, or is not owed it."""
+        if not subscription.started:
+            return True
+        stream = self._stream(subscription, publisher)
+        rank = stream.ranks.get(sequence)
+        if rank is None:
+            return True
+        fence = stream.fence if stream.fence is not None else 0
+        if stream.at is None:
+            return sequence <= fence
+        return rank <= stream.at
+
+    def _stream(self, subscription: _Subscription, publisher: _Publisher) -> _Stream:
+        stream = subscription.streams.get(publisher.client)
+        if stream is None:
+            stream = subscription.streams[publisher.client] = _Stream()
+            if subscription.started:
+                stream.fence = 0
+        return stream
+
+    def _wants(self, predicate: Predicate, blob: bytes) -> bool:
+        key = (predicate, blob)
+        found = self._matches.get(key)
+        if found is None:
+            found = self._matches[key] = predicate.matches(self._decode(blob))
+        return found
+
+    def _break(self, rule: str, what: str) -> None:
+        self.violations[rule] = self.violations.get(rule, 0) + 1
+        if len(self.first_violations) < 10:
+            self.first_violations.append(f"{rule}: {what}")
+        if self._strict:
+            raise InvariantViolated(rule, what)

@@ -1,0 +1,80 @@
+"""What happened, step by step: a digest of all of it, and the last steps in words."""
+
+import hashlib
+from collections import deque
+from typing import Any
+
+from brokerd.model.client_messages import Deliveries, Publish
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived
+
+LAST_STEPS = 40
+
+
+class Trace:
+    """Takes every step of a run; two runs with the same digest went the same way."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._lines: list[str] = []
+        self._last: deque[tuple[Instant, str, Any, list[Effect]]] = deque(maxlen=LAST_STEPS)
+
+    def step(self, now_ns: Instant, who: str, event: Event, effects: list[Effect]) -> None:
+        """A core has handled an event."""
+        self.steps += 1
+        self._last.append((now_ns, who, event, effects))
+        self._lines.append(f"{now_ns} {who} {in_words(event)} {len(effects)}")
+        if len(self._lines) >= 512:
+            self._fold()
+
+    def note(self, now_ns: Instant, what: str) -> None:
+        """Something happened that no core handles: a fault, what a client did."""
+        self._last.append((now_ns, what, None, []))
+        self._lines.append(f"{now_ns} {what}")
+
+    def digest(self) -> str:
+        """32 hex digits over everything so far."""
+        self._fold()
+        return self._hash.hexdigest()
+
+    def last_steps(self) -> list[str]:
+        """The last steps in words, oldest first."""
+        lines = []
+        for now_ns, who, event, effects in self._last:
+            if event is None:
+                lines.append(f"{now_ns / 1e9:10.6f} {who}")
+                continue
+            lines.append(f"{now_ns / 1e9:10.6f} {who:>4} {in_words(event)}")
+            lines += [f"{'':15} > {in_words(effect)}" for effect in effects]
+        return lines
+
+    def _fold(self) -> None:
+        self._hash.update("\n".join(self._lines).encode())
+        self._lines.clear()
+
+
+def in_words(item: Any) -> str:
+    """An event, effect or message, short enough for a line and the same on every machine."""
+    if type(item) is MessageReceived:
+        return f"from {item.peer}/{item.session} {in_words(item.message)}"
+    run = getattr(item, "run", None)
+    if isinstance(run, PublicationRun):
+        extra = ""
+        if isinstance(item, Deliveries):
+            extra = f" for {item.subscriptions}"
+        elif not isinstance(item, Publish):
+            extra = f" path {getattr(item, 'path', '')}"
+        return f"{type(item).__name__} {tuple(run.source)} {_numbers(run)}{extra}"
+    message = getattr(item, "message", None) or getattr(item, "item", None)
+    if message is not None:
+        whom = getattr(item, "peer", None)
+        whom = whom if whom is not None else getattr(item, "client", "")
+        return f"to {whom} {in_words(message)}"
+    return repr(item)
+
+
+def _numbers(run: PublicationRun) -> str:
+    if isinstance(run.sequences, range) or run.last - run.first + 1 == len(run):
+        return f"{run.first}-{run.last}"
+    return ",".join(str(sequence) for sequence in run.sequences)
