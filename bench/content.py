@@ -7,6 +7,7 @@ what any publication holds without telling each other, and a log need not be tru
 """
 
 import zlib
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,10 +158,10 @@ class ContentBlock:
     """
 
     first: int
-    sets: Sequence[int]
+    sets: bytes | list[int]
     payload_numbers: bytes
     payload: bytes
-    digests: Sequence[int]
+    digests: "array[int]"
 
     def __len__(self) -> int:
         """How many publications."""
@@ -212,7 +213,7 @@ class SourceContent:
         first = number * self.block_size + 1
         hashes = splitmix64_series(self._base + first, self.block_size)
         set_count, payload_count = len(self.tables.blobs), len(self.tables.payloads)
-        sets: Sequence[int] = [hashed % set_count for hashed in hashes]
+        sets: bytes | list[int] = [hashed % set_count for hashed in hashes]
         payload_numbers = bytes([(hashed >> 32) % payload_count for hashed in hashes])
         payload = b"".join(map(self.tables.payloads.__getitem__, payload_numbers))
         digests: list[int]
@@ -226,4 +227,4 @@ class SourceContent:
             ]
         if set_count <= 256:
             sets = bytes(sets)
-        return ContentBlock(first, sets, payload_numbers, payload, digests)
+        return ContentBlock(first, sets, payload_numbers, payload, array("I", digests))

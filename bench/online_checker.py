@@ -1,0 +1,391 @@
+"""The rank-delta rule while the run is going on, in constant memory per subscription and source.
+
+A subscriber's process knows the seed, so it knows what every publication contains and which
+ones match. It need not keep any: between two deliveries of one source it counts how many
+matching publications were skipped. Usually the answer is "none", and whole runs are compared
+with what must come next.
+
+It takes every sequence number for published. Where a publisher was refused one, or does not
+know, only the checkers that read the publishers' logs can tell; their verdict is the one of
+record, and this one is there to agree with them.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import compress
+from typing import Any
+
+from bench.content import AttributeSet, ContentBlock, SourceContent, content_digest
+from brokerd.model.publication import PublicationRun
+
+_LISTS_KEPT = 3
+
+
+@dataclass(slots=True)
+class LaneCounts:
+    """What one subscription saw of one source; every anomaly is counted, none explained.
+
+    Attributes:
+        deliveries: data publications delivered, fences not counted.
+        fences: fence deliveries.
+        duplicates: delivered again right after themselves (rank delta 0).
+        reordered: a lower sequence number after a higher one (rank delta below 0).
+        gaps: places where matching publications were skipped (rank delta above 1).
+        missing: how many were skipped in all of them.
+        unexpected: publications that the subscription does not match, or that nobody sent.
+        corrupted: contents that are not what the seed says.
+        first, last: the lowest and highest sequence number delivered; 0 before any.
+    """
+
+    deliveries: int = 0
+    fences: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    gaps: int = 0
+    missing: int = 0
+    unexpected: int = 0
+    corrupted: int = 0
+    first: int = 0
+    last: int = 0
+
+    def as_mapping(self) -> dict[str, int]:
+        """By name."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a received run contains, held against what the seed says.
+
+    Attributes:
+        digests: per publication, CRC-32 of the attribute blob and payload as received.
+        corrupted: positions whose content is not what the seed says.
+        fences: positions that are fences.
+    """
+
+    digests: "array[int]"
+    corrupted: tuple[int, ...] = ()
+    fences: tuple[int, ...] = ()
+
+
+class ContentCheck:
+    """Digests of received runs, fast where the contents are what they should be.
+
+    Bytes that equal the expected ones have the expected digest, so comparing whole runs saves
+    computing it publication by publication. Where a run differs anywhere, each is computed.
+    """
+
+    def __init__(self, blobs: Sequence[bytes], fence_blob: bytes) -> None:
+        self._fence_blob = fence_blob
+        # Sets drawn alike have one blob, so a blob stands for the first set that has it.
+        self._set_of_blob: dict[bytes, int] = {}
+        self._canonical = [self._set_of_blob.setdefault(b, n) for n, b in enumerate(blobs)]
+        self._canonical_bytes: bytes | None = None
+        if len(blobs) <= 256:
+            self._canonical_bytes = bytes(self._canonical).ljust(256, b"\0")
+
+    def examine(self, run: PublicationRun, content: SourceContent) -> RunContent:
+        """The run's digests and which of its publications are fences or corrupted."""
+        if run.payload_lengths == content.tables.size_bytes:
+            digests = self._examine_whole(run, content)
+            if digests is not None:
+                return RunContent(digests)
+        return self._examine_singly(run, content)
+
+    def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
+        """The digests if the run is exactly as expected, else None."""
+        translation = [self._set_of_blob.get(blob, -1) for blob in run.attribute_table]
+        if -1 in translation:
+            return None
+        digests = array("I")
+        sets: list[int] | bytes
+        payload: list[bytes] = []
+        if isinstance(run.sequences, range) and self._canonical_bytes is not None:
+            parts: list[bytes] = []
+            for block, low, high in _stretches(run.sequences, content):
+                digests += block.digests[low:high]
+                parts.append(bytes(block.sets[low:high]))
+                size = content.tables.size_bytes
+                payload.append(block.payload[low * size : high * size])
+            sets = b"".join(parts).translate(self._canonical_bytes)
+        else:
+            sets, payload = [], []
+            payloads, canonical = content.tables.payloads, self._canonical
+            for sequence in run.sequences:
+                block = content.block_of(sequence)
+                place = sequence - block.first
+                digests.append(block.digests[place])
+                sets.append(canonical[block.sets[place]])
+                payload.append(payloads[block.payload_numbers[place]])
+        if not _same_sets(run.attribute_index, translation, sets):
+            return None
+        return digests if b"".join(payload) == b"".join(run.payload) else None
+
+    def _examine_singly(self, run: PublicationRun, content: SourceContent) -> RunContent:
+        digests = array("I")
+        corrupted, fences = [], []
+        for position, (sequence, blob, payload) in enumerate(run.publications()):
+            digests.append(content_digest(blob, payload))
+            attribute_set, payload_number = content.choice(sequence)
+            expected_blob = content.tables.blobs[attribute_set]
+            if blob == self._fence_blob:
+                fences.append(position)
+                expected_blob = blob
+            if blob != expected_blob or payload != content.tables.payloads[payload_number]:
+                corrupted.append(position)
+        return RunContent(digests, tuple(corrupted), tuple(fences))
+
+
+def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[ContentBlock, int, int]]:
+    """The blocks that consecutive sequence numbers lie in, with the part of each block."""
+    first, end = sequences[0], sequences[-1] + 1
+    while first < end:
+        block = content.block_of(first)
+        low = first - block.first
+        high = min(len(block), end - block.first)
+        yield block, low, high
+        first = block.first + high
+
+
+def _same_sets(index: Sequence[int], translation: list[int], sets: list[int] | bytes) -> bool:
+    if isinstance(sets, bytes) and isinstance(index, bytes):
+        return index.translate(bytes(translation).ljust(256, b"\0")) == sets
+    return [translation[place] for place in index] == list(sets)
+
+
+class MatchingSequences:
+    """Which sequence numbers of one source match one predicate, a block at a time."""
+
+    def __init__(self, content: SourceContent, matching: bytes) -> None:
+        self._content = content
+        self._matching = matching
+        self.everything = 0 not in matching
+        self._lists: dict[int, Sequence[int]] = {}
+
+    def matches(self, sequence: int) -> bool:
+        """Whether the publication with this number matches (unless it is a fence)."""
+        return bool(self._matching[self._content.choice(sequence)[0]])
+
+    def in_block_of(self, sequence: int) -> Sequence[int]:
+        """The matching sequence numbers of the block that `sequence` is in, rising."""
+        block = self._content.block_of(sequence)
+        found = self._lists.get(block.first)
+        if found is None:
+            numbers = range(block.first, block.first + len(block))
+            if self.everything:
+                found = numbers
+            elif isinstance(block.sets, bytes):
+                flags = block.sets.translate(self._matching.ljust(256, b"\0"))
+                found = list(compress(numbers, flags))
+            else:
+                found = list(compress(numbers, map(self._matching.__getitem__, block.sets)))
+            if len(self._lists) >= _LISTS_KEPT:
+                del self._lists[next(iter(self._lists))]
+            self._lists[block.first] = found
+        return found
+
+    def count_between(self, after: int, up_to: int) -> int:
+        """How many matching sequence numbers there are above `after`, to `up_to` included."""
+        if self.everything:
+            return up_to - after
+        count, at = 0, after + 1
+        while at <= up_to:
+            numbers = self.in_block_of(at)
+            count += bisect_right(numbers, up_to) - bisect_left(numbers, at)
+            at = ((at - 1) // self._content.block_size + 1) * self._content.block_size + 1
+        return count
+
+    def are_next(self, after: int, sequences: Sequence[int]) -> bool:
+        """Whether `sequences` are exactly the matching ones that follow `after`."""
+        if self.everything:
+            return isinstance(sequences, range) and sequences[0] == after + 1
+        position, at, last = 0, after + 1, sequences[-1]
+        while position < len(sequences) and at <= last:
+            numbers = self.in_block_of(at)
+            start = bisect_left(numbers, at)
+            wanted = list(numbers[start : start + len(sequences) - position])
+            if list(sequences[position : position + len(wanted)]) != wanted:
+                return False
+            position += len(wanted)
+            at = ((at - 1) // self._content.block_size + 1) * self._content.block_size + 1
+        return position == len(sequences)
+
+
+class Lane:
+    """One subscription's deliveries of one source, in the order they came.
+
+    Attributes:
+        counts: of everything so far.
+    """
+
+    def __init__(self, matching: MatchingSequences) -> None:
+        self.counts = LaneCounts()
+        self._matching = matching
+        self._previous = 0
+        self._fences: set[int] = set()
+
+    def know_fence(self, sequence: int) -> None:
+        """Sequence number `sequence` is a fence, which every subscription matches."""
+        self._fences.add(sequence)
+
+    def take(self, sequences: Sequence[int], content: RunContent) -> None:
+        """Judge a delivered run."""
+        counts = self.counts
+        plain = not (content.fences or content.corrupted)
+        low, high = sequences[0], sequences[-1]
+        if (
+            plain
+            and self._previous
+            and not any(self._previous < fence <= high for fence in self._fences)
+            and self._matching.are_next(self._previous, sequences)
+        ):
+            counts.deliveries += len(sequences)
+            self._previous = high
+        else:
+            for position in content.fences:
+                self.know_fence(sequences[position])
+            counts.corrupted += len(content.corrupted)
+            for position, sequence in enumerate(sequences):
+                self._step(sequence, fence=position in content.fences)
+        counts.first = min(counts.first or low, low)
+        counts.last = max(counts.last, high)
+
+    def _step(self, sequence: int, *, fence: bool) -> None:
+        counts = self.counts
+        if fence:
+            counts.fences += 1
+        else:
+            counts.deliveries += 1
+            if sequence in self._fences or not self._matching.matches(sequence):
+                counts.unexpected += 1
+                return
+        if self._previous:
+            delta = self._rank_delta(self._previous, sequence)
+            counts.duplicates += delta == 0
+            counts.reordered += delta < 0
+            counts.gaps += delta > 1
+            counts.missing += max(0, delta - 1)
+        self._previous = sequence
+
+    def _rank_delta(self, before: int, sequence: int) -> int:
+        if sequence < before:
+            return -self._rank_delta(sequence, before)
+        delta = self._matching.count_between(before, sequence)
+        for fence in self._fences:
+            if before < fence <= sequence:
+                delta += not self._matching.matches(fence)
+        return delta
+
+    def owed(self) -> int | None:
+        """How many data publications lie between the outermost fences; None without two."""
+        if len(self._fences) < 2:
+            return None
+        low, high = min(self._fences), max(self._fences)
+        inside = sum(1 for fence in self._fences if low < fence <= high)
+        return self._rank_delta(low, high) - inside
+
+    def is_closed(self) -> bool:
+        """Whether the outermost fences are known and everything between them was walked past."""
+        if len(self._fences) < 2:
+            return False
+        return 0 < self.counts.first <= min(self._fences) and self.counts.last >= max(self._fences)
+
+
+class OnlineChecker:
+    """Judges the deliveries of every subscription of one process.
+
+    Args:
+        matching: for a subscription, one byte per attribute set: 1 where it matches.
+        content_of: the contents of a source, by publisher identity and incarnation; None for a
+            source that is no publisher of this run.
+    """
+
+    def __init__(
+        self,
+        matching: Mapping[str, bytes],
+        content_of: Callable[[str, int], SourceContent | None],
+    ) -> None:
+        self._matching = matching
+        self._content_of = content_of
+        self._shared: dict[tuple[bytes, str, int], MatchingSequences] = {}
+        self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self.foreign = 0
+
+    def lane(self, subscription: str, publisher: str, incarnation: int) -> Lane | None:
+        """The lane of one subscription and source; None when the source is not of this run."""
+        key = (subscription, publisher, incarnation)
+        lane = self._lanes.get(key)
+        if lane is None:
+            content = self._content_of(publisher, incarnation)
+            if content is None:
+                return None
+            table = self._matching[subscription]
+            shared = self._shared.setdefault(
+                (table, publisher, incarnation), MatchingSequences(content, table)
+            )
+            lane = self._lanes[key] = Lane(shared)
+        return lane
+
+    def take(
+        self, subscription: str, publisher: str, incarnation: int,
+        sequences: Sequence[int], content: RunContent,
+    ) -> None:  # fmt: skip
+        """Judge a run delivered for `subscription`."""
+        lane = self.lane(subscription, publisher, incarnation)
+        if lane is None:
+            self.foreign += len(sequences)
+        else:
+            lane.take(sequences, content)
+
+    def know_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
+        """A publisher says that this sequence number is one of its fences."""
+        for subscription in self._matching:
+            lane = self.lane(subscription, publisher, incarnation)
+            if lane is not None:
+                lane.know_fence(sequence)
+
+    def fences_missing(self, fences: Iterable[tuple[str, int, int]]) -> int:
+        """How many of these fences (publisher, incarnation, sequence) a subscription awaits."""
+        missing = 0
+        for publisher, incarnation, sequence in fences:
+            for subscription in self._matching:
+                lane = self._lanes.get((subscription, publisher, incarnation))
+                missing += lane is None or lane.counts.last < sequence
+        return missing
+
+    def report(self) -> dict[str, Any]:
+        """What was seen, in all and per subscription and source (`online.json`)."""
+        lanes = []
+        totals = LaneCounts()
+        unclosed = 0
+        for (subscription, publisher, incarnation), lane in self._lanes.items():
+            counts = lane.counts.as_mapping()
+            for name, value in counts.items():
+                setattr(totals, name, getattr(totals, name) + value)
+            unclosed += not lane.is_closed()
+            lanes.append(
+                {
+                    "subscription": subscription,
+                    "publisher": publisher,
+                    "incarnation": incarnation,
+                    "owed": lane.owed(),
+                    "closed": lane.is_closed(),
+                    **counts,
+                }
+            )
+        summary = totals.as_mapping()
+        del summary["first"], summary["last"]
+        return {
+            "schema": "pubsubctl/online/1",
+            "totals": {**summary, "foreign": self.foreign, "unclosed": unclosed},
+            "lanes": lanes,
+        }
+
+
+def match_table(
+    matches: Callable[[AttributeSet], bool], attribute_sets: Sequence[AttributeSet]
+) -> bytes:
+    """One byte per attribute set: 1 where `matches` holds."""
+    return bytes(bool(matches(attributes)) for attributes in attribute_sets)
