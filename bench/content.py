@@ -177,12 +177,16 @@ class SourceContent:
     """
 
     def __init__(
-        self, tables: ContentTables, seed: int, publisher_index: int, incarnation: int
+        self,
+        tables: ContentTables,
+        seed: int,
+        publisher_index: int,
+        incarnation: int,
+        block_size: int = 0,
     ) -> None:
         self.tables = tables
-        self.block_size = max(
-            16, min(_LARGEST_BLOCK, _LARGEST_BLOCK_BYTES // max(1, tables.size_bytes))
-        )
+        fitting = _LARGEST_BLOCK_BYTES // max(1, tables.size_bytes)
+        self.block_size = block_size or max(16, min(_LARGEST_BLOCK, fitting))
         self._base = choice_base(seed, publisher_index, incarnation)
         self._blocks: dict[int, ContentBlock] = {}
         self._attribute_crcs = [zlib.crc32(blob) for blob in tables.blobs]

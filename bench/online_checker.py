@@ -1,17 +1,17 @@
 """The rank-delta rule while the run is going on, in constant memory per subscription and source.
 
 A subscriber's process knows the seed, so it knows what every publication contains and which
-ones match. It need not keep any: between two deliveries of one source it counts how many
-matching publications were skipped. Usually the answer is "none", and whole runs are compared
-with what must come next.
+ones match. It need not keep any: usually a run of deliveries is exactly the matching
+publications that come next, which is one comparison. What is kept is how far a subscription
+has come, and the holes it left behind, which a correct protocol never leaves.
 
-It takes every sequence number for published. Where a publisher was refused one, or does not
-know, only the checkers that read the publishers' logs can tell; their verdict is the one of
-record, and this one is there to agree with them.
+It takes every sequence number for published and acknowledged. Where a publisher was refused
+one, or does not know, only the checkers that read the publishers' logs can tell; the verdict of
+record is theirs, and this one is there to agree with them.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import compress
@@ -20,35 +20,38 @@ from typing import Any
 from bench.content import AttributeSet, ContentBlock, SourceContent, content_digest
 from brokerd.model.publication import PublicationRun
 
+OPENING_FENCE = 1
+"""The first publication of every publisher of a run is its opening fence."""
+
 _LISTS_KEPT = 3
+_HOLES_KEPT = 1024
+_FARTHEST_JUMP = 1 << 26  # no publisher is that far ahead of what was delivered of it
 
 
 @dataclass(slots=True)
 class LaneCounts:
-    """What one subscription saw of one source; every anomaly is counted, none explained.
+    """What one subscription saw of one source, by the checker's names for what is wrong.
 
     Attributes:
-        deliveries: data publications delivered, fences not counted.
-        fences: fence deliveries.
-        duplicates: delivered again right after themselves (rank delta 0).
-        reordered: a lower sequence number after a higher one (rank delta below 0).
-        gaps: places where matching publications were skipped (rank delta above 1).
-        missing: how many were skipped in all of them.
-        unexpected: publications that the subscription does not match, or that nobody sent.
-        corrupted: contents that are not what the seed says.
-        first, last: the lowest and highest sequence number delivered; 0 before any.
+        deliveries: data publications delivered, repeated ones too, fences not.
+        fences: fences delivered.
+        duplicate: delivered before.
+        reordered: first delivered after a later one of the source.
+        wrong_match: the subscription does not match it.
+        corrupted: the content is not what the seed says.
+        missing: skipped and not delivered since; counted for a report only.
+        low, high: the lowest and highest matching sequence number delivered; 0 before any.
     """
 
     deliveries: int = 0
     fences: int = 0
-    duplicates: int = 0
+    duplicate: int = 0
     reordered: int = 0
-    gaps: int = 0
-    missing: int = 0
-    unexpected: int = 0
+    wrong_match: int = 0
     corrupted: int = 0
-    first: int = 0
-    last: int = 0
+    missing: int = 0
+    low: int = 0
+    high: int = 0
 
     def as_mapping(self) -> dict[str, int]:
         """By name."""
@@ -200,7 +203,7 @@ class MatchingSequences:
     def are_next(self, after: int, sequences: Sequence[int]) -> bool:
         """Whether `sequences` are exactly the matching ones that follow `after`."""
         if self.everything:
-            return isinstance(sequences, range) and sequences[0] == after + 1
+            return sequences[0] == after + 1 and sequences[-1] == after + len(sequences)
         position, at, last = 0, after + 1, sequences[-1]
         while position < len(sequences) and at <= last:
             numbers = self.in_block_of(at)
@@ -217,80 +220,106 @@ class Lane:
     """One subscription's deliveries of one source, in the order they came.
 
     Attributes:
-        counts: of everything so far.
+        counts: of everything so far, but for `missing`.
+        exact: False once there were so many holes that the oldest was given up; an arrival in
+            it counts as a duplicate.
     """
 
     def __init__(self, matching: MatchingSequences) -> None:
         self.counts = LaneCounts()
+        self.exact = True
         self._matching = matching
         self._previous = 0
-        self._fences: set[int] = set()
+        self._fences = [OPENING_FENCE]
+        self._holes: list[tuple[int, int]] = []
+        self._given_up = 0
 
     def know_fence(self, sequence: int) -> None:
         """Sequence number `sequence` is a fence, which every subscription matches."""
-        self._fences.add(sequence)
+        if sequence not in self._fences:
+            insort(self._fences, sequence)
 
     def take(self, sequences: Sequence[int], content: RunContent) -> None:
         """Judge a delivered run."""
         counts = self.counts
-        plain = not (content.fences or content.corrupted)
-        low, high = sequences[0], sequences[-1]
+        high = counts.high
         if (
-            plain
-            and self._previous
-            and not any(self._previous < fence <= high for fence in self._fences)
-            and self._matching.are_next(self._previous, sequences)
+            high >= OPENING_FENCE
+            and not content.fences
+            and not content.corrupted
+            and not self._fences_between(high, sequences[-1])
+            and self._matching.are_next(high, sequences)
         ):
             counts.deliveries += len(sequences)
-            self._previous = high
-        else:
-            for position in content.fences:
-                self.know_fence(sequences[position])
-            counts.corrupted += len(content.corrupted)
-            for position, sequence in enumerate(sequences):
-                self._step(sequence, fence=position in content.fences)
-        counts.first = min(counts.first or low, low)
-        counts.last = max(counts.last, high)
+            counts.high = self._previous = sequences[-1]
+            return
+        for position in content.fences:
+            self.know_fence(sequences[position])
+        for position, sequence in enumerate(sequences):
+            self._step(sequence, position in content.fences, position in content.corrupted)
 
-    def _step(self, sequence: int, *, fence: bool) -> None:
+    def _step(self, sequence: int, is_fence: bool, is_corrupted: bool) -> None:
         counts = self.counts
-        if fence:
-            counts.fences += 1
-        else:
-            counts.deliveries += 1
-            if sequence in self._fences or not self._matching.matches(sequence):
-                counts.unexpected += 1
-                return
-        if self._previous:
-            delta = self._rank_delta(self._previous, sequence)
-            counts.duplicates += delta == 0
-            counts.reordered += delta < 0
-            counts.gaps += delta > 1
-            counts.missing += max(0, delta - 1)
+        counts.fences += is_fence
+        counts.deliveries += not is_fence
+        if sequence - counts.high > _FARTHEST_JUMP or not self._is_owed(sequence):
+            counts.wrong_match += 1
+            return
+        counts.corrupted += is_corrupted
+        if sequence > counts.high:
+            if self._owed_between(counts.high, sequence - 1):
+                self._leave_hole(counts.high + 1, sequence - 1)
+            counts.high = sequence
+        elif not self._fill(sequence):
+            counts.duplicate += 1
+            return
+        counts.low = min(counts.low or sequence, sequence)
+        counts.reordered += sequence < self._previous
         self._previous = sequence
 
-    def _rank_delta(self, before: int, sequence: int) -> int:
-        if sequence < before:
-            return -self._rank_delta(sequence, before)
-        delta = self._matching.count_between(before, sequence)
-        for fence in self._fences:
-            if before < fence <= sequence:
-                delta += not self._matching.matches(fence)
-        return delta
+    def _is_owed(self, sequence: int) -> bool:
+        return sequence in self._fences or self._matching.matches(sequence)
 
-    def owed(self) -> int | None:
-        """How many data publications lie between the outermost fences; None without two."""
-        if len(self._fences) < 2:
-            return None
-        low, high = min(self._fences), max(self._fences)
-        inside = sum(1 for fence in self._fences if low < fence <= high)
-        return self._rank_delta(low, high) - inside
+    def _owed_between(self, after: int, up_to: int) -> int:
+        """How many of the sequence numbers above `after`, to `up_to` included, are owed."""
+        fences = self._fences_between(after, up_to)
+        count = self._matching.count_between(after, up_to) if up_to > after else 0
+        return count + sum(not self._matching.matches(fence) for fence in fences)
 
-    def is_closed(self) -> bool:
-        """Whether the outermost fences are known and everything between them was walked past."""
-        if len(self._fences) < 2:
+    def _fences_between(self, after: int, up_to: int) -> list[int]:
+        if self._fences[-1] <= after:
+            return []
+        return [fence for fence in self._fences if after < fence <= up_to]
+
+    def _leave_hole(self, first: int, last: int) -> None:
+        self._holes.append((first, last))
+        if len(self._holes) > _HOLES_KEPT:
+            first, last = self._holes.pop(0)
+            self._given_up += self._owed_between(first - 1, last)
+            self.exact = False
+
+    def _fill(self, sequence: int) -> bool:
+        """Whether `sequence` was still to come; if so it is no longer."""
+        place = bisect_right(self._holes, (sequence, 1 << 63)) - 1
+        if place < 0 or self._holes[place][1] < sequence:
             return False
-        return 0 < self.counts.first <= min(self._fences) and self.counts.last >= max(self._fences)
+        first, last = self._holes[place]
+        rest = [(first, sequence - 1), (sequence + 1, last)]
+        self._holes[place : place + 1] = [
+            hole for hole in rest if self._owed_between(hole[0] - 1, hole[1])
+        ]
+        return True
+
+    def missing(self) -> int:
+        """How many owed publications, fences too, were not delivered up to the last fence."""
+        last_fence = self._fences[-1]
+        holes = sum(self._owed_between(first - 1, last) for first, last in self._holes)
+        return self._given_up + holes + self._owed_between(self.counts.high, last_fence)
+
+    def owed(self) -> int:
+        """How many data publications lie between the outermost fences."""
+        inner = self._fences_between(self._fences[0], self._fences[-1])
+        return self._owed_between(self._fences[0], self._fences[-1]) - len(inner)
 
 
 class OnlineChecker:
@@ -352,34 +381,23 @@ class OnlineChecker:
         for publisher, incarnation, sequence in fences:
             for subscription in self._matching:
                 lane = self._lanes.get((subscription, publisher, incarnation))
-                missing += lane is None or lane.counts.last < sequence
+                missing += lane is None or lane.counts.high < sequence
         return missing
 
     def report(self) -> dict[str, Any]:
         """What was seen, in all and per subscription and source (`online.json`)."""
         lanes = []
-        totals = LaneCounts()
-        unclosed = 0
+        totals = dict.fromkeys(("owed", *LaneCounts().as_mapping()), 0)
+        del totals["low"], totals["high"]
         for (subscription, publisher, incarnation), lane in self._lanes.items():
-            counts = lane.counts.as_mapping()
-            for name, value in counts.items():
-                setattr(totals, name, getattr(totals, name) + value)
-            unclosed += not lane.is_closed()
-            lanes.append(
-                {
-                    "subscription": subscription,
-                    "publisher": publisher,
-                    "incarnation": incarnation,
-                    "owed": lane.owed(),
-                    "closed": lane.is_closed(),
-                    **counts,
-                }
-            )
-        summary = totals.as_mapping()
-        del summary["first"], summary["last"]
+            lane.counts.missing = lane.missing()
+            row = {"owed": lane.owed(), **lane.counts.as_mapping()}
+            totals = {name: value + row[name] for name, value in totals.items()}
+            source = {"publisher": publisher, "incarnation": incarnation}
+            lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
         return {
             "schema": "pubsubctl/online/1",
-            "totals": {**summary, "foreign": self.foreign, "unclosed": unclosed},
+            "totals": {**totals, "phantom": self.foreign},
             "lanes": lanes,
         }
 
