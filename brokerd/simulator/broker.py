@@ -46,7 +46,7 @@ class SimulatedBroker(Endpoint):
 
     Attributes:
         core: of the current or last incarnation.
-        events: the events of this incarnation with their instants, where they are to be kept.
+        history: of this incarnation, (event, instant, effects), where it is to be kept.
         recorded: what the core had to say for the event log, as (event, details).
     """
 
@@ -63,7 +63,7 @@ class SimulatedBroker(Endpoint):
         self.number = number
         self.name = name
         self.core: DeliveryProtocol
-        self.events: list[tuple[Event, Instant]] | None = None
+        self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
         self._network = network
         self._schedule: Schedule = network.schedule
@@ -85,14 +85,15 @@ class SimulatedBroker(Endpoint):
 
     # ------------------------------------------------------------ life
 
-    def start(self, keep_events: bool = False) -> None:
+    def start(self) -> None:
         """Start a new incarnation on the disk as it is."""
         assert not self.alive, f"{self.name} runs already"
         self.alive = True
         self.incarnation += 1
         self._sessions = 0
         self.core = self._make_core(self.number)
-        self.events = [] if keep_events else None
+        if self.history is not None:
+            self.history = []
         recovering = self.incarnation > 1
         self._handle(Started(self.incarnation, recovering, self._disk.recovered()))
 
@@ -177,9 +178,9 @@ class SimulatedBroker(Endpoint):
 
     def _handle_one(self, event: Event) -> None:
         now_ns = self._schedule.now_ns
-        if self.events is not None:
-            self.events.append((event, now_ns))
         effects = self.core.handle(event, now_ns)
+        if self.history is not None:
+            self.history.append((event, now_ns, effects))
         if self._observer is not None:
             self._observer.step(self, event, effects)
         for effect in effects:

@@ -18,6 +18,9 @@ from brokerd.protocols.interface import Instant
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
+PATIENCE_NS = 1_000 * SECOND_NS
+"""Timers farther off than this are meant never to come."""
+
 Action = Callable[..., None]
 
 
@@ -202,18 +205,14 @@ class AdversarialSchedule(Schedule):
         action(*arguments)
         return True
 
-    def fire(self) -> bool:
-        """Let the earliest timer happen; False when there is none."""
-        if not self._timers:
+    def fire(self, within_ns: int = PATIENCE_NS) -> bool:
+        """Let the earliest timer happen; False when there is none so soon."""
+        if not self._timers or self._timers[0][0] > self.now_ns + within_ns:
             return False
         when_ns, _, action, arguments = heapq.heappop(self._timers)
         self.now_ns = when_ns
         action(*arguments)
         return True
-
-    def next_timer_ns(self) -> Instant | None:
-        """When the earliest timer falls due."""
-        return self._timers[0][0] if self._timers else None
 
     def _add(self, lane: Lane) -> None:
         if lane._place < 0:

@@ -55,6 +55,7 @@ class SimulatedCluster:
         oracle: judges deliveries; `oracle.judge_end()` says what is missing.
         brokers: by number.
         clients: by name.
+        checker: judges single steps.
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class SimulatedCluster:
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.trace = Trace() if trace else None
         watched = strict or trace
-        self._checker = StepChecker(self.schedule, self.tree, self.oracle, self.trace, strict)
+        self.checker = StepChecker(self.schedule, self.tree, self.oracle, self.trace, strict)
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
         self.brokers = [
             SimulatedBroker(
                 number, name, self.network, self.random, self._make_core,
-                self._checker if watched else None,
+                self.checker if watched else None,
             )
             for number, name in enumerate(topology.brokers)
         ]  # fmt: skip
@@ -126,7 +127,7 @@ class SimulatedCluster:
             client = SimulatedClient(name, number, self.network, self.random, self.oracle)
             self.clients[name] = client
             self.network.endpoints[name] = client
-            self._checker.client_added(name, number)
+            self.checker.client_added(name, number)
             client.connect(publishes)
         return client
 

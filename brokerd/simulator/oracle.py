@@ -9,6 +9,7 @@ subscriber must see a stretch of them without a step, and the stretch must begin
 with the first one published after the subscription had started.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,7 +47,8 @@ class _Stream:
     Attributes:
         matching: sequence numbers that match, in order.
         at: place in `matching` of the last delivery; None before the first.
-        fence: all matching publications above this sequence number are owed; None before start.
+        fence: all matching publications above this sequence number are owed; None as long as
+            the subscription has not started.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -68,8 +70,9 @@ class Oracle:
     """Judges deliveries as they come, and what is still missing at the end.
 
     With `strict` a violation is raised; without, it is counted in `violations` by rule, as a
-    run of a protocol that promises less needs it. With `confirmed_end_to_end` a publisher's
-    acknowledgement means that everybody who is owed the publication has it.
+    run of a protocol that promises less needs it. With `reliable` a publisher's
+    acknowledgement means that everybody who is owed the publication has it, and nothing comes
+    before a subscription has started.
 
     Attributes:
         deliveries: seen behind the clients' duplicate checks.
@@ -78,12 +81,10 @@ class Oracle:
         first_violations: the first few, in words.
     """
 
-    def __init__(
-        self, decode: Callable[[bytes], Attributes], strict: bool, confirmed_end_to_end: bool
-    ) -> None:
+    def __init__(self, decode: Callable[[bytes], Attributes], strict: bool, reliable: bool) -> None:
         self._decode = decode
         self._strict = strict
-        self.confirmed_end_to_end = confirmed_end_to_end
+        self.reliable = reliable
         self._publishers: dict[ClientId, _Publisher] = {}
         self._by_source: dict[SourceId, _Publisher] = {}
         self._subscriptions: dict[tuple[ClientId, int], _Subscription] = {}
@@ -159,7 +160,7 @@ class Oracle:
             return
         if publisher.contents[sequence - 1] != (blob, bytes(payload)):
             self._break("phantom", f"{what} with contents that were not published")
-        if not subscription.started:
+        if self.reliable and not subscription.started:
             self._break("early", f"{what} before it was told that it had started")
         stream = self._stream(subscription, publisher)
         rank = stream.ranks.get(sequence)
@@ -181,7 +182,7 @@ class Oracle:
         """A publisher learnt that its publication is done: everybody it was owed to has it."""
         publisher = self._publishers[client]
         publisher.acknowledged[sequence] = None
-        if not self.confirmed_end_to_end:
+        if not self.reliable:
             return
         for subscription in self._subscriptions.values():
             if not self._has(subscription, publisher, sequence):
@@ -209,6 +210,15 @@ class Oracle:
             if not self._has(subscription, publisher, sequence)
         ]
 
+    def owed_to(self, client: ClientId, sequence: int) -> list[ClientId]:
+        """Subscribers that have started and want this publication."""
+        return [
+            subscription.client
+            for subscription in self._subscriptions.values()
+            if subscription.started
+            and sequence in self._stream(subscription, self._publishers[client]).ranks
+        ]
+
     def undelivered(self) -> list[str]:
         """What is owed and not delivered, in words, one line per stream."""
         lines = []
@@ -231,9 +241,9 @@ class Oracle:
         """Everything owed must be there by now; also counts what was owed."""
         for subscription in self._subscriptions.values():
             for stream in subscription.streams.values():
-                fence = stream.fence if stream.fence is not None else 0
-                if subscription.started:
-                    self.owed += sum(sequence > fence for sequence in stream.matching)
+                if stream.fence is not None:
+                    first = bisect_right(stream.matching, stream.fence)
+                    self.owed += len(stream.matching) - first
         for line in self.undelivered():
             self._break("incomplete", line)
 
@@ -249,8 +259,9 @@ class Oracle:
     def _missing(self, stream: _Stream) -> list[int]:
         if stream.at is not None:
             return stream.matching[stream.at + 1 :]
-        fence = stream.fence if stream.fence is not None else 0
-        return [sequence for sequence in stream.matching if sequence > fence]
+        if stream.fence is None:
+            return []
+        return stream.matching[bisect_right(stream.matching, stream.fence) :]
 
     def _has(self, subscription: _Subscription, publisher: _Publisher, sequence: int) -> bool:
         """Whether the subscription has the publication, or is not owed it."""
@@ -260,9 +271,8 @@ class Oracle:
         rank = stream.ranks.get(sequence)
         if rank is None:
             return True
-        fence = stream.fence if stream.fence is not None else 0
         if stream.at is None:
-            return sequence <= fence
+            return stream.fence is None or sequence <= stream.fence
         return rank <= stream.at
 
     def _stream(self, subscription: _Subscription, publisher: _Publisher) -> _Stream:
