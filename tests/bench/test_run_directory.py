@@ -1,0 +1,71 @@
+"""A run's folder says what it is from its first moment to its last."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from bench.run_directory import RUN_ID, RunDirectory, boot_id, new_run_directory
+
+
+def manifest_of(path: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((path / "manifest.json").read_text())
+    return content
+
+
+def test_a_new_run_is_where_latest_leads(tmp_path: Path) -> None:
+    first = new_run_directory(tmp_path, "demo")
+    second = new_run_directory(tmp_path, "demo")
+    other = new_run_directory(tmp_path, "chain3")
+    assert first != second
+    assert RUN_ID.fullmatch(first.name)
+    assert (tmp_path / "demo" / "latest").resolve() == second.resolve()
+    assert (tmp_path / "latest").resolve() == other.resolve()
+
+
+def test_a_file_called_latest_is_nobodys_to_replace(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("mine")
+    new_run_directory(tmp_path, "demo")
+    assert (tmp_path / "latest").read_text() == "mine"
+
+
+def test_the_manifest_is_there_from_the_first_moment(tmp_path: Path) -> None:
+    run = RunDirectory(new_run_directory(tmp_path, "demo"))
+    run.begin("demo", {"protocol": "delta_tree", "seed": 7, "labels": {}})
+    begun = manifest_of(run.path)
+    assert (begun["state"], begun["seed"], begun["ended_utc"]) == ("running", 7, None)
+    assert begun["cores"]
+    run.end("aborted", ["interrupted"])
+    ended = manifest_of(run.path)
+    assert (ended["state"], ended["reasons"]) == ("aborted", ["interrupted"])
+    assert ended["ended_utc"]
+
+
+def test_checksums_cover_every_file_and_sha256sum_agrees(tmp_path: Path) -> None:
+    run = RunDirectory(new_run_directory(tmp_path, "demo"))
+    run.begin("demo", {})
+    run.write_spec("workload.toml", 'name = "demo"\n')
+    run.write_spec("cli.json", {"rate": "5/s"})
+    (run.raw_folder("local1", "s1") / "deliveries.rec").write_bytes(bytes(64))
+    run.log("something", number=1)
+    run.end("complete")
+    listed = [line.split("  ")[1] for line in (run.path / "SHA256SUMS").read_text().splitlines()]
+    files = {p.relative_to(run.path).as_posix() for p in run.path.rglob("*") if p.is_file()}
+    assert {*listed} == files - {"SHA256SUMS"}
+    done = subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=run.path, check=False)
+    assert done.returncode == 0
+
+
+def test_the_index_has_a_line_per_run(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        run = RunDirectory(new_run_directory(tmp_path, "demo"))
+        run.begin("demo", {"seed": seed, "protocol": "best_effort", "labels": {"a": "b"}})
+        run.end("complete")
+        run.add_to_index({"delivered_per_s": 5.5})
+    lines = [json.loads(line) for line in (tmp_path / "index.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == [1, 2]
+    assert lines[0]["delivered_per_s"] == 5.5
+    assert lines[0]["state"] == "complete"
+
+
+def test_the_boot_id_is_one_word() -> None:
+    assert boot_id().count("-") == 4
