@@ -398,6 +398,10 @@ class Network:
             return
         attempt.over = True
         del attempt.endpoint.attempts[attempt.peer]
+        for end in list(attempt.endpoint.connected):
+            if end.attempt is attempt:  # answered, but the answer has not come
+                self._forget(end)
+                self._tell_other(end)
         self.counters["opens_failed"] += 1
         attempt.endpoint.open_failed(attempt.peer, reason)
 
@@ -470,6 +474,8 @@ class Network:
             return
         end.deaf = True
         self.counters["messages_lost"] += len(end.lane.truncate(0))
+        if end.attempt is not None and not end.attempt.over:
+            self._wait_for_timeout(end.attempt)
         self._update_silence(end)
 
     def _keep_old(self, end: SessionEnd, message: Any) -> None:

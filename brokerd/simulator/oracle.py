@@ -174,8 +174,9 @@ class Oracle:
         elif rank < stream.at:
             self._break("order", f"{what} after {stream.matching[stream.at]}")
         elif rank > stream.at + 1:
-            missing = stream.matching[stream.at + 1 : rank]
-            self._break("gap", f"{what} after {stream.matching[stream.at]}, without {missing}")
+            missing = self._owed_of(stream, stream.matching[stream.at + 1 : rank])
+            if missing:
+                self._break("gap", f"{what} after {stream.matching[stream.at]}, without {missing}")
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
@@ -258,10 +259,20 @@ class Oracle:
 
     def _missing(self, stream: _Stream) -> list[int]:
         if stream.at is not None:
-            return stream.matching[stream.at + 1 :]
+            return self._owed_of(stream, stream.matching[stream.at + 1 :])
         if stream.fence is None:
             return []
         return stream.matching[bisect_right(stream.matching, stream.fence) :]
+
+    def _owed_of(self, stream: _Stream, sequences: list[int]) -> list[int]:
+        """Those of publications behind a delivered one that may not be missing.
+
+        A reliable stream has no holes, wherever it begins. An unreliable one begins to count
+        once the subscription has started.
+        """
+        if self.reliable:
+            return sequences
+        return [n for n in sequences if stream.fence is not None and n > stream.fence]
 
     def _has(self, subscription: _Subscription, publisher: _Publisher, sequence: int) -> bool:
         """Whether the subscription has the publication, or is not owed it."""

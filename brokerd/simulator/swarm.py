@@ -349,7 +349,7 @@ class _Run:
         if waited_ns <= CONVERGENCE_NS and steps < ENDLESS:
             return
         cluster = self._cluster
-        left = cluster.oracle.undelivered() + cluster.unsettled() + self._left_over()
+        left = cluster.unsettled() + self._left_over() + cluster.oracle.undelivered()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
