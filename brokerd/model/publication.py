@@ -5,6 +5,7 @@ A run is a strictly increasing series of publications of one source. Everything 
 of the receive buffer they came in.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -109,7 +110,7 @@ class PublicationRun:
             return self
         if self.last <= sequence:
             return None
-        start = next(i for i, number in enumerate(self.sequences) if number > sequence)
+        start = bisect_right(self.sequences, sequence)
         return self.select(range(start, len(self.sequences)))
 
     def up_to(self, sequence: int) -> "PublicationRun | None":
@@ -118,8 +119,7 @@ class PublicationRun:
             return self
         if self.first > sequence:
             return None
-        end = next(i for i, number in enumerate(self.sequences) if number > sequence)
-        return self.select(range(end))
+        return self.select(range(bisect_right(self.sequences, sequence)))
 
     def _select_attributes(
         self, positions: Sequence[int]

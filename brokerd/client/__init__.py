@@ -1,0 +1,1 @@
+"""The client library: decisions in `core`, sockets in `client`."""

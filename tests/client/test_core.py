@@ -1,0 +1,346 @@
+"""The client's decisions: numbers, resubmission, duplicates, acknowledgements."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.client.core import (
+    Attached,
+    ClientCore,
+    PublicationsDone,
+    Received,
+    RequestRefused,
+    RetryLater,
+    SubscriptionAnswered,
+)
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Deliveries,
+    Publish,
+    PublishAcknowledged,
+    Refused,
+    Subscribe,
+    Subscribed,
+)
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import PublicationRun
+
+OURS = SourceId(3, 0, 1)
+THEIRS = SourceId(1, 4, 1)
+OTHERS = SourceId(2, 0, 1)
+
+
+def attached(publishes: bool = True) -> ClientCore:
+    core = ClientCore("c", publishes=publishes)
+    attach(core)
+    return core
+
+
+def attach(core: ClientCore, source: SourceId | None = OURS) -> list[Any]:
+    """A new session up to Connected; returns what the client says on it, Connect included."""
+    core.on_established()
+    said = core.messages_to_send()
+    core.on_message(Connected(source if said[0].publishes else None, 1))
+    return said + core.messages_to_send()
+
+
+def run(
+    first: int, last: int, source: SourceId = THEIRS, steps: tuple[int, ...] = ()
+) -> PublicationRun:
+    sequences: range | tuple[int, ...] = steps or range(first, last + 1)
+    payload = b"".join(bytes([sequence % 256]) for sequence in sequences)
+    return PublicationRun(source, sequences, (b"a",), bytes(len(sequences)), 1, (payload,))
+
+
+def published(messages: list[Any]) -> list[int]:
+    return [s for m in messages if isinstance(m, Publish) for s in m.run.sequences]
+
+
+def test_what_is_published_before_the_first_attach_goes_out_with_it() -> None:
+    core = ClientCore("c", publishes=True, incarnation=7)
+    assert core.publish(b"a", b"x") == 1
+    assert core.publish_many([b"a", b"b"], b"\0\1", 1, b"yz") == range(2, 4)
+    assert core.messages_to_send() == []
+    core.on_established()
+    assert core.messages_to_send() == [Connect(True, 7, 1, 3, ())]
+    assert core.on_message(Connected(OURS, 5)) == [Attached(OURS, 5)]
+    (publish,) = core.messages_to_send()
+    assert publish.run.source == OURS
+    assert list(publish.run.publications()) == [(1, b"a", b"x"), (2, b"a", b"y"), (3, b"b", b"z")]
+
+
+def test_publications_handed_over_one_by_one_travel_as_one_run() -> None:
+    core = attached()
+    for payload in (b"x", b"yy", b""):
+        core.publish(b"a", payload)
+    (publish,) = core.messages_to_send()
+    assert publish.run.attribute_table == (b"a",)
+    assert [bytes(p) for _, _, p in publish.run.publications()] == [b"x", b"yy", b""]
+    assert core.messages_to_send() == []
+
+
+def test_only_attributes_that_are_used_travel() -> None:
+    core = attached()
+    core.publish_many([b"a", b"b", b"c"], bytes([2, 1, 2]), 1, b"xyz")
+    (first,) = (message.run for message in core.messages_to_send())
+    core.publish_many([b"a", b"b", b"c"], (2, 2), 1, b"xy")
+    (second,) = (message.run for message in core.messages_to_send())
+    assert (first.attribute_table, first.attribute_index) == ((b"c", b"b"), b"\0\1\0")
+    assert (second.attribute_table, second.attribute_index) == ((b"c",), b"\0\0")
+
+
+def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order() -> None:
+    core = attached()
+    core.publish_many([b"a"], bytes(6), 1, b"abcdef")
+    core.messages_to_send()
+    assert core.on_message(PublishAcknowledged(1, 2)) == [PublicationsDone(1, 2)]
+    assert core.on_message(PublishAcknowledged(4, 4)) == [PublicationsDone(4, 4)]
+    core.on_lost()
+    core.publish(b"b", b"g")
+    assert core.outstanding == 4
+    connect, *rest = attach(core)
+    assert (connect.next_sequence, connect.highest_sequence) == (3, 7)
+    assert published(rest) == [3, 5, 6, 7]
+    assert core.resubmitted == 3
+
+
+def test_a_publication_is_done_once_however_often_it_is_acknowledged() -> None:
+    core = attached()
+    core.publish_many([b"a"], bytes(4), 1, b"abcd")
+    core.messages_to_send()
+    core.on_message(PublishAcknowledged(2, 3))
+    done = core.on_message(PublishAcknowledged(1, 4))
+    assert done == [PublicationsDone(1, 1), PublicationsDone(4, 4)]
+    assert core.outstanding == 0
+
+
+@pytest.mark.parametrize("first, last", [(0, 1), (2, 1), (1, 3), (3, 3)])
+def test_an_acknowledgement_of_what_was_never_sent_is_refused(first: int, last: int) -> None:
+    core = attached()
+    core.publish(b"a", b"x")
+    core.publish(b"a", b"x")
+    core.messages_to_send()
+    core.publish(b"a", b"still here")
+    with pytest.raises(RemoteProtocolError, match="never sent"):
+        core.on_message(PublishAcknowledged(first, last))
+
+
+def test_a_broker_that_gives_out_another_source_is_refused() -> None:
+    core = attached()
+    core.on_established()
+    with pytest.raises(RemoteProtocolError, match="became"):
+        core.on_message(Connected(SourceId(3, 1, 1), 2))
+
+
+def test_subscriptions_are_asked_for_at_each_attach_until_they_start() -> None:
+    core = ClientCore("c", publishes=False)
+    assert (core.subscribe(EVERYTHING), core.subscribe(EVERYTHING)) == (1, 2)
+    said = attach(core)
+    assert said[1:] == [Subscribe(1, EVERYTHING), Subscribe(2, EVERYTHING)]
+    assert core.on_message(Subscribed(1, "started")) == [SubscriptionAnswered(1, "started")]
+    assert attach(core)[1:] == [Subscribe(1, EVERYTHING), Subscribe(2, EVERYTHING)]
+
+
+def test_a_refusal_for_the_time_being_can_be_repeated_and_a_final_one_is_told() -> None:
+    core = attached(publishes=False)
+    number = core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    later = Refused("subscribe", number, "recovering", retry=True)
+    assert core.on_message(later) == [RetryLater(later)]
+    core.subscribe_again(number)
+    assert core.messages_to_send() == [Subscribe(number, EVERYTHING)]
+    never = Refused("subscribe", number, "too many", retry=False)
+    assert core.on_message(never) == [RequestRefused(never)]
+
+
+def test_deliveries_are_acknowledged_when_the_application_has_them() -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    (one,) = core.on_message(Deliveries(run(1, 5), (1,)))
+    (two,) = core.on_message(Deliveries(run(8, 9), (1,)))
+    (other,) = core.on_message(Deliveries(run(1, 1, OTHERS), (1,)))
+    assert core.messages_to_send() == []
+    core.take(two.serial)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 9)]
+    core.take(other.serial)
+    assert core.messages_to_send() == [Acknowledge(OTHERS, 1, 1)]
+    assert one.deliveries[0].run == run(1, 5)
+
+
+def test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it() -> None:
+    """The broker confirms what this session delivered; the last one's it delivers again."""
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    (received,) = core.on_message(Deliveries(run(1, 5), (1,)))
+    connect, *_ = attach(core)
+    assert connect.resume == ()  # the application has none of it yet
+    core.take(received.serial)
+    assert core.messages_to_send() == []
+    assert core.on_message(Deliveries(run(1, 5), (1,))) == []
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5)]
+    assert attach(core)[0].resume == ((1, ((THEIRS, 5),)),)
+
+
+def test_a_repetition_is_acknowledged_only_after_what_came_before_it() -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    (received,) = core.on_message(Deliveries(run(1, 5), (1,)))
+    assert core.on_message(Deliveries(run(2, 3), (1,))) == []
+    assert core.duplicates == 2
+    assert core.messages_to_send() == []
+    core.take(received.serial)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5), Acknowledge(THEIRS, 2, 3)]
+
+
+def test_subscriptions_at_different_positions_each_get_what_they_miss() -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    core.subscribe(EVERYTHING)
+    core.on_message(Deliveries(run(1, 4), (1,)))
+    core.on_message(Deliveries(run(1, 2), (2,)))
+    (received,) = core.on_message(Deliveries(run(1, 6), (1, 2)))
+    told = [(list(d.run.sequences), d.subscriptions) for d in received.deliveries]
+    assert told == [([3, 4], (2,)), ([5, 6], (1, 2))]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Deliveries(run(1, 1), (2,)),
+        Subscribed(2, "started"),
+        Refused("subscribe", 2, "", retry=True),
+        Connected(None, 1),
+        Connect(False, 1, 1, 0, ()),
+    ],
+)
+def test_what_no_broker_may_say_is_refused(message: Any) -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    with pytest.raises(RemoteProtocolError):
+        core.on_message(message)
+
+
+def test_nothing_may_be_delivered_before_the_client_is_connected() -> None:
+    core = ClientCore("c", publishes=False)
+    core.subscribe(EVERYTHING)
+    core.on_established()
+    with pytest.raises(RemoteProtocolError, match="before Connected"):
+        core.on_message(Deliveries(run(1, 1), (1,)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_publisher_behind_a_bad_line_gets_everything_through_in_order(seed: int) -> None:
+    """Sessions end anywhere and acknowledgements come in any order and pieces.
+
+    What the broker sees first of each publication must be in order, and must be what was
+    published; at the end nothing may be outstanding, and each must have been done once.
+    """
+    random = Random(seed)
+    core = ClientCore("c", publishes=True)
+    contents: dict[int, tuple[bytes, bytes]] = {}
+    line: list[Any] = []
+    arrived: dict[int, tuple[bytes, bytes]] = {}
+    on_session: list[int] = []
+    done: list[int] = []
+
+    def publish() -> None:
+        if random.random() < 0.5:
+            blob, payload = random.randbytes(1), random.randbytes(random.randrange(4))
+            contents[core.publish(blob, payload)] = (blob, payload)
+            return
+        count = random.randrange(1, 60)
+        table = [bytes([i]) for i in range(random.randrange(1, 5))]
+        index = bytes(random.randrange(len(table)) for _ in range(count))
+        payload = random.randbytes(2 * count)
+        numbers = core.publish_many(table, index, 2, payload)
+        for place, number in enumerate(numbers):
+            contents[number] = (table[index[place]], payload[2 * place : 2 * place + 2])
+
+    def arrive(message: Any) -> None:
+        for sequence, blob, payload in message.run.publications():
+            if sequence not in arrived:
+                assert not arrived or sequence == max(arrived) + 1, "a first copy out of order"
+                arrived[sequence] = (blob, bytes(payload))
+            on_session.append(sequence)
+
+    def acknowledge() -> None:
+        first = random.choice(on_session)
+        last = first
+        while last + 1 in on_session and random.random() < 0.9:
+            last += 1
+        for event in core.on_message(PublishAcknowledged(first, last)):
+            done.extend(range(event.first, event.last + 1))
+
+    for step in range(300):
+        action = random.random()
+        if not core.attached or action < 0.03:
+            line.clear()
+            on_session.clear()
+            line += [m for m in attach(core) if isinstance(m, Publish)]
+        elif action < 0.4 and step < 250:
+            publish()
+        elif action < 0.6:
+            line += core.messages_to_send()
+        elif action < 0.8 and line:
+            arrive(line.pop(0))
+        elif on_session:
+            acknowledge()
+    line.clear()
+    on_session.clear()
+    for message in attach(core):
+        if isinstance(message, Publish):
+            arrive(message)
+    if on_session:
+        last = max(on_session)
+        for event in core.on_message(PublishAcknowledged(min(on_session), last)):
+            done.extend(range(event.first, event.last + 1))
+    assert arrived == contents
+    assert core.outstanding == 0
+    assert sorted(done) == list(contents)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([THEIRS, OTHERS]),
+            st.integers(1, 20),
+            st.lists(st.integers(1, 3), min_size=1, max_size=6),
+            st.sampled_from([(1,), (2,), (1, 2)]),
+        ),
+        max_size=12,
+    )
+)
+def test_the_duplicate_check_does_what_one_publication_at_a_time_would_do(
+    said: list[tuple[SourceId, int, list[int], tuple[int, ...]]],
+) -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    core.subscribe(EVERYTHING)
+    expected: list[tuple[SourceId, int, int]] = []
+    got: list[tuple[SourceId, int, int]] = []
+    last: dict[tuple[int, SourceId], int] = {}
+    for source, first, steps, numbers in said:
+        sequences = tuple(first + sum(steps[:i]) for i in range(len(steps)))
+        # Positions are raised once per message: within a message nothing is repeated.
+        for sequence in sequences:
+            expected += [
+                (source, sequence, n) for n in numbers if sequence > last.get((n, source), 0)
+            ]
+        for n in numbers:
+            last[n, source] = max(last.get((n, source), 0), sequences[-1])
+        for event in core.on_message(Deliveries(run(0, 0, source, sequences), numbers)):
+            assert isinstance(event, Received)
+            for item in event.deliveries:
+                for sequence, _, payload in item.run.publications():
+                    assert bytes(payload) == bytes([sequence % 256])
+                    got += [(source, sequence, n) for n in item.subscriptions]
+    assert got == expected
