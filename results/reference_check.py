@@ -1,0 +1,611 @@
+"""The verdict on one small history in plain Python: what the large checkers must agree with.
+
+The rule: of each source, number the committed publications that match a predicate (their
+*ranks*). A subscriber that walked through its deliveries of that source must have seen each
+rank from its opening fence to its closing fence once, in order. Which publications were at
+risk follows from the publisher's log, the tree and the fault log, never from a counter of a
+broker that died.
+
+The clock enters in two places only, and neither decides between valid and invalid: which
+publications were sent while a fault held, and how long the last of them took to arrive.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+from results.expectation import AttributeSet, ExpectedContent, parse_predicate
+
+VerdictName = Literal["VALID", "INVALID", "UNKNOWN"]
+EXIT_STATUS: Mapping[str, int] = {"VALID": 0, "INVALID": 1, "UNKNOWN": 3}
+
+ACKNOWLEDGED, REJECTED = 1, 2
+DATA, FENCE, GAP, NOTICE = 0, 1, 2, 3
+
+HOLDING_VERBS = ("absorb", "freeze", "blackhole", "cut")
+ENDING_VERBS = ("kill", "term", "cut")
+NEVER_NS = 1 << 62
+
+Key = tuple[int, int]
+"""Incarnation and sequence: a publication among those of its source."""
+
+VIOLATIONS: Mapping[str, str] = {
+    "missing": "owed and never delivered",
+    "duplicate": "delivered more than once",
+    "reordered": "delivered after a later one of its source",
+    "phantom": "delivered though its publisher never sent it",
+    "rejected": "delivered though its publication was refused",
+    "wrong_match": "delivered though the predicate does not match it",
+    "corrupted": "delivered with other content than was published",
+    "sequence_reuse": "a sequence number was used for two publications",
+    "gap_not_permitted": "declared lost where nothing may be lost",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What a run is judged against: the workload's own words.
+
+    Attributes:
+        delivery: "exactly-once", "at-least-once" or "at-most-once".
+        order: "publisher" or "none".
+        gapless: whether nothing may be left out between what was delivered.
+    """
+
+    delivery: str = "exactly-once"
+    order: str = "publisher"
+    gapless: bool = True
+
+    def forbids(self, violation: str) -> bool:
+        """Whether a run with this kind of violation breaks the guarantee."""
+        if violation in ("missing", "gap_not_permitted"):
+            return self.delivery != "at-most-once" or self.gapless
+        if violation == "duplicate":
+            return self.delivery != "at-least-once"
+        return violation != "reordered" or self.order == "publisher"
+
+    def __str__(self) -> str:
+        return self.delivery + (", publisher order" if self.order == "publisher" else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row of a publisher's log."""
+
+    incarnation: int
+    sequence: int
+    attribute_set: int
+    sent_ns: int
+
+    @property
+    def key(self) -> Key:
+        return self.incarnation, self.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherLog:
+    """What one publisher wrote down.
+
+    Attributes:
+        source: "<broker>/<publisher number>".
+        name: of the client.
+        published: in the order sent.
+        answers: (incarnation, first, last, ACKNOWLEDGED or REJECTED).
+        closed: whether the log was ended in order.
+    """
+
+    source: str
+    name: str
+    published: Sequence[Published]
+    answers: Sequence[tuple[int, int, int, int]] = ()
+    closed: bool = True
+
+    @property
+    def broker(self) -> str:
+        return self.source.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One row of a subscriber's log, as the application saw it."""
+
+    source: str
+    incarnation: int
+    sequence: int
+    received_ns: int
+    digest: int
+    kind: int = DATA
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionLog:
+    """What one subscription received, in order.
+
+    Attributes:
+        closed: whether the log was ended in order; if not, nothing is said about its end.
+    """
+
+    subscription: str
+    broker: str
+    predicate: str
+    delivered: Sequence[Delivered]
+    closed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault as the fault log has it; None where a stage was not reached."""
+
+    fault_id: str
+    verb: str
+    target: str
+    applied_ns: int | None
+    observed_ns: int | None
+    healed_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that a verdict rests on.
+
+    Attributes:
+        links: of the tree, by name.
+        doubts: why the records are less than complete, found while they were read.
+    """
+
+    content: ExpectedContent
+    publishers: Sequence[PublisherLog]
+    subscriptions: Sequence[SubscriptionLog]
+    links: Sequence[tuple[str, str]]
+    faults: Sequence[Fault] = ()
+    guarantee: Guarantee = Guarantee()
+    calm: bool = False
+    deliveries_per_pair_min: int = 100
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One proven violation, with what was expected and what was seen instead."""
+
+    kind: str
+    subscription: str
+    source: str
+    incarnation: int
+    sequence: int
+    place: int = -1  # of the row in the subscriber's log, -1 where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class RiskWindow:
+    """A time in which what was sent through a target might have been lost.
+
+    Attributes:
+        fault_ids: the fault that opened it, and the one that ended it.
+        verb: of the first, such as "absorb".
+        target: broker or link.
+        ended_by: "kill", "cut", "release" (healed), or "" when it lasted to the end.
+    """
+
+    fault_ids: tuple[str, ...]
+    verb: str
+    target: str
+    from_ns: int
+    to_ns: int
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of the deliveries that one window put at risk.
+
+    Attributes:
+        recovered_after_ns: from the window's end to the last of them that arrived; None when
+            none did or the window never ended.
+    """
+
+    window: RiskWindow
+    at_risk: int
+    recovered: int
+    recovered_after_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What all three checkers count, and what they must agree on.
+
+    Attributes:
+        pairs: of subscription and source.
+        owed: data publications between the fences that match, summed over pairs.
+        delivered: of those, how many arrived at least once.
+        at_risk, recovered: of those owed, and of those at risk.
+        violations: by kind; kinds without any are absent.
+    """
+
+    pairs: int
+    owed: int
+    delivered: int
+    at_risk: int
+    recovered: int
+    violations: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its reasons."""
+
+    verdict: VerdictName
+    because: tuple[str, ...]
+    counts: Counts
+    recoveries: tuple[Recovery, ...]
+    doubts: tuple[str, ...]
+    violations: tuple[Violation, ...]
+
+
+def check(history: History) -> Judgement:
+    """Judge a history.
+
+    Raises:
+        ExpectationError: a predicate cannot be read, or a fault's target is not in the tree.
+    """
+    violations: list[Violation] = []
+    doubts = [*history.doubts, *doubts_about_logs(history), *doubts_about_faults(history.faults)]
+    sources = [_Source(log, history) for log in history.publishers]
+    for source in sources:
+        violations += source.reused()
+        doubts += source.doubts()
+
+    owed = delivered = 0
+    at_risk: dict[RiskWindow, list[int | None]] = {
+        window: [] for window in risk_windows(history.faults)
+    }
+    at_risk_in_any = recovered_in_any = 0
+    tree = Tree(history.links)
+    for subscription in history.subscriptions:
+        violations += _strangers(subscription, sources)
+        for source in sources:
+            pair = _Pair(subscription, source)
+            violations += pair.violations()
+            arrived = pair.first_arrivals
+            on_the_way = [
+                window
+                for window in at_risk
+                if tree.passes(window.target, source.log.broker, subscription.broker)
+            ]
+            for publication in pair.owed():
+                arrived_ns = arrived.get(publication.key)
+                owed += 1
+                delivered += arrived_ns is not None
+                windows = [
+                    window
+                    for window in on_the_way
+                    if window.from_ns <= publication.sent_ns < window.to_ns
+                ]
+                for window in windows:
+                    at_risk[window].append(arrived_ns)
+                at_risk_in_any += bool(windows)
+                recovered_in_any += bool(windows) and arrived_ns is not None
+
+    counts = Counts(
+        pairs=len(sources) * len(history.subscriptions),
+        owed=owed,
+        delivered=delivered,
+        at_risk=at_risk_in_any,
+        recovered=recovered_in_any,
+        violations=dict(Counter(violation.kind for violation in violations)),
+    )
+    recoveries = tuple(_recovery(window, arrivals) for window, arrivals in at_risk.items())
+    verdict, because, doubts = decide(
+        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min
+    )
+    return Judgement(verdict, tuple(because), counts, recoveries, tuple(doubts), tuple(violations))
+
+
+def decide(
+    counts: Counts,
+    doubts: Sequence[str],
+    guarantee: Guarantee,
+    calm: bool,
+    deliveries_per_pair_min: int,
+) -> tuple[VerdictName, list[str], list[str]]:
+    """Verdict, reasons and all doubts: a proven violation counts, whatever else is unknown."""
+    doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
+    broken = {kind: n for kind, n in counts.violations.items() if guarantee.forbids(kind)}
+    if broken:
+        named = [
+            f"{broken[kind]:,} {kind}: {VIOLATIONS[kind]}" for kind in VIOLATIONS if kind in broken
+        ]
+        return "INVALID", named, doubts
+    if doubts:
+        return "UNKNOWN", doubts, doubts
+    return "VALID", [f"{guarantee}: each of {counts.owed:,} owed deliveries arrived"], doubts
+
+
+def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> list[str]:
+    found = []
+    if counts.owed < minimum * max(counts.pairs, 1):
+        average = counts.owed / counts.pairs if counts.pairs else 0
+        found.append(
+            f"{average:.1f} deliveries owed per subscription and source on average; "
+            f"the workload asks for {minimum}"
+        )
+    if not calm and not counts.at_risk:
+        found.append("nothing was at risk: no publication was sent through a fault")
+    return found
+
+
+def doubts_about_logs(history: History) -> list[str]:
+    """What incomplete logs leave unknown."""
+    unclosed = [f"publisher {log.name}" for log in history.publishers if not log.closed]
+    unclosed += [f"subscription {s.subscription}" for s in history.subscriptions if not s.closed]
+    return [f"the log of {who} was not closed" for who in unclosed]
+
+
+def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
+    """Faults that may not have happened as planned."""
+    return [
+        f"fault {fault.fault_id} ({fault.verb} {fault.target}) was not "
+        + ("applied" if fault.applied_ns is None else "observed")
+        for fault in faults
+        if fault.applied_ns is None or fault.observed_ns is None
+    ]
+
+
+class _Source:
+    """One publisher's log with what follows from it."""
+
+    def __init__(self, log: PublisherLog, history: History) -> None:
+        self.log = log
+        self.content = history.content
+        self.some_log_is_open = not all(log.closed for log in history.publishers)
+        self.publisher = history.content.publishers[log.name]
+        self.by_key = {publication.key: publication for publication in log.published}
+        seen = {
+            (row.incarnation, row.sequence)
+            for subscription in history.subscriptions
+            for row in subscription.delivered
+            if row.source == log.source and row.kind in (DATA, FENCE)
+        }
+        self.committed = [
+            publication
+            for key, publication in sorted(self.by_key.items())
+            if self.status(key) == "acknowledged" or (self.status(key) == "unknown" and key in seen)
+        ]
+        fences = [p.key for p in self.committed if p.attribute_set == self.content.fence_set]
+        has_both = len(fences) > 1
+        self.opening: Key | None = fences[0] if has_both else None
+        self.closing: Key | None = fences[-1] if has_both else None
+
+    def status(self, key: Key) -> str:
+        incarnation, sequence = key
+        outcomes = {
+            outcome
+            for of_incarnation, first, last, outcome in self.log.answers
+            if of_incarnation == incarnation and first <= sequence <= last
+        }
+        if ACKNOWLEDGED in outcomes:
+            return "acknowledged"
+        return "rejected" if REJECTED in outcomes else "unknown"
+
+    def attributes(self, publication: Published) -> AttributeSet:
+        """The attributes as the seed decides them; the log is trusted only on what is a fence."""
+        if publication.attribute_set == self.content.fence_set:
+            return self.content.attributes(self.content.fence_set)
+        chosen, _ = self.content.choice(self.publisher.index, *publication.key)
+        return self.content.attributes(chosen)
+
+    def digest(self, publication: Published) -> int:
+        fence = publication.attribute_set == self.content.fence_set
+        return self.content.digest(self.publisher, *publication.key, fence=fence)
+
+    def reused(self) -> list[Violation]:
+        times = Counter(publication.key for publication in self.log.published)
+        return [
+            Violation("sequence_reuse", "", self.log.source, *key)
+            for key, n in sorted(times.items())
+            if n > 1
+        ]
+
+    def doubts(self) -> list[str]:
+        found = []
+        if self.opening is None:
+            found.append(f"source {self.log.source} has no opening and closing fence")
+        if any(
+            publication.attribute_set != self.content.fence_set
+            and self.content.choice(self.publisher.index, *publication.key)[0]
+            != publication.attribute_set
+            for publication in self.log.published
+        ):
+            found.append(f"source {self.log.source} published other content than the seed says")
+        return found
+
+
+class _Pair:
+    """What one subscription received of one source."""
+
+    def __init__(self, subscription: SubscriptionLog, source: _Source) -> None:
+        self.subscription = subscription
+        self.source = source
+        predicate = parse_predicate(subscription.predicate)
+        self.matching = [
+            publication
+            for publication in source.committed
+            if publication.attribute_set == source.content.fence_set
+            or predicate.holds(source.attributes(publication))
+        ]
+        self.rank = {publication.key: rank for rank, publication in enumerate(self.matching)}
+        self.rows = [
+            (place, row)
+            for place, row in enumerate(subscription.delivered)
+            if row.source == source.log.source and row.kind != NOTICE
+        ]
+
+    @cached_property
+    def first_arrivals(self) -> dict[Key, int]:
+        """When each publication arrived for the first time."""
+        found: dict[Key, int] = {}
+        for _, row in self.rows:
+            if row.kind in (DATA, FENCE):
+                found.setdefault((row.incarnation, row.sequence), row.received_ns)
+        return found
+
+    def owed(self) -> list[Published]:
+        """Data publications between the fences."""
+        opening = self.source.opening or (0, -1)
+        closing = self.source.closing or (1 << 62, 0)
+        return [
+            publication
+            for publication in self.matching
+            if opening < publication.key < closing
+            and publication.attribute_set != self.source.content.fence_set
+        ]
+
+    def violations(self) -> list[Violation]:
+        found = []
+        walked: set[int] = set()
+        before = -1
+        for place, row in self.rows:
+            kind = self._objection(row)
+            rank = self.rank.get((row.incarnation, row.sequence))
+            if kind is not None:
+                found.append(self._violation(kind, row, place))
+            if rank is None or row.kind == GAP:
+                continue
+            if rank in walked:
+                found.append(self._violation("duplicate", row, place))
+                continue
+            if rank < before:
+                found.append(self._violation("reordered", row, place))
+            walked.add(rank)
+            before = rank
+        first, last = self._must_have_walked(walked)
+        for rank in range(first, last + 1):
+            if rank not in walked:
+                key = self.matching[rank].key
+                name = self.subscription.subscription
+                found.append(Violation("missing", name, self.source.log.source, *key))
+        return found
+
+    def _must_have_walked(self, walked: set[int]) -> tuple[int, int]:
+        """First and last rank that must be there; an open log says nothing about its end."""
+        first, last = set(walked), set(walked)
+        if self.source.opening is not None and (walked or self.subscription.closed):
+            first.add(self.rank[self.source.opening])
+        if self.source.closing is not None and self.subscription.closed:
+            last.add(self.rank[self.source.closing])
+        return (min(first), max(last)) if first and last else (0, -1)
+
+    def _objection(self, row: Delivered) -> str | None:
+        """What is wrong with this delivery, whatever came before it."""
+        key = (row.incarnation, row.sequence)
+        publication = self.source.by_key.get(key)
+        if row.kind == GAP:
+            return "gap_not_permitted"
+        if publication is None:
+            return "phantom" if self.source.log.closed else None
+        if key not in self.rank:
+            return "rejected" if self.source.status(key) == "rejected" else "wrong_match"
+        return "corrupted" if row.digest != self.source.digest(publication) else None
+
+    def _violation(self, kind: str, row: Delivered, place: int) -> Violation:
+        return Violation(
+            kind, self.subscription.subscription, row.source, row.incarnation, row.sequence, place
+        )
+
+
+def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> list[Violation]:
+    """Deliveries of sources that no publisher's log knows."""
+    known = {source.log.source for source in sources}
+    if any(not source.log.closed for source in sources):
+        return []
+    return [
+        Violation(
+            "phantom", subscription.subscription, row.source, row.incarnation, row.sequence, place
+        )
+        for place, row in enumerate(subscription.delivered)
+        if row.source not in known and row.kind != NOTICE
+    ]
+
+
+# --- Faults and the tree --------------------------------------------------------------------
+
+
+def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
+    """When something was at risk, and where.
+
+    A fault that holds or drops data opens a window when it is applied. A kill or cut of the
+    same target ends it, or its heal does. A kill that ends no other fault's window opens its
+    own, up to the restart; delay and bandwidth limits open none, because they lose nothing.
+    """
+    applied = sorted(
+        (fault for fault in faults if fault.applied_ns is not None),
+        key=lambda fault: (fault.applied_ns, fault.fault_id),
+    )
+    windows: list[RiskWindow] = []
+    enders: set[str] = set()
+    for place, fault in enumerate(applied):
+        if fault.verb not in (*HOLDING_VERBS, *ENDING_VERBS) or fault.fault_id in enders:
+            continue
+        from_ns = fault.applied_ns or 0
+        healed_ns = NEVER_NS if fault.healed_ns is None else fault.healed_ns
+        later = [other for other in applied[place + 1 :] if other.target == fault.target]
+        if fault.verb in ("kill", "term"):
+            ends = [other for other in later if other.verb == "restart"]
+        else:
+            ends = [other for other in later if other.verb in ENDING_VERBS]
+        end = ends[0] if ends else None
+        if end is not None and end.applied_ns is not None and end.applied_ns <= healed_ns:
+            if end.verb in ENDING_VERBS:
+                enders.add(end.fault_id)
+            ended_by = {"term": "kill", "restart": "release"}.get(end.verb, end.verb)
+            ids: tuple[str, ...] = (fault.fault_id, end.fault_id)
+            to_ns = end.applied_ns
+        else:
+            ended_by = "release" if healed_ns < NEVER_NS else ""
+            ids, to_ns = (fault.fault_id,), healed_ns
+        windows.append(RiskWindow(ids, fault.verb, fault.target, from_ns, to_ns, ended_by))
+    return windows
+
+
+def _recovery(window: RiskWindow, arrivals: Sequence[int | None]) -> Recovery:
+    came = [arrived_ns for arrived_ns in arrivals if arrived_ns is not None]
+    after_ns = max(came) - window.to_ns if came and window.ended_by else None
+    return Recovery(window, len(arrivals), len(came), after_ns)
+
+
+class Tree:
+    """Paths in the tree of brokers, by name."""
+
+    def __init__(self, links: Iterable[tuple[str, str]]) -> None:
+        self._near: dict[str, list[str]] = defaultdict(list)
+        for a, b in links:
+            self._near[a].append(b)
+            self._near[b].append(a)
+        self._paths: dict[str, dict[str, tuple[str, ...]]] = {}
+
+    def path(self, start: str, end: str) -> tuple[str, ...]:
+        """All brokers from `start` to `end`, both included; empty where there is no way."""
+        if start not in self._paths:
+            paths: dict[str, tuple[str, ...]] = {start: (start,)}
+            frontier = [start]
+            for broker in frontier:
+                for near in self._near[broker]:
+                    if near not in paths:
+                        paths[near] = (*paths[broker], near)
+                        frontier.append(near)
+            self._paths[start] = paths
+        return self._paths[start].get(end, ())
+
+    def passes(self, target: str, start: str, end: str) -> bool:
+        """Whether what goes from `start` to `end` runs through a broker or a link.
+
+        A link is "a-b", or "a->b" for one direction.
+        """
+        path = self.path(start, end)
+        hops = [*pairwise(path)]
+        links = {f"{a}->{b}" for a, b in hops}
+        links |= {f"{a}-{b}" for a, b in hops} | {f"{b}-{a}" for a, b in hops}
+        return target in path or target in links

@@ -1,0 +1,491 @@
+"""Histories made up from a seed: small random ones, ways to spoil them, and whole runs.
+
+A made-up history obeys its guarantee to the letter until a mutation spoils it; each mutation is
+one way in which a broker, a client library or a log can go wrong. What is made up here goes
+through the same checkers as what brokers did.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from results.expectation import ExpectedContent, parse_predicate
+from results.reference_check import (
+    ACKNOWLEDGED,
+    FENCE,
+    REJECTED,
+    Delivered,
+    Fault,
+    History,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+)
+
+MILLISECOND = 1_000_000
+SECOND = 1_000 * MILLISECOND
+
+PREDICATES = (
+    "true",
+    "price > 50",
+    "not price > 50",
+    "symbol in ('SYMBOL000', 'SYMBOL002') and price <= 80",
+    "symbol prefix 'SYMBOL0' and not price = 3",
+    "price >= 10 and price < 90",
+)
+CHAIN = (("a", "b"), ("b", "c"), ("b", "d"))
+
+
+def workload(
+    seed: int, publishers: Sequence[Mapping[str, Any]], *, sets: int = 12, **more: Any
+) -> dict[str, Any]:
+    """A resolved workload file's content."""
+    attributes = {"sets": sets, "symbol": {"choose": 4}, "price": {"uniform": [1, 100]}}
+    return {"seed": seed, "attributes": attributes, "publishers": list(publishers), **more}
+
+
+def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = False) -> History:
+    """A legal history of a few publishers, subscriptions and faults.
+
+    A plain one has one incarnation per publisher, and all it published was acknowledged.
+    """
+    brokers = ("a", "b", "c", "d")
+    places = [rng.choice(brokers) for _ in range(rng.randint(1, 3))]
+    content = ExpectedContent.of_workload(
+        workload(rng.getrandbits(62), [{"at": broker, "size": "12B"} for broker in places]), run_id
+    )
+    publishers = [
+        _publisher_log(rng, content, name, f"{publisher.broker}/{number}", plain)
+        for number, (name, publisher) in enumerate(content.publishers.items())
+    ]
+    subscriptions = [
+        _subscription_log(rng, content, publishers, number, rng.choice(brokers))
+        for number in range(rng.randint(1, 4))
+    ]
+    verb, target = rng.choice(
+        (("absorb", "b"), ("freeze", "b"), ("cut", "a-b"), ("absorb", "b->c"), ("delay", "b"))
+    )
+    from_ns, to_ns = sorted(rng.sample(range(40), 2))
+    faults = [
+        Fault("f1", verb, target, from_ns * MILLISECOND, from_ns * MILLISECOND, to_ns * MILLISECOND)
+    ]
+    if verb == "absorb":
+        ended_ns = to_ns * MILLISECOND
+        faults = [replace(faults[0], healed_ns=None)]
+        end = "kill" if target == "b" else "cut"
+        faults.append(Fault("f2", end, target, ended_ns, ended_ns, None))
+    return History(
+        content=content,
+        publishers=publishers,
+        subscriptions=subscriptions,
+        links=CHAIN,
+        faults=faults,
+        calm=rng.random() < 0.3,
+        deliveries_per_pair_min=rng.choice((0, 0, 0, 5)),
+    )
+
+
+def _publisher_log(
+    rng: random.Random, content: ExpectedContent, name: str, source: str, plain: bool
+) -> PublisherLog:
+    publisher = content.publishers[name]
+    incarnations = sorted(rng.sample(range(3), 1 if plain else rng.choice((1, 1, 2))))
+    count = rng.randint(6, 24)
+    rows = []
+    for place in range(count):
+        incarnation = incarnations[place * len(incarnations) // count]
+        fence = place in (1, count - 2) or (place == 0 and rng.random() < 0.5)
+        attribute_set = (
+            content.fence_set
+            if fence
+            else content.choice(publisher.index, incarnation, place + 1)[0]
+        )
+        sent_ns = place * 40 * MILLISECOND // count + rng.randrange(MILLISECOND)
+        rows.append(Published(incarnation, place + 1, attribute_set, sent_ns))
+    answers = []
+    for row in rows:
+        draw = 0.5 if plain else rng.random()
+        if row.attribute_set != content.fence_set and draw < 0.1:
+            answers.append((row.incarnation, row.sequence, row.sequence, REJECTED))
+        elif row.attribute_set == content.fence_set or draw < 0.9:
+            answers.append((row.incarnation, row.sequence, row.sequence, ACKNOWLEDGED))
+    return PublisherLog(source, name, tuple(rows), tuple(answers))
+
+
+def outcome_of(log: PublisherLog, row: Published) -> int:
+    """ACKNOWLEDGED, REJECTED, or 0 where nothing was answered."""
+    for incarnation, first, last, outcome in log.answers:
+        if incarnation == row.incarnation and first <= row.sequence <= last:
+            return outcome
+    return 0
+
+
+def delivery(
+    content: ExpectedContent, log: PublisherLog, row: Published, received_ns: int
+) -> Delivered:
+    """The faultless delivery of a publication."""
+    fence = row.attribute_set == content.fence_set
+    digest = content.digest(content.publishers[log.name], *row.key, fence=fence)
+    return Delivered(
+        log.source, row.incarnation, row.sequence, received_ns, digest, FENCE if fence else 0
+    )
+
+
+def wants(content: ExpectedContent, subscription: SubscriptionLog, row: Published) -> bool:
+    """Whether a subscription matches a publication."""
+    return row.attribute_set == content.fence_set or parse_predicate(subscription.predicate).holds(
+        content.attributes(row.attribute_set)
+    )
+
+
+def _subscription_log(
+    rng: random.Random, content: ExpectedContent, publishers: Sequence[PublisherLog],
+    number: int, broker: str,
+) -> SubscriptionLog:  # fmt: skip
+    empty = SubscriptionLog(f"{broker}-sub-{number}/1", broker, rng.choice(PREDICATES), ())
+    queues = []
+    for log in publishers:
+        # Publications before the opening fence are received from some point on, or not at all.
+        opening = next(
+            n for n, row in enumerate(log.published) if row.attribute_set == content.fence_set
+        )
+        start = rng.randint(0, opening)
+        rows = [
+            row
+            for row in log.published[start:]
+            if outcome_of(log, row) != REJECTED and wants(content, empty, row)
+        ]
+        queues.append([delivery(content, log, row, row.sent_ns + MILLISECOND) for row in rows])
+    delivered = []
+    while any(queues):
+        queue = rng.choice([queue for queue in queues if queue])
+        delivered.append(queue.pop(0))
+    return replace(empty, delivered=tuple(delivered))
+
+
+# --- Mutations ------------------------------------------------------------------------------
+
+Mutation = Callable[[History, random.Random], History | None]
+MUTATIONS: dict[str, Mutation] = {}
+LEGAL: dict[str, Mutation] = {}
+
+
+def _register(table: dict[str, Mutation]) -> Callable[[Mutation], Mutation]:
+    def register(mutation: Mutation) -> Mutation:
+        table[mutation.__name__] = mutation
+        return mutation
+
+    return register
+
+
+def _with_rows(history: History, place: int, rows: Sequence[Delivered]) -> History:
+    changed = list(history.subscriptions)
+    changed[place] = replace(changed[place], delivered=tuple(rows))
+    return replace(history, subscriptions=tuple(changed))
+
+
+def _pick(
+    history: History, rng: random.Random, *, at_least: int = 1
+) -> tuple[int, list[Delivered], list[int]] | None:
+    """A subscription with its rows, and the places in it of one source's data between fences.
+
+    Acknowledged data only: what nobody but this subscription knows of need not have happened.
+    """
+    found = []
+    for number, subscription in enumerate(history.subscriptions):
+        rows = list(subscription.delivered)
+        for log in history.publishers:
+            fences = [r.key for r in log.published if r.attribute_set == history.content.fence_set]
+            certain = {r.key for r in log.published if outcome_of(log, r) == ACKNOWLEDGED}
+            places = [
+                place
+                for place, row in enumerate(rows)
+                if row.source == log.source
+                and row.kind != FENCE
+                and (row.incarnation, row.sequence) in certain
+                and fences[0] < (row.incarnation, row.sequence) < fences[-1]
+            ]
+            if len(places) >= at_least:
+                found.append((number, rows, places))
+    return rng.choice(found) if found else None
+
+
+@_register(LEGAL)
+def nothing_changed(history: History, rng: random.Random) -> History:
+    return history
+
+
+@_register(LEGAL)
+def swap_of_two_sources(history: History, rng: random.Random) -> History | None:
+    for number, subscription in enumerate(history.subscriptions):
+        rows = list(subscription.delivered)
+        for place in range(1, len(rows)):
+            if rows[place - 1].source != rows[place].source:
+                rows[place - 1 : place + 1] = rows[place], rows[place - 1]
+                return _with_rows(history, number, rows)
+    return None
+
+
+@_register(MUTATIONS)
+def drop_in_the_middle(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng)) is None:
+        return None
+    number, rows, places = picked
+    del rows[rng.choice(places)]
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def drop_the_tail(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.subscriptions))
+    rows = list(history.subscriptions[number].delivered)
+    fences = {log.source: log.published[-2].key for log in history.publishers}
+    last = max(
+        n for n, row in enumerate(rows) if fences[row.source] == (row.incarnation, row.sequence)
+    )
+    return _with_rows(history, number, rows[: rng.randint(max(0, last - 3), last)])
+
+
+@_register(MUTATIONS)
+def drop_the_first_after_accept(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.subscriptions))
+    rows = list(history.subscriptions[number].delivered)
+    source = rng.choice(history.publishers).source
+    places = [n for n, row in enumerate(rows) if row.source == source]
+    gone = [n for n in places if rows[n].kind == FENCE][:2]
+    first_data = next((n for n in places if rows[n].kind != FENCE and n > gone[0]), gone[-1])
+    kept = [row for n, row in enumerate(rows) if n not in places or n > first_data]
+    return _with_rows(history, number, kept)
+
+
+@_register(MUTATIONS)
+def duplicate_right_behind(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng)) is None:
+        return None
+    number, rows, places = picked
+    place = rng.choice(places)
+    rows.insert(place + 1, rows[place])
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def duplicate_far_behind(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng)) is None:
+        return None
+    number, rows, places = picked
+    return _with_rows(history, number, [*rows, rows[places[0]]])
+
+
+@_register(MUTATIONS)
+def duplicates_after_resubscribing(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng, at_least=2)) is None:
+        return None
+    number, rows, places = picked
+    again = [rows[place] for place in places[-2:]]
+    return _with_rows(history, number, [*rows[: places[-1] + 1], *again, *rows[places[-1] + 1 :]])
+
+
+@_register(MUTATIONS)
+def swap_two_of_one_source(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng, at_least=2)) is None:
+        return None
+    number, rows, places = picked
+    at = rng.randrange(len(places) - 1)
+    a, b = places[at], places[at + 1]
+    rows[a], rows[b] = rows[b], rows[a]
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def stutter(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng, at_least=3)) is None:
+        return None
+    number, rows, (_, b, c, *_) = picked
+    two, three = rows[b], rows[c]
+    rows[b], rows[c] = three, two
+    rows.insert(c + 1, three)
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def drop_one_and_duplicate_another(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng, at_least=2)) is None:
+        return None
+    number, rows, places = picked
+    rows[places[0]] = rows[places[1]]
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def phantom(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.subscriptions))
+    rows = list(history.subscriptions[number].delivered)
+    log = rng.choice(history.publishers)
+    source = rng.choice((log.source, "d/99"))
+    return _with_rows(history, number, [*rows, Delivered(source, 2, 9_999, 50 * MILLISECOND, 1)])
+
+
+@_register(MUTATIONS)
+def rejected_publication_delivered(history: History, rng: random.Random) -> History | None:
+    for number, subscription in enumerate(history.subscriptions):
+        for log in history.publishers:
+            for row in log.published:
+                if outcome_of(log, row) == REJECTED and wants(history.content, subscription, row):
+                    told = delivery(history.content, log, row, row.sent_ns + 1)
+                    return _with_rows(history, number, [*subscription.delivered, told])
+    return None
+
+
+@_register(MUTATIONS)
+def unknown_seen_by_one_only(history: History, rng: random.Random) -> History | None:
+    """Of two subscriptions that want it, one loses a publication that was never acknowledged."""
+    for log_place, log in enumerate(history.publishers):
+        for row in log.published[2:-2]:
+            matching = [
+                number
+                for number, subscription in enumerate(history.subscriptions)
+                if any((d.source, d.incarnation, d.sequence) == (log.source, *row.key)
+                       for d in subscription.delivered)
+            ]  # fmt: skip
+            if len(matching) >= 2 and row.attribute_set != history.content.fence_set:
+                answers = tuple(
+                    answer
+                    for answer in log.answers
+                    if answer[:2] != (row.incarnation, row.sequence)
+                )
+                publishers = list(history.publishers)
+                publishers[log_place] = replace(log, answers=answers)
+                rows = [
+                    d
+                    for d in history.subscriptions[matching[0]].delivered
+                    if (d.source, d.incarnation, d.sequence) != (log.source, *row.key)
+                ]
+                changed = replace(history, publishers=tuple(publishers))
+                return _with_rows(changed, matching[0], rows)
+    return None
+
+
+@_register(MUTATIONS)
+def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng)) is None:
+        return None
+    _, rows, places = picked
+    lost = rows[rng.choice(places)]
+    key = (lost.source, lost.incarnation, lost.sequence)
+    answer = (lost.incarnation, lost.sequence, lost.sequence, ACKNOWLEDGED)
+    publishers = [
+        replace(log, answers=(*log.answers, answer)) if log.source == lost.source else log
+        for log in history.publishers
+    ]
+    subscriptions = [
+        replace(
+            subscription,
+            delivered=tuple(
+                row
+                for row in subscription.delivered
+                if (row.source, row.incarnation, row.sequence) != key
+            ),
+        )
+        for subscription in history.subscriptions
+    ]
+    return replace(history, publishers=tuple(publishers), subscriptions=tuple(subscriptions))
+
+
+@_register(MUTATIONS)
+def not_matching_delivered(history: History, rng: random.Random) -> History | None:
+    for number, subscription in enumerate(history.subscriptions):
+        for log in history.publishers:
+            for row in log.published:
+                if (
+                    not wants(history.content, subscription, row)
+                    and outcome_of(log, row) != REJECTED
+                ):
+                    told = delivery(history.content, log, row, row.sent_ns + 1)
+                    return _with_rows(history, number, [*subscription.delivered, told])
+    return None
+
+
+@_register(MUTATIONS)
+def payload_corrupted(history: History, rng: random.Random) -> History | None:
+    if (picked := _pick(history, rng)) is None:
+        return None
+    number, rows, places = picked
+    place = rng.choice(places)
+    rows[place] = replace(rows[place], digest=rows[place].digest ^ 1 << rng.randrange(32))
+    return _with_rows(history, number, rows)
+
+
+@_register(MUTATIONS)
+def matcher_off_by_a_boundary(history: History, rng: random.Random) -> History | None:
+    """What matches only by equality with a bound is dropped."""
+    if (picked := _pick(history, rng)) is None:
+        return None
+    number, rows, places = picked
+    of = {(log.source, *row.key): row for log in history.publishers for row in log.published}
+    prices = [
+        history.content.attributes(of[r.source, r.incarnation, r.sequence].attribute_set)["price"]
+        for r in (rows[place] for place in places)
+    ]
+    bound = rng.choice(prices)
+    kept = [
+        row for n, row in enumerate(rows) if n not in places or prices[places.index(n)] != bound
+    ]
+    return _with_rows(history, number, kept)
+
+
+@_register(MUTATIONS)
+def one_subscriber_got_nothing(history: History, rng: random.Random) -> History | None:
+    return _with_rows(history, rng.randrange(len(history.subscriptions)), ())
+
+
+@_register(MUTATIONS)
+def all_subscribers_got_nothing(history: History, rng: random.Random) -> History | None:
+    nothing = [replace(subscription, delivered=()) for subscription in history.subscriptions]
+    return replace(history, subscriptions=tuple(nothing))
+
+
+@_register(MUTATIONS)
+def log_truncated(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.subscriptions))
+    subscriptions = list(history.subscriptions)
+    rows = subscriptions[number].delivered
+    kept = rows[: rng.randrange(len(rows))]
+    subscriptions[number] = replace(subscriptions[number], delivered=kept, closed=False)
+    return replace(history, subscriptions=tuple(subscriptions))
+
+
+@_register(MUTATIONS)
+def line_lost_in_the_publishers_log(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.publishers))
+    publishers = list(history.publishers)
+    rows = publishers[number].published
+    publishers[number] = replace(
+        publishers[number], published=rows[: rng.randrange(len(rows))], closed=False
+    )
+    return replace(history, publishers=tuple(publishers))
+
+
+@_register(MUTATIONS)
+def records_of_an_old_run(history: History, rng: random.Random) -> History | None:
+    """As the reader leaves it: the foreign file's rows are set aside, and that is said."""
+    number = rng.randrange(len(history.subscriptions))
+    subscriptions = list(history.subscriptions)
+    subscriptions[number] = replace(subscriptions[number], delivered=(), closed=False)
+    doubts = ("a file is of run run-0",)
+    return replace(history, subscriptions=tuple(subscriptions), doubts=doubts)
+
+
+@_register(MUTATIONS)
+def sequence_number_used_again(history: History, rng: random.Random) -> History | None:
+    number = rng.randrange(len(history.publishers))
+    publishers = list(history.publishers)
+    log = publishers[number]
+    again = replace(rng.choice(log.published), sent_ns=49 * MILLISECOND)
+    publishers[number] = replace(log, published=(*log.published, again))
+    return replace(history, publishers=tuple(publishers))
+
+
+@_register(MUTATIONS)
+def nothing_at_risk(history: History, rng: random.Random) -> History | None:
+    return replace(history, faults=(), calm=False)
