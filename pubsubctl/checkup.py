@@ -1,0 +1,333 @@
+"""What `doctor` looks at before anything is deployed, and what to do about what it finds.
+
+Each check is one small function with an id; it looks and changes nothing.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from brokerd.runtime.control import MAXIMUM_PATH_BYTES
+from pubsubctl.connectors.local import LocalConnector
+from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.inventory import Host, Inventory
+from pubsubctl.lock import holder_text, lock_holder
+from pubsubctl.project import Project, xdg_folder
+
+Severity = Literal["ok", "warn", "fail"]
+
+LONGEST_SOCKET_NAME = "brokers-load-generator-0.sock"
+DESCRIPTORS_WANTED = 1024
+FREE_BYTES_WANTED = 1 << 30
+MEMORY_BYTES_WANTED = 2 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        id: of the check, as --only takes it.
+        severity: "fail" stops a deployment, "warn" may spoil a measurement.
+        text: what is the case.
+        remedy: what to do about it; "" when nothing need be.
+    """
+
+    id: str
+    severity: Severity
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at."""
+
+    project: Project
+    inventory: Inventory | None
+    hosts: tuple[Host, ...]
+    inventory_problem: PubsubctlError | None
+
+    @property
+    def connectors(self) -> list[LocalConnector]:
+        """The hosts, to be asked."""
+        if self.inventory is None:
+            return []
+        return [LocalConnector(self.inventory, host) for host in self.hosts]
+
+
+Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]
+
+
+def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
+    """Run the checks, or those that were asked for.
+
+    Raises:
+        UserError: there is no check of that id; names the nearest.
+    """
+    for wanted in only:
+        if wanted not in CHECKS:
+            raise UserError(f"--only {wanted}: no such check{nearest(wanted, list(CHECKS))}")
+    return [
+        Finding(name, *row)
+        for name, check in CHECKS.items()
+        if not only or name in only
+        for row in check(subject)
+    ]
+
+
+def _python(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    text = f"Python {platform.python_version()} at {sys.executable}"
+    yield "ok", text, ""  # an older one could not have read this file
+
+
+def _packages(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    missing = [
+        name
+        for name in ("pyspark", "pyarrow", "numpy", "pandas", "matplotlib")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        remedy = "make setup, or pip install 'pubsubctl[results]'"
+        yield "fail", f"check, plot and report lack {', '.join(missing)}", remedy
+    else:
+        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and what it needs", ""
+
+
+def _java(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    from results.java import JavaNotFound, find_java
+
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        yield "fail", str(error), "set JAVA_HOME, or make setup"
+    else:
+        yield "ok", f"Java {java.version} from {java.origin}: {java.executable}", ""
+
+
+def _cores(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    usable = len(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    text = f"{usable} cores" + (f", limited to {quota:g} by a cgroup" if quota else "")
+    if min(usable, quota or usable) < 2:
+        yield "warn", text, "load generator and brokers share a core; latencies will show it"
+    else:
+        yield "ok", text, ""
+
+
+def _memory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    available = psutil.virtual_memory().available
+    text = f"{available / 2**30:.1f} GiB of memory available"
+    if available < MEMORY_BYTES_WANTED:
+        yield "warn", text, "Spark and ten brokers want 2 GiB; close something"
+    else:
+        yield "ok", text, ""
+
+
+def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    for what, folder in (
+        ("state", xdg_folder("state")),
+        ("results", subject.project.results_folder(None)),
+    ):
+        free = shutil.disk_usage(_existing(folder)).free
+        text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
+        if free < FREE_BYTES_WANTED:
+            yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS and XDG_STATE_HOME"
+        else:
+            yield "ok", text, ""
+
+
+def _state(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    for folder in (xdg_folder("state"), subject.project.results_folder(None)):
+        there = _existing(folder)
+        if os.access(there, os.W_OK | os.X_OK):
+            yield "ok", f"{folder} can be written", ""
+        else:
+            yield "fail", f"{there} cannot be written", "change its owner, or set XDG_STATE_HOME"
+
+
+def _inventory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.inventory_problem is not None:
+        for problem in subject.inventory_problem.problems:
+            yield "fail", problem, "pubsubctl help inventories"
+    elif subject.inventory is not None:
+        count = len(subject.hosts)
+        yield "ok", f"{subject.inventory.path}: {count} host{'' if count == 1 else 's'}", ""
+
+
+def _ports(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    for connector in subject.connectors:
+        ports = connector.host.ports
+        text = f"ports {ports.start}-{ports.stop - 1} of {connector.host.name}"
+        taken = connector.ports_in_use(ports[:64])
+        ours = connector.read_deployment() is not None
+        if taken and not ours:
+            for row in taken:
+                yield "fail", f"{connector.host.name}: {row}", "end it, or use other ports"
+        else:
+            yield "ok", text + (", some used by what is deployed" if taken else " are free"), ""
+    first, last = _ephemeral_ports()
+    for connector in subject.connectors:
+        ports = connector.host.ports
+        if ports.start <= last and first < ports.stop:
+            text = f"ports of {connector.host.name} overlap with those the kernel gives away"
+            yield "warn", f"{text} ({first}-{last})", "take ports below or above that range"
+
+
+def _loopback(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    try:
+        server = socket.create_server(("127.0.0.1", 0))
+        with server, socket.create_connection(server.getsockname(), timeout=2):
+            yield "ok", "127.0.0.1 can be listened on and connected to", ""
+    except OSError as error:
+        yield "fail", f"127.0.0.1: {error.strerror}", "bring the loopback interface up"
+
+
+def _limits(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"ulimit -n is {soft} (at most {hard})"
+    if soft < DESCRIPTORS_WANTED:
+        yield "warn", text, f"ulimit -n {min(hard, 65536)}"
+    else:
+        yield "ok", text, ""
+
+
+def _sockets(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    from brokerd.agent.paths import socket_folder
+
+    for connector in subject.connectors:
+        path = socket_folder(connector.root) / LONGEST_SOCKET_NAME
+        length = len(os.fsencode(path))
+        text = f"sockets of {connector.host.name} have paths of up to {length} bytes"
+        if length > MAXIMUM_PATH_BYTES:
+            yield "fail", f"{text}; the kernel takes {MAXIMUM_PATH_BYTES}", "unset XDG_RUNTIME_DIR"
+        else:
+            yield "ok", text, ""
+
+
+def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    import trio
+
+    for connector in subject.connectors:
+        try:
+            found = trio.run(connector.observe)
+        except (PubsubctlError, ConfigError) as error:
+            yield "fail", str(error), "pubsubctl down"
+            continue
+        if found.strays:
+            text = f"{found.host}: {', '.join(found.strays)} of an earlier deployment still runs"
+            yield "fail", text, "pubsubctl down"
+        elif found.agent is not None:
+            running = sum(state == "running" for state in (found.processes or {}).values())
+            text = f"{found.host}: deployment {found.agent} runs, {running} processes"
+            yield "ok", text, ""
+        elif found.files:
+            text = f"{found.host}: files of an earlier deployment in {connector.root}"
+            yield "warn", text, "pubsubctl down"
+        else:
+            yield "ok", f"{found.host}: nothing is left of earlier deployments", ""
+
+
+def _lock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    for connector in subject.connectors:
+        if lock_holder(connector.root) is None:
+            yield "ok", f"{connector.host.name}: no other operator", ""
+        else:
+            text = f"{connector.host.name}: locked by {holder_text(connector.root)}"
+            yield "warn", text, "wait for them, or ask them"
+
+
+def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    one_minute, _, _ = os.getloadavg()
+    cores = len(os.sched_getaffinity(0))
+    text = f"load average {one_minute:.1f} on {cores} cores"
+    if one_minute > cores / 2:
+        yield "warn", text, "latencies will be noisy; wait, or close what else runs"
+    else:
+        yield "ok", text, ""
+
+
+def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    resolution_ns = time.get_clock_info("monotonic").resolution * 1e9
+    source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    name = source.read_text().strip() if source.is_file() else "unknown"
+    text = f"monotonic clock: {name}, resolution {resolution_ns:g} ns"
+    if resolution_ns > 1_000_000:
+        yield "warn", text, "latencies below that mean nothing here"
+    else:
+        yield "ok", text, ""
+
+
+def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    yield "ok", "absorb, blackhole, cut, delay, bandwidth: by the brokers themselves, no root", ""
+    yield "ok", "kill, term, restart, freeze: by the agent, whose children they are", ""
+
+
+def _temporary(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    import tempfile
+
+    folder = Path(tempfile.gettempdir())
+    flags = os.statvfs(folder).f_flag
+    if flags & os.ST_NOEXEC:
+        yield "fail", f"{folder} is mounted noexec, so Spark cannot start from it", "set TMPDIR"
+    else:
+        yield "ok", f"temporary files go to {folder}", ""
+
+
+CHECKS: dict[str, Check] = {
+    "python": _python,
+    "packages": _packages,
+    "java": _java,
+    "cores": _cores,
+    "memory": _memory,
+    "load": _load,
+    "disk": _disk,
+    "state": _state,
+    "temporary": _temporary,
+    "clock": _clock,
+    "limits": _limits,
+    "loopback": _loopback,
+    "inventory": _inventory,
+    "ports": _ports,
+    "sockets": _sockets,
+    "leftovers": _leftovers,
+    "lock": _lock,
+    "faults": _faults,
+}
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _cpu_quota() -> float | None:
+    """How many CPUs a cgroup grants, when it grants fewer than there are."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _ephemeral_ports() -> tuple[int, int]:
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return 32768, 60999
+    return int(first), int(last)

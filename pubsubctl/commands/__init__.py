@@ -1,0 +1,1 @@
+"""The verbs, one thin file each, and `app`, which makes one command of them."""

@@ -1,0 +1,295 @@
+"""The command `pubsubctl`: its verbs, its global options, and the one place of exit statuses.
+
+A verb returns a Result or raises. What it raises is said in a sentence when it is anybody's
+fault but ours, and saved with its traceback to a file otherwise.
+"""
+
+import errno
+import importlib.metadata
+import os
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.completion import get_completion_inspect_parameters
+
+from brokerd.errors import ConfigError, ControlError
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands import completion, doctor, help_topics, init, inventory, topology
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console import ColorChoice, Console, Result
+from pubsubctl.errors import (
+    INTERNAL_ERROR,
+    INTERRUPTED,
+    TERMINATED,
+    HostError,
+    PreflightFailed,
+    PubsubctlError,
+    Unreachable,
+    UserError,
+    combined_status,
+)
+from pubsubctl.project import xdg_folder
+
+_FLAGS = {
+    *("-n", "--dry-run", "-y", "--yes", "-v", "--verbose", "-q", "--quiet"),
+    *("-j", "--json", "--no-progress"),
+}
+_WITH_VALUE = {"-i", "--inventory", "-l", "--limit", "-f", "--forks", "--color"}
+_UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+_ANYWHERE = "Global options (pubsubctl --help) may stand here too."
+
+app = typer.Typer(
+    name="pubsubctl",
+    help="Deploy, load, break and judge exactly-once publish/subscribe clusters.",
+    epilog="Global options may stand before or after the verb. Exit statuses: "
+    "`pubsubctl help exit-statuses`.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("init", epilog=_ANYWHERE)(init.init)
+app.command("doctor", epilog=_ANYWHERE)(doctor.doctor)
+app.add_typer(inventory.app, name="inventory")
+app.add_typer(topology.app, name="topology")
+app.command("completion")(completion.completion)
+app.command("help")(help_topics.help_topic)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    signal.signal(signal.SIGHUP, _raise_terminated)
+    try:
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the result has seen enough. Python must not try to flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141  # as a shell reports a process that SIGPIPE ended
+    sys.exit(status)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit status."""
+    arguments = global_options_first(arguments) or ["--help"]
+    call = Invocation(console=_first_console(arguments), arguments=tuple(arguments))
+    try:
+        command = typer.main.get_command(app)
+        if "_PUBSUBCTL_COMPLETE" in os.environ:  # a shell asks; it wants the classes that answer
+            get_completion_inspect_parameters()
+        returned = command.main(
+            args=list(arguments), prog_name="pubsubctl", standalone_mode=False, obj=call
+        )
+        if isinstance(returned, Result):
+            for error in returned.because:
+                for problem in error.problems:
+                    call.console.error(problem)
+            call.console.result(returned)
+            return returned.exit_status
+        if isinstance(returned, int) and returned in (INTERRUPTED, TERMINATED):
+            return _report(call.console, [_Interrupted("interrupted")])
+        return returned if isinstance(returned, int) else 0
+    except BrokenPipeError:
+        raise
+    except Terminated:
+        return _report(call.console, [_Terminated("terminated")])
+    except KeyboardInterrupt:
+        return _report(call.console, [_Interrupted("interrupted")])
+    except Exception as error:
+        reported: list[PubsubctlError] = []
+        for leaf in _leaves(error):
+            known = _reportable(leaf)
+            if known is None:
+                return _report_internal(call, error)
+            if str(known) not in [str(other) for other in reported]:
+                reported.append(known)
+        return _report(call.console, reported)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pubsubctl {importlib.metadata.version('pubsubctl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def global_options(
+    context: typer.Context,
+    inventory_file: Annotated[
+        str | None,
+        typer.Option("--inventory", "-i", metavar="INV", help="A path or a bare name."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", "-l", metavar="SEL", help="Host, group, pattern, !not."),
+    ] = None,
+    forks: Annotated[
+        int | None,
+        typer.Option("--forks", "-f", metavar="N", min=1, max=1024, help="Hosts at the same time."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what would be done; change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Say more; repeatable.")
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", "-j", help="The result as one JSON document.")
+    ] = False,
+    color: Annotated[
+        str, typer.Option("--color", metavar="auto|always|never", help="When to use colour.")
+    ] = "auto",
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No moving bars.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="The version."),
+    ] = False,
+) -> None:
+    call: Invocation = context.obj
+    if color not in ("auto", "always", "never"):
+        raise UserError(f"--color = {color!r}; one of auto, always, never")
+    chosen: ColorChoice = color  # type: ignore[assignment]  # checked above
+    call.console = Console(
+        as_json=as_json, quiet=quiet, verbose=verbose, color=chosen, progress=not no_progress
+    )
+    call.inventory_option = inventory_file
+    call.limit = tuple(limit or ())
+    call.forks_option = forks
+    call.dry_run = dry_run
+    call.yes = yes
+
+
+def global_options_first(arguments: Sequence[str]) -> list[str]:
+    """The same command line with the global options moved before the verb."""
+    moved: list[str] = []
+    kept: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--":
+            kept += [argument, *rest]
+            break
+        name, equals, _ = argument.partition("=")
+        if argument in _WITH_VALUE and rest:
+            moved += [argument, rest.pop(0)]
+        elif (
+            argument in _FLAGS
+            or (equals and name in _WITH_VALUE)
+            or (len(argument) > 2 and argument[0] == "-" and set(argument[1:]) <= set("nyvqj"))
+        ):
+            moved.append(argument)
+        else:
+            kept.append(argument)
+    return moved + kept
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came; handled like Ctrl-C."""
+
+
+class _Interrupted(PubsubctlError):
+    exit_status = INTERRUPTED
+
+
+class _Terminated(PubsubctlError):
+    exit_status = TERMINATED
+
+
+class _Internal(PubsubctlError):
+    exit_status = INTERNAL_ERROR
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _first_console(arguments: Sequence[str]) -> Console:
+    """A console for what goes wrong before the global options are read properly."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    short = "".join(flag[1:] for flag in flags if not flag.startswith("--"))
+    return Console(as_json="--json" in flags or "j" in short, progress=False)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _reportable(error: BaseException) -> PubsubctlError | None:
+    """The error as one of ours, or None when it is a bug."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    if isinstance(error, PubsubctlError):
+        return error
+    if isinstance(error, ConfigError):
+        return UserError(*lines)
+    if isinstance(error, ControlError):
+        kinds: dict[str, type[PubsubctlError]] = {"user": UserError, "busy": PreflightFailed}
+        kinds["closed"] = Unreachable
+        return kinds.get(error.kind, HostError)(*lines)
+    status = getattr(type(error), "exit_status", None)
+    if isinstance(status, int):
+        kind: type[PubsubctlError] = type(
+            type(error).__name__, (PubsubctlError,), {"exit_status": status}
+        )
+        return kind(*lines)
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of the option parser
+        return UserError(*_usage_lines(error))
+    if isinstance(error, OSError) and error.filename is not None and error.errno in _UNUSABLE:
+        return PreflightFailed(f"{error.filename}: {(error.strerror or '').lower()}")
+    return None
+
+
+def _usage_lines(error: Any) -> list[str]:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return [message]
+    verbs = getattr(context.command, "commands", None)
+    if verbs and (unknown := re.fullmatch(r"No such command '(.*)'", message)):
+        message += nearest(unknown[1], list(verbs))
+    return [message[:1].lower() + message[1:], f"see `{context.command_path} --help`"]
+
+
+def _report(console: Console, errors: Sequence[PubsubctlError]) -> int:
+    status = combined_status(error.exit_status for error in errors)
+    for error in errors:
+        console.error(str(error))
+    if console.as_json:
+        console.result(Result(document={"schema": "pubsubctl/error/1"}, because=tuple(errors)))
+    return status
+
+
+def _report_internal(call: Invocation, error: BaseException) -> int:
+    """Save the traceback where the person can find it, and say where."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = f"crash-{stamp}-{os.getpid()}.txt"
+    text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
+    folder = xdg_folder("state") / "crashes"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="pubsubctl-")) / name
+        path.write_text(text, encoding="utf-8")
+    leaf = next(_leaves(error))
+    said = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
+    return _report(
+        call.console,
+        [_Internal(f"internal error: {said}", f"this is a bug in pubsubctl; see {path}")],
+    )

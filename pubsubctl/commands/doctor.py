@@ -1,0 +1,45 @@
+"""`doctor`: what stands in the way of a deployment or a measurement on this machine."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import PreflightFailed, UserError
+
+
+def doctor(
+    context: typer.Context,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="ID,...", help="Only these checks.")
+    ] = None,
+) -> Result:
+    """Check this machine: each check has an id, a severity and a remedy."""
+    from pubsubctl.checkup import Subject, examine
+
+    call = invocation(context)
+    try:
+        inventory = call.inventory()
+        subject = Subject(call.project, inventory, call.hosts(inventory), None)
+    except UserError as error:
+        subject = Subject(call.project, None, (), error)
+    names = [name.strip() for name in only.split(",")] if only is not None else []
+    with call.console.progress() as progress:
+        progress.phase("looking at this machine")
+        findings = examine(subject, names)
+    marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
+    lines = []
+    for row in findings:
+        mark, style = marks[row.severity]
+        colored = call.console.colored(mark, style)  # type: ignore[arg-type]
+        lines.append(f"{colored}  {row.id:10} {row.text}")
+        if row.remedy:
+            lines.append(f"      {'':10} → {row.remedy}")
+    failed = [f"{row.id}: {row.text}" for row in findings if row.severity == "fail"]
+    return Result(
+        document={"schema": "pubsubctl/doctor/1", "findings": [asdict(row) for row in findings]},
+        text="\n".join(lines),
+        because=(PreflightFailed(*failed),) if failed else (),
+    )

@@ -1,0 +1,76 @@
+"""What every verb is given: the console, the project, and the global options."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pubsubctl.console import Console
+from pubsubctl.errors import UserError
+from pubsubctl.project import Project
+
+if TYPE_CHECKING:
+    from pubsubctl.inventory import Host, Inventory
+
+
+@dataclass
+class Invocation:
+    """One call of pubsubctl.
+
+    Attributes:
+        console: where to write.
+        inventory_option: as given with --inventory, or None.
+        limit: the --limit selectors.
+        forks_option: as given with --forks, or None.
+        dry_run: only say what would be done.
+        yes: do not ask.
+        arguments: the command line, for the record of a run.
+    """
+
+    console: Console = field(default_factory=Console)
+    inventory_option: str | None = None
+    limit: tuple[str, ...] = ()
+    forks_option: int | None = None
+    dry_run: bool = False
+    yes: bool = False
+    arguments: tuple[str, ...] = ()
+    _project: Project | None = None
+
+    @property
+    def project(self) -> Project:
+        """The project around the current folder."""
+        if self._project is None:
+            self._project = Project(Path.cwd())
+        return self._project
+
+    @property
+    def forks(self) -> int:
+        """How many hosts are worked on at the same time."""
+        return self.project.forks(self.forks_option)
+
+    def inventory(self) -> "Inventory":
+        """The inventory that holds."""
+        from pubsubctl.inventory import load_inventory
+
+        return load_inventory(self.project.inventory_file(self.inventory_option))
+
+    def hosts(self, inventory: "Inventory") -> "tuple[Host, ...]":
+        """The hosts of it that --limit leaves."""
+        return inventory.select(self.limit)
+
+    def refuse_dry_run(self, verb: str) -> None:
+        """For verbs that change nothing, or cannot tell beforehand what they will.
+
+        Raises:
+            UserError: --dry-run was given.
+        """
+        if self.dry_run:
+            raise UserError(f"`{verb}` has no --dry-run")
+
+
+def invocation(context: typer.Context) -> Invocation:
+    """The invocation a verb was called in."""
+    found = context.obj
+    assert isinstance(found, Invocation), found
+    return found

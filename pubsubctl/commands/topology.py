@@ -1,0 +1,96 @@
+"""`topology gen|show|lint`: who is next to whom."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+
+app = typer.Typer(help="Brokers and the links between them.")
+
+FILE_HELP = "A path, or the bare name of a file in bench/topologies."
+
+
+@app.command("gen")
+def generate(
+    context: typer.Context,
+    kind: Annotated[str, typer.Argument(help="chain, tree, star, random or demo.")],
+    brokers: Annotated[
+        int | None, typer.Option("--brokers", help="How many; 7 when not given.")
+    ] = None,
+    fanout: Annotated[int, typer.Option("--fanout", help="Neighbours of a broker, for tree.")] = 3,
+    delta: Annotated[int, typer.Option("--delta", help="Failures to tolerate at once.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="What `random` draws from.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
+    ] = None,
+) -> Result:
+    """Make a topology file."""
+    from pubsubctl import topologies
+
+    call = invocation(context)
+    topology = topologies.generated(
+        kind, project=call.project, brokers=brokers, fanout=fanout, delta=delta, seed=seed
+    )
+    text = topologies.topology_file(topology)
+    if output is None:
+        return Result(document=topology.to_mapping(), text=text)
+    if output.exists() and not call.yes:
+        raise UserError(f"{output}: is there already; --yes overwrites it")
+    if call.dry_run:
+        return Result(document=topology.to_mapping(), text=f"would write {output}")
+    output.write_text(text, encoding="utf-8")
+    return Result(
+        document={**topology.to_mapping(), "file": str(output)},
+        text=f"{output}: {len(topology.brokers)} brokers, delta {topology.delta}",
+    )
+
+
+@app.command("show")
+def show(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP)],
+) -> Result:
+    """Draw a topology as a tree, and say how large its neighbourhoods are."""
+    from pubsubctl import topologies
+
+    call = invocation(context)
+    topology = topologies.load_topology(call.project.find("topology", file))
+    facts = topologies.summary(topology)
+    text = (
+        f"{topologies.drawn(topology, plain=not call.console.unicode)}\n\n"
+        f"{facts['brokers']} brokers, {facts['links']} links, delta {facts['delta']}, longest path "
+        f"{facts['longest_path_links']} links\na broker knows {facts['neighbourhood_smallest']} to "
+        f"{facts['neighbourhood_largest']} others (within {topology.delta + 1} links)"
+    )
+    document = {"schema": "pubsubctl/topology-summary/1", "topology": topology.to_mapping()}
+    return Result(document={**document, "summary": facts}, text=text)
+
+
+@app.command("lint")
+def lint(
+    context: typer.Context,
+    files: Annotated[list[str], typer.Argument(help=FILE_HELP)],
+) -> Result:
+    """Check topology files."""
+    from pubsubctl import topologies
+
+    call = invocation(context)
+    good: list[str] = []
+    problems: list[str] = []
+    for name in files:
+        try:
+            path = call.project.find("topology", name)
+            topology = topologies.load_topology(path)
+        except UserError as error:
+            problems += error.problems
+        else:
+            good.append(f"{path}: ok, {len(topology.brokers)} brokers, delta {topology.delta}")
+    return Result(
+        document={"schema": "pubsubctl/lint/1", "files": files, "problems": problems},
+        text="\n".join(good),
+        because=(UserError(*problems),) if problems else (),
+    )

@@ -1,0 +1,253 @@
+"""What people and scripts get to see: results on stdout, everything else on stderr.
+
+A command returns a Result; it is printed once, at the end, as text or as one JSON document.
+While a command works it talks through the Console: what it does, warnings, progress.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TextIO
+
+from pubsubctl.errors import PubsubctlError, combined_status
+
+ColorChoice = Literal["auto", "always", "never"]
+PLAIN_LINE_EVERY_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a command found out or did.
+
+    Attributes:
+        document: the whole of it, for --json; has a `schema` field.
+        text: the same for people; "" when there is nothing to say.
+        because: why the exit status is not 0; also added to the document.
+    """
+
+    document: Mapping[str, Any]
+    text: str = ""
+    because: tuple[PubsubctlError, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        return combined_status(error.exit_status for error in self.because)
+
+
+class Progress:
+    """Where a long command is: a live bar on a terminal, plain lines elsewhere.
+
+    The plain lines come when something is said, when a phase begins, and otherwise at most
+    once a second.
+    """
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._live: Any = None
+        self._task: Any = None
+        self._phase = ""
+        self._last_line_ns = 0
+        self._numbers: dict[str, Any] = {}
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        """A new phase begins, which will take about so long (None: nobody knows)."""
+        self._phase, self._numbers, self._last_line_ns = name, {}, 0
+        if self._live is None:
+            expected = f" (about {expected_s:.0f} s)" if expected_s and expected_s >= 1 else ""
+            self._console.say(f"{name}{expected}")
+            return
+        if self._task is not None:
+            self._live.update(self._task, visible=False)
+        self._task = self._live.add_task(name, total=expected_s, numbers="")
+        self._started_ns = time.monotonic_ns()
+
+    def update(self, numbers: Mapping[str, Any]) -> None:
+        """What is known now; later values replace earlier ones of the same name."""
+        self._numbers.update(numbers)
+        text = " · ".join(f"{name} {_short(value)}" for name, value in self._numbers.items())
+        now_ns = time.monotonic_ns()
+        if self._live is not None and self._task is not None:
+            elapsed_s = (now_ns - self._started_ns) / 1e9
+            self._live.update(self._task, completed=elapsed_s, numbers=text)
+        elif now_ns - self._last_line_ns >= PLAIN_LINE_EVERY_NS:
+            self._last_line_ns = now_ns
+            self._console.say(f"  {self._phase}: {text}")
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        self._console.say(text)
+
+
+class Console:
+    """The two streams of a command, and what may be done with them.
+
+    Args:
+        stdout, stderr: where to write; the process's own by default.
+        as_json: one JSON document instead of text.
+        quiet: nothing on stderr but errors.
+        verbose: how many -v.
+        color: as --color says.
+        progress: False for no animation.
+        environment: NO_COLOR and its relatives are looked up here.
+    """
+
+    def __init__(
+        self,
+        *,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        as_json: bool = False,
+        quiet: bool = False,
+        verbose: int = 0,
+        color: ColorChoice = "auto",
+        progress: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+        environment = os.environ if environment is None else environment
+        self._out_colored = _colored(self._stdout, color, environment)
+        self._err_colored = _colored(self._stderr, color, environment)
+        self._animated = (
+            progress
+            and not quiet
+            and self._stderr.isatty()
+            and environment.get("TERM") != "dumb"
+            and not environment.get("CI")
+        )
+        self._live: Any = None
+
+    @property
+    def unicode(self) -> bool:
+        """Whether standard output takes more than ASCII."""
+        return (self._stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+    def say(self, text: str) -> None:
+        """A line about what is being done."""
+        if not self.quiet:
+            self._write_error_line(text)
+
+    def detail(self, text: str) -> None:
+        """A line for those who asked with -v."""
+        if self.verbose and not self.quiet:
+            self._write_error_line(text)
+
+    def warn(self, text: str) -> None:
+        """Something that may matter and stops nothing."""
+        self._write_error_line(self._painted("warning: ", "33") + text)
+
+    def error(self, text: str) -> None:
+        """What went wrong; written even when quiet."""
+        for place, line in enumerate(text.splitlines() or [""]):
+            start = self._painted("error: ", "1;31") if place == 0 else "       "
+            self._write_error_line(start + line)
+
+    def result(self, result: Result) -> None:
+        """Print what a command found; called once per command."""
+        if self.as_json:
+            document = dict(result.document)
+            assert "schema" in document, "a document says what it is"
+            document["exit_status"] = result.exit_status
+            if result.because:
+                document["because"] = [
+                    {"kind": type(error).__name__, "exit_status": error.exit_status, "text": text}
+                    for error in result.because
+                    for text in error.problems
+                ]
+            json.dump(document, self._stdout, ensure_ascii=False, indent=2, default=str)
+            self._stdout.write("\n")
+        elif result.text:
+            self._stdout.write(result.text.rstrip("\n") + "\n")
+        self._stdout.flush()
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Progress of the block, animated where that is wanted."""
+        progress = Progress(self)
+        if not self._animated:
+            yield progress
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        screen = RichConsole(
+            file=self._stderr, no_color=not self._err_colored, highlight=False, markup=False
+        )
+        bars = RichProgress(
+            SpinnerColumn("line"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            console=screen,
+            transient=True,
+        )
+        with bars:
+            progress._live, self._live = bars, screen
+            try:
+                yield progress
+            finally:
+                progress._live = self._live = None
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+        """A table as text: columns aligned, no frames, nothing cut off."""
+        lines = [list(header), *([_cell(value) for value in row] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([self.colored(texts[0], "dim"), *texts[1:]])
+
+    def colored(self, text: str, style: Literal["good", "bad", "doubtful", "dim"]) -> str:
+        """Text for stdout in a colour that never is the only carrier of what it says."""
+        code = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}[style]
+        return f"\x1b[{code}m{text}\x1b[0m" if self._out_colored else text
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._err_colored else text
+
+    def _write_error_line(self, text: str) -> None:
+        if self._live is not None:  # above the bars, not into them
+            from rich.text import Text
+
+            self._live.print(Text.from_ansi(text))
+            return
+        self._stderr.write(text + "\n")
+        self._stderr.flush()
+
+
+def _colored(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str]) -> bool:
+    if choice != "auto":
+        return choice == "always"
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR") or environment.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return stream.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}".replace(",", " ")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return grouped(value)
+    return str(value)
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def grouped(number: int) -> str:
+    """A whole number with its digits in groups of three."""
+    return f"{number:,}".replace(",", " ")

@@ -1,0 +1,194 @@
+"""What `deploy` and `down` are about to do, as steps that can be printed, compared and tested.
+
+Pure: what is wanted and what was found on the hosts make the plan. A plan with no steps is what
+the second `deploy` in a row gets.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brokerd.overlay.topology import Topology
+from pubsubctl.errors import PreflightFailed
+from pubsubctl.placement import Placement
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to run.
+
+    Attributes:
+        digest: what all brokers must agree on, computed from the rest.
+    """
+
+    topology: Topology
+    protocol: str
+    digest: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was found on one host.
+
+    Attributes:
+        host: its name.
+        agent: the deployment the agent belongs to, or None when no agent answers.
+        processes: process → state, as the agent says: running, exited, stopped.
+        deployment: the content of deployment.json, or None.
+        strays: processes of ours that no agent answers for, as "pid 123 (b1)".
+        files: whether anything of ours is on its disk.
+    """
+
+    host: str
+    agent: str | None = None
+    processes: Mapping[str, str] | None = None
+    deployment: Mapping[str, Any] | None = None
+    strays: tuple[str, ...] = ()
+    files: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do on one host.
+
+    Attributes:
+        verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove.
+        host: where.
+        subject: what, such as a broker's name.
+        details: the rest, for people and for golden files.
+    """
+
+    verb: str
+    host: str
+    subject: str = ""
+    details: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.verb, self.host, self.subject, self.details) if part)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in the order they are taken; steps of one verb on different hosts run side by side."""
+
+    steps: tuple[Step, ...]
+
+    def of(self, verb: str) -> tuple[Step, ...]:
+        """The steps with that verb."""
+        return tuple(step for step in self.steps if step.verb == verb)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The same bytes for the same plan."""
+        return {"schema": "pubsubctl/plan/1", "steps": [asdict(step) for step in self.steps]}
+
+    def text(self) -> str:
+        """One line per step."""
+        return "\n".join(str(step) for step in self.steps) or "nothing to do"
+
+
+def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
+    """What is missing for `wanted` to run.
+
+    Raises:
+        PreflightFailed: something else runs there; says what differs and what to do about it.
+    """
+    _refuse_strays(found)
+    _refuse_another(wanted, found)
+    by_host = {row.host: row for row in found}
+    # What is going to run is recorded first: a deploy that is killed half way can be gone on
+    # with, or taken down, by anybody.
+    steps = [
+        Step("record", host, "deployment.json")
+        for host in wanted.placement.hosts
+        if by_host[host].deployment is None
+    ]
+    steps += [
+        Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
+    ]
+    started: list[str] = []
+    for row in wanted.placement.brokers:
+        if (by_host[row.host].processes or {}).get(row.broker) != "running":
+            core = f" core {row.core}" if row.core >= 0 else ""
+            details = f"{row.address}{core} {wanted.protocol}"
+            steps.append(Step("start-broker", row.host, row.broker, details))
+            started.append(row.broker)
+    if started:
+        count = len(wanted.placement.brokers)
+        steps.append(Step("await-ready", "all", f"{count} brokers", f"digest {wanted.digest[:8]}"))
+    return Plan(tuple(steps))
+
+
+def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
+    """What to stop and remove so that nothing of ours is left."""
+    steps: list[Step] = []
+    for row in found:
+        if row.agent is not None:
+            running = sum(state == "running" for state in (row.processes or {}).values())
+            steps.append(Step("stop-agent", row.host, f"deployment {row.agent}", f"{running} live"))
+        if row.strays:
+            steps.append(Step("stop-strays", row.host, ", ".join(row.strays)))
+        if row.files or row.agent is not None:
+            what = "everything" if purge else "state, sockets and logs"
+            steps.append(Step("remove", row.host, what))
+    return Plan(tuple(steps))
+
+
+def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
+    """How a recorded deployment differs from what is wanted, one sentence each."""
+    found: list[str] = []
+    if deployment["protocol"] != wanted.protocol:
+        found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
+    topology = deployment["topology"]
+    ours = wanted.topology.to_mapping()
+    if topology != ours:
+        found.append(f"topology is {_said(topology, ours)}, wanted is {_said(ours, topology)}")
+    elif deployment["digest"] != wanted.digest and not found:
+        found.append(f"digest is {deployment['digest'][:8]}, wanted is {wanted.digest[:8]}")
+    if not found and deployment["placement"] != wanted.placement.to_mapping():
+        found.append("brokers are placed on other hosts, ports or cores")
+    return found
+
+
+def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """A topology by name, with as much more as tells it from the other."""
+    name = str(topology["name"])
+    if topology["name"] != other["name"]:
+        return name
+    if topology["parameters"] != other["parameters"]:
+        return f"{name} with delta {topology['parameters']['delta']}"
+    count, links = len(topology["brokers"]), len(topology["links"])
+    if (count, links) != (len(other["brokers"]), len(other["links"])):
+        return f"{name} with {count} brokers"
+    return f"{name} with other links"
+
+
+def _refuse_strays(found: Sequence[Observed]) -> None:
+    problems = [
+        f"host {row.host}: {stray} of an earlier deployment still runs"
+        for row in found
+        for stray in row.strays
+    ]
+    if problems:
+        raise PreflightFailed(*problems, "`pubsubctl down` stops it")
+
+
+def _refuse_another(wanted: Wanted, found: Sequence[Observed]) -> None:
+    recorded = {row.host: row.deployment for row in found if row.deployment is not None}
+    identities = {row.host: row.agent for row in found if row.agent is not None}
+    identities |= {host: str(content["deployment_id"]) for host, content in recorded.items()}
+    if len(set(identities.values())) > 1:
+        each = ", ".join(f"{identity} on {host}" for host, identity in sorted(identities.items()))
+        raise PreflightFailed(f"several deployments: {each}; `pubsubctl down` stops them all")
+    for row in found:
+        if row.agent is not None and row.deployment is None:
+            raise PreflightFailed(
+                f"host {row.host}: an agent runs for deployment {row.agent}, but its "
+                "deployment.json is gone; `pubsubctl down` first"
+            )
+    for host, content in recorded.items():
+        if differing := differences(wanted, content):
+            raise PreflightFailed(
+                f"host {host}: deployment {content['deployment_id']} is here already, and "
+                f"differs: {'; '.join(differing)}; `pubsubctl down` first"
+            )

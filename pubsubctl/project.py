@@ -1,0 +1,178 @@
+"""Where things are: project folder, settings by precedence, files by their bare name.
+
+A project is a folder with a pubsubctl.toml (this repository is one, `pubsubctl init` makes
+another). Each setting is looked up as flag, then PUBSUBCTL_* variable, then project file, then
+the user's own file, then default. A file of a kind is named by path, or by its bare name when it
+is in the project's folder for that kind, or came with this program.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.errors import UserError
+from pubsubctl.files import check_schema, load_toml, shown, validated
+
+SCHEMA = "pubsubctl/project/1"
+PROJECT_FILE = "pubsubctl.toml"
+DEFAULT_FORKS = 16
+
+Kind = Literal["inventory", "topology", "workload", "schedule"]
+_FOLDERS: Mapping[Kind, str] = {
+    "inventory": "inventories",
+    "topology": "bench/topologies",
+    "workload": "bench/workloads",
+    "schedule": "fault_injection",
+}
+_PACKAGED: Mapping[Kind, tuple[str, str]] = {
+    "inventory": ("pubsubctl", "scaffold/inventories"),
+    "topology": ("bench", "topologies"),
+    "workload": ("bench", "workloads"),
+    "schedule": ("fault_injection", ""),
+}
+
+
+class _ProjectFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: Literal["pubsubctl/project/1"] = Field(alias="schema")
+    inventory: str | None = None
+    results: str | None = None
+    forks: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting's value and who said so."""
+
+    value: str
+    origin: str
+    base: Path
+    """The folder a relative path in `value` starts from."""
+
+
+class Project:
+    """The project around a folder, with the settings that hold there.
+
+    Args:
+        folder: where the search for pubsubctl.toml begins, upwards.
+        environment: the PUBSUBCTL_* and XDG_* variables.
+
+    Raises:
+        UserError: pubsubctl.toml or the user's file cannot be used.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._here = folder
+        found = [
+            parent for parent in (folder, *folder.parents) if (parent / PROJECT_FILE).is_file()
+        ]
+        self.folder = found[0] if found else folder
+        self._layers: list[tuple[Path, _ProjectFile]] = []
+        user_file = xdg_folder("config", self._environment) / "config.toml"
+        for path in ([found[0] / PROJECT_FILE] if found else []) + [user_file]:
+            if path.is_file():
+                file = load_toml(_short(path, folder))
+                check_schema(file, SCHEMA)
+                self._layers.append((path, validated(_ProjectFile, file)))
+
+    def setting(self, name: str, flag: Any, default: Any) -> Setting:
+        """A setting: flag, PUBSUBCTL_<NAME>, project, user, default."""
+        if flag is not None:
+            return Setting(str(flag), f"--{name}", self._here)
+        variable = f"PUBSUBCTL_{name.upper()}"
+        if value := self._environment.get(variable):
+            return Setting(value, variable, self._here)
+        for path, content in self._layers:
+            if (value := getattr(content, name)) is not None:
+                return Setting(str(value), str(path), path.parent)
+        return Setting(str(default), "default", self.folder)
+
+    def inventory_file(self, flag: str | None) -> Path:
+        """The inventory that holds.
+
+        Raises:
+            UserError: it does not exist; names the nearest that does, and who named it.
+        """
+        setting = self.setting("inventory", flag, "local")
+        return self.find("inventory", setting.value, base=setting.base, origin=setting.origin)
+
+    def results_folder(self, flag: Path | None) -> Path:
+        """Where runs land: <this>/<experiment>/<run id>."""
+        setting = self.setting("results", flag, "results/runs")
+        return setting.base / Path(setting.value).expanduser()
+
+    def forks(self, flag: int | None) -> int:
+        """How many hosts are worked on at the same time.
+
+        Raises:
+            UserError: PUBSUBCTL_FORKS is not a number from 1 to 1024.
+        """
+        setting = self.setting("forks", flag, DEFAULT_FORKS)
+        if not setting.value.isdecimal() or not 1 <= int(setting.value) <= 1024:
+            raise UserError(
+                f"{setting.origin}: forks = {shown(setting.value)}; a number from 1 to 1024"
+            )
+        return int(setting.value)
+
+    def find(self, kind: Kind, name: str, *, base: Path | None = None, origin: str = "") -> Path:
+        """The file of a path or bare name.
+
+        Raises:
+            UserError: there is none; names the nearest there is.
+        """
+        base = base or self._here
+        named = base / Path(name).expanduser()
+        if named.is_file():
+            return _short(named, self._here)
+        folders = self._folders(kind)
+        if "/" not in name and not name.startswith("."):
+            for folder in folders:
+                for candidate in (folder / f"{name}.toml", folder / name):
+                    if candidate.suffix == ".toml" and candidate.is_file():
+                        return _short(candidate, self._here)
+        known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+        by = f" (from {origin})" if origin and not origin.startswith("--") else ""
+        looked = (
+            "there is no such file" if "/" in name else f"no such file, nor {kind} of that name"
+        )
+        raise UserError(f"{kind} {shown(name)}{by}: {looked}{nearest(Path(name).stem, known)}")
+
+    def names(self, kind: Kind) -> list[str]:
+        """The bare names that can be used for a kind of file."""
+        return sorted(
+            {path.stem for folder in self._folders(kind) for path in folder.glob("*.toml")}
+        )
+
+    def _folders(self, kind: Kind) -> list[Path]:
+        package, inside = _PACKAGED[kind]
+        packaged = Path(str(resources.files(package))) / inside
+        own = self.folder / _FOLDERS[kind]
+        return [own] if own.resolve() == packaged.resolve() else [own, packaged]
+
+
+def xdg_folder(
+    kind: Literal["config", "state", "cache"], environment: Mapping[str, str] | None = None
+) -> Path:
+    """Our folder under $XDG_CONFIG_HOME, $XDG_STATE_HOME or $XDG_CACHE_HOME."""
+    environment = os.environ if environment is None else environment
+    usual = {"config": ".config", "state": ".local/state", "cache": ".cache"}[kind]
+    value = environment.get(f"XDG_{kind.upper()}_HOME", "")
+    base = Path(value) if value.startswith("/") else Path.home() / usual  # relative: ignored
+    return base / "pubsubctl"
+
+
+def _short(path: Path, here: Path) -> Path:
+    """A path the way a person would write it from here."""
+    try:
+        relative = path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+    return relative if here == Path.cwd() else path

@@ -1,0 +1,118 @@
+"""Topology files at the command line: made, read, and drawn as a tree of text."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.toml_text import toml_text
+from brokerd.errors import ConfigError
+from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.errors import UserError
+from pubsubctl.files import load_toml, shown
+from pubsubctl.project import Project
+
+KINDS = ("chain", "tree", "star", "random", "demo")
+
+
+def load_topology(path: Path) -> Topology:
+    """The topology in a file.
+
+    Raises:
+        UserError: names file, key, value and the nearest valid one.
+    """
+    file = load_toml(path)
+    try:
+        return Topology.from_mapping(file.values, str(path))
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+
+
+def generated(
+    kind: str, *, project: Project, brokers: int | None, fanout: int, delta: int, seed: int
+) -> Topology:
+    """A topology made to measure; the same arguments give the same one.
+
+    Raises:
+        UserError: no such kind, or a number out of range.
+    """
+    count = 7 if brokers is None else brokers
+    makers: dict[str, Callable[[], Topology]] = {
+        "chain": lambda: chain(count, delta),
+        "star": lambda: star(count, delta),
+        "tree": lambda: balanced_tree(count, fanout, delta),
+        "random": lambda: random_tree(count, delta, random.Random(seed).randrange),
+        "demo": lambda: _demo(project, brokers, delta),
+    }
+    if kind not in makers:
+        raise UserError(f"topology gen: no kind called {shown(kind)}{nearest(kind, KINDS)}")
+    try:
+        return makers[kind]()
+    except ConfigError as error:
+        raise UserError(f"topology gen {kind}: {error}") from None
+
+
+def topology_file(topology: Topology) -> str:
+    """The content of the topology's TOML file."""
+    return toml_text(topology.to_mapping())
+
+
+def drawn(topology: Topology, *, plain: bool) -> str:
+    """The tree as text, from its first broker, one line per broker.
+
+    Args:
+        plain: with characters of ASCII only.
+    """
+    neighbours = topology.neighbours()
+    corner, tee, bar = ("`-- ", "|-- ", "|   ") if plain else ("└── ", "├── ", "│   ")
+    lines: list[str] = []
+    # (broker, where it was come from, what stands before it, what stands before its children)
+    stack = [(0, -1, "", "")]
+    while stack:
+        broker, parent, before, below = stack.pop()
+        lines.append(before + topology.brokers[broker])
+        children = [near for near in neighbours[broker] if near != parent]
+        for place, child in reversed(list(enumerate(children))):
+            last = place == len(children) - 1
+            stack.append(
+                (
+                    child,
+                    broker,
+                    below + (corner if last else tee),
+                    below + ("    " if last else bar),
+                )
+            )
+    return "\n".join(lines)
+
+
+def summary(topology: Topology) -> dict[str, int | str]:
+    """What one wants to know of a topology before deploying it."""
+    tree = PrimaryTree(topology)
+    balls = [len(tree.ball(number, topology.delta + 1)) for number in range(len(topology.brokers))]
+    far, _ = _farthest(tree, 0)
+    _, diameter = _farthest(tree, far)
+    return {
+        "name": topology.name,
+        "brokers": len(topology.brokers),
+        "links": len(topology.links),
+        "delta": topology.delta,
+        "longest_path_links": diameter,
+        "neighbourhood_smallest": min(balls),
+        "neighbourhood_largest": max(balls),
+    }
+
+
+def _farthest(tree: PrimaryTree, start: int) -> tuple[int, int]:
+    ball = tree.ball(start, len(tree.topology.brokers))
+    if not ball:
+        return start, 0
+    last, path = list(ball.items())[-1]
+    return last, len(path) - 1
+
+
+def _demo(project: Project, brokers: int | None, delta: int) -> Topology:
+    if brokers is not None:
+        raise ConfigError(f"brokers = {brokers}; the demo's brokers are given")
+    values = load_topology(project.find("topology", "demo")).to_mapping()
+    return Topology.from_mapping({**values, "parameters": {"delta": delta}}, "demo")

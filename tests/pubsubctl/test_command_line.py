@@ -1,0 +1,355 @@
+"""Stories about the command line itself: options, streams, exit statuses, what is never lost."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pubsubctl import errors
+from pubsubctl.commands import app as command_line
+from pubsubctl.commands.app import global_options_first
+from pubsubctl.console import Console
+from pubsubctl.errors import PubsubctlError, combined_status
+from tests.pubsubctl.conftest import Call
+
+
+@pytest.mark.parametrize(
+    "given, sorted_",
+    [
+        (["inventory", "list", "-j"], ["-j", "inventory", "list"]),
+        (["-i", "x", "status", "-l", "a", "-vv"], ["-i", "x", "-l", "a", "-vv", "status"]),
+        (["status", "--limit=a", "--no-progress"], ["--limit=a", "--no-progress", "status"]),
+        (["bench", "demo", "-r", "5/s", "-nq"], ["-nq", "bench", "demo", "-r", "5/s"]),
+        (["logs", "--", "-n", "-j"], ["logs", "--", "-n", "-j"]),
+        (
+            ["topology", "gen", "chain", "--delta", "-1"],
+            ["topology", "gen", "chain", "--delta", "-1"],
+        ),
+        (["bench", "-"], ["bench", "-"]),
+    ],
+)
+def test_global_options_are_taken_before_and_after_the_verb(
+    given: list[str], sorted_: list[str]
+) -> None:
+    assert global_options_first(given) == sorted_
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_json_is_one_document_that_says_what_it_is(call: Call, place: str) -> None:
+    verb = ["inventory", "list"]
+    answer = call(*(["--json", *verb] if place == "before" else [*verb, "--json"]))
+    assert answer.status == 0
+    assert answer.document["schema"] == "pubsubctl/inventory-list/1"
+    assert [host["name"] for host in answer.document["hosts"]] == ["t1", "t2"]
+    assert answer.err == ""
+
+
+def test_json_is_one_document_when_something_is_wrong_too(call: Call) -> None:
+    answer = call("inventory", "show", "t3", "-j")
+    assert answer.status == 2
+    assert answer.document["schema"] == "pubsubctl/error/1"
+    (cause,) = answer.document["because"]
+    assert (cause["kind"], cause["exit_status"]) == ("UserError", 2)
+    assert "did you mean 't2'?" in cause["text"]
+    assert cause["text"] in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["deplo"], "no such command 'deplo'"),
+        (["inventory", "lst"], "did you mean 'list'"),
+        (["inventory", "list", "--origin"], "no such option"),
+        (["topology", "gen"], "missing argument"),
+        (["inventory", "list", "--color", "red"], "one of auto, always, never"),
+        (["inventory", "list", "--forks", "0"], "--forks"),
+        (["inventory", "list", "-i", "lokal"], "did you mean 'local'?"),
+        (["inventory", "list", "-i", "there/is/none.toml"], "no such file"),
+        (["inventory", "list", "-l", "t9"], "did you mean"),
+        (["topology", "gen", "chian"], "did you mean 'chain'?"),
+        (["topology", "gen", "chain", "--delta", "-1"], "delta = -1; a whole number from 0"),
+        (["topology", "gen", "chain", "--brokers", "0"], "brokers = 0; from 1 to"),
+        (["topology", "gen", "tree", "--fanout", "1"], "fanout = 1"),
+        (["topology", "show", "demos"], "did you mean 'demo'?"),
+        (["help", "exits"], "did you mean 'exit-statuses'?"),
+        (["completion", "tcsh"], "zsh"),
+        (["doctor", "--only", "jawa"], "did you mean 'java'?"),
+    ],
+)
+def test_a_wrong_word_exits_2_and_says_the_nearest_right_one(
+    call: Call, arguments: list[str], said: str
+) -> None:
+    answer = call(*arguments)
+    assert answer.status == 2
+    assert said in answer.err.lower().replace(said, said)
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    "links, delta, said",
+    [
+        ('["a", "b"], ["b", "c"], ["c", "a"]', 1, "links: a-c closes a cycle"),
+        ('["a", "b"]', 1, "c not connected to a"),
+        ('["a", "b"], ["b", "c"], ["b", "d"]', 1, "no broker called 'd'"),
+        ('["a", "b"], ["b", "c"]', -1, "delta = -1; a whole number from 0 to 16"),
+        ('["a", "b"], ["b", "c"], ["c", "c"]', 1, "linked to itself"),
+    ],
+)
+def test_a_topology_that_cannot_be_is_refused(
+    call: Call, project: Path, links: str, delta: int, said: str
+) -> None:
+    (project / "t.toml").write_text(
+        'schema = "pubsubctl/topology/1"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b", "c"]\n'
+        f"links = [{links}]\n[parameters]\ndelta = {delta}\n"
+    )
+    for verb in ("lint", "show"):
+        answer = call("topology", verb, "t.toml")
+        assert answer.status == 2
+        assert "t.toml: " in answer.err
+        assert said in answer.err
+
+
+def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
+    arguments = ("topology", "gen", "random", "--brokers", "20", "--seed", "4", "--delta", "2")
+    assert call(*arguments, "-o", "r.toml").status == 0
+    assert call("topology", "lint", "r.toml").out == "r.toml: ok, 20 brokers, delta 2\n"
+    assert (project / "r.toml").read_text() == call(*arguments).out
+    again = call(*arguments, "-o", "r.toml")
+    assert (again.status, "is there already" in again.err) == (2, True)
+    assert call("topology", "gen", "demo", "--delta", "2").out.endswith("delta = 2\n")
+
+
+def test_a_tree_is_drawn_from_its_first_broker(call: Call) -> None:
+    answer = call("topology", "show", "demo")
+    assert answer.out.splitlines()[:6] == [
+        "p1",
+        "├── b1",
+        "│   ├── s1",
+        "│   ├── s2",
+        "│   └── b2",
+        "└── b3",
+    ]
+    assert call("topology", "show", "demo", "-j").document["summary"]["longest_path_links"] == 4
+
+
+def test_init_writes_a_project_and_never_over_anything(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = call("init", "new", "-j")
+    assert answer.status == 0
+    files = answer.document["files"]
+    assert sum("/workloads/" in name for name in files) == 3
+    assert sum("/fault_injection/" in name for name in files) == 1
+    assert {str(path) for path in Path("new").rglob("*") if path.is_file()} == set(files)
+
+    changed = project / "new" / "pubsubctl.toml"
+    changed.write_text(changed.read_text() + "forks = 3\n")
+    (project / "new" / "inventories" / "local.toml").unlink()
+    again = call("init", "new")
+    assert again.status == 2
+    assert "pubsubctl.toml: is there already" in again.err
+    assert changed.read_text().endswith("forks = 3\n")
+    assert not (project / "new" / "inventories" / "local.toml").exists()
+
+
+def test_what_init_writes_is_accepted_by_everything_that_reads_it(
+    call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench.spec import load_experiment
+
+    assert call("init", "new").status == 0
+    monkeypatch.chdir(project / "new")
+    assert call("inventory", "lint").out == "inventories/local.toml: ok, 3 hosts\n"
+    for path in sorted(Path("bench/workloads").glob("*.toml")):
+        assert load_experiment(path).name == path.stem
+
+
+def test_a_dry_run_of_init_writes_nothing(call: Call, project: Path) -> None:
+    answer = call("init", "new", "--dry-run")
+    assert "would write new/pubsubctl.toml" in answer.out
+    assert not (project / "new").exists()
+
+
+def test_what_a_script_must_not_miss_decides_the_exit_status() -> None:
+    order = [70, 7, 8, 143, 130, 1, 3, 5, 6, 4, 2, 0]
+    for place, status in enumerate(order):
+        assert combined_status(reversed(order[place:])) == status
+    assert combined_status([]) == 0
+
+
+def test_every_kind_of_error_has_the_status_that_the_help_names() -> None:
+    from importlib import resources
+
+    text = (resources.files("pubsubctl") / "help" / "exit-statuses.md").read_text()
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, PubsubctlError)
+    ]
+    assert {kind.exit_status for kind in kinds} == {1, 2, 3, 4, 5, 6, 7, 8, 70}
+    for kind in kinds:
+        assert f"    {kind.exit_status:2}  " in text
+
+
+def test_a_bug_of_ours_is_saved_to_a_file_and_exits_70(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, selectors: object) -> None:
+        raise ZeroDivisionError("what nobody thought of")
+
+    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    answer = call("inventory", "list")
+    assert answer.status == 70
+    assert "internal error: ZeroDivisionError: what nobody thought of" in answer.err
+    assert "Traceback" not in answer.err
+    path = Path(answer.err.split("see ")[1].strip())
+    saved = path.read_text()
+    assert "pubsubctl inventory list" in saved
+    assert "ZeroDivisionError: what nobody thought of" in saved
+
+
+def test_several_errors_at_once_are_all_said_and_the_worst_decides(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, selectors: object) -> None:
+        raise ExceptionGroup(
+            "two hosts", [errors.Unreachable("host a: silent"), errors.LabDirty("host b: pid 1")]
+        )
+
+    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    answer = call("inventory", "list")
+    assert answer.status == 7
+    assert "host a: silent" in answer.err
+    assert "host b: pid 1" in answer.err
+
+
+def test_ctrl_c_exits_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: object, selectors: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", interrupted)
+    assert call("inventory", "list").status == 130
+    assert call("inventory", "list", "-j").document["exit_status"] == 130
+
+
+@pytest.mark.parametrize(
+    "environment, choice, colored",
+    [
+        ({}, "auto", False),
+        ({}, "always", True),
+        ({"FORCE_COLOR": "1"}, "auto", True),
+        ({"CLICOLOR_FORCE": "1"}, "auto", True),
+        ({"CLICOLOR_FORCE": "0"}, "auto", False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, "auto", False),
+        ({"FORCE_COLOR": "1"}, "never", False),
+        ({"NO_COLOR": "1"}, "always", True),
+    ],
+)
+def test_colour_is_there_when_it_is_wanted(
+    capsys: pytest.CaptureFixture[str],
+    environment: dict[str, str],
+    choice: command_line.ColorChoice,
+    colored: bool,
+) -> None:
+    console = Console(color=choice, environment=environment)
+    assert ("\x1b[" in console.colored("VALID", "good")) is colored
+    console.error("no")
+    assert ("\x1b[" in capsys.readouterr().err) is colored
+
+
+def test_progress_is_plain_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console()
+    with console.progress() as progress:
+        progress.phase("measure", 10.0)
+        for sent in range(1000):
+            progress.update({"sent": sent})
+        progress.say("killed b1")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "measure (about 10 s)\n  measure: sent 0\nkilled b1\n"
+    with Console(quiet=True).progress() as progress:
+        progress.phase("measure", 10.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_help_is_there_without_starting_anything_slow() -> None:
+    program = (
+        "import sys\nfrom pubsubctl.commands.app import run\nassert run(['--help']) == 0\n"
+        "slow = {'pyspark', 'numpy', 'pandas', 'trio', 'paramiko', 'matplotlib', 'psutil'}\n"
+        "assert not slow & set(sys.modules), slow & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "doctor" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_bug() -> None:
+    command = (
+        f"{sys.executable} -c 'from pubsubctl.commands.app import main; main()' help conventions"
+    )
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
+
+
+def test_the_version_and_help_need_no_project(call: Call) -> None:
+    assert call("--version").out.startswith("pubsubctl ")
+    assert call().out == call("--help").out
+    for verb in ("inventory", "topology"):
+        assert call(verb).status == 2
+
+
+def test_settings_come_from_flag_environment_project_user_default_in_that_order(
+    call: Call, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (project / "inventories" / "local.toml").read_text()
+    for name in ("flag", "environment", "ours", "user"):
+        (project / "inventories" / f"{name}.toml").write_text(text.replace('"test"', f'"{name}"'))
+    schema = 'schema = "pubsubctl/project/1"\n'
+
+    def in_use(*options: str) -> str:
+        return str(call("inventory", "list", "-j", *options).document["inventory"])
+
+    assert in_use() == "test"
+    (tmp_path / "config" / "pubsubctl").mkdir(parents=True)
+    (tmp_path / "config" / "pubsubctl" / "config.toml").write_text(
+        f'{schema}inventory = "{project}/inventories/user.toml"\n'
+    )
+    assert in_use() == "user"
+    (project / "pubsubctl.toml").write_text(f'{schema}inventory = "inventories/ours.toml"\n')
+    assert in_use() == "ours"
+    (project / "below").mkdir()
+    monkeypatch.chdir(project / "below")
+    assert in_use() == "ours"
+    monkeypatch.setenv("PUBSUBCTL_INVENTORY", "environment")
+    assert in_use() == "environment"
+    assert in_use("-i", "flag") == "flag"
+
+
+def test_a_project_file_with_an_unknown_key_is_refused(call: Call, project: Path) -> None:
+    (project / "pubsubctl.toml").write_text('schema = "pubsubctl/project/1"\nresult = "x"\n')
+    answer = call("inventory", "list")
+    assert answer.status == 2
+    assert "pubsubctl.toml:2: result: unknown key; did you mean 'results'?" in answer.err
+
+
+def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    from pubsubctl.console import Result
+
+    table = Console().table(("A", "B"), [("[bold]x[/]", "[red]"), ("long " * 60, 1)])
+    Console().result(Result(document={"schema": "s"}, text=table))
+    out = capsys.readouterr().out
+    assert "[bold]x[/]" in out
+    assert "long " * 59 in out
+    Console(as_json=True).result(Result(document={"schema": "s", "δ": 1}))
+    assert json.loads(capsys.readouterr().out) == {"schema": "s", "δ": 1, "exit_status": 0}

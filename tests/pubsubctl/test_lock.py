@@ -1,0 +1,60 @@
+"""Stories about two operators and one lab."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.errors import PreflightFailed
+from pubsubctl.lock import lock_holder, lock_path, operator_lock
+
+
+def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path) -> None:
+    root = tmp_path / "inventory" / "host"
+    with operator_lock(root, "bench demo"):
+        holder = lock_holder(root)
+        assert holder is not None
+        with pytest.raises(PreflightFailed) as caught, operator_lock(root, "deploy"):
+            pytest.fail("two operators at once")
+    said = str(caught.value)
+    assert caught.value.exit_status == 4
+    assert f"{holder['who']} (pid {os.getpid()}) since {holder['since']}" in said
+    assert "for `bench demo`" in said
+    assert "T" in holder["since"]
+
+
+def test_a_lock_leaves_nothing_behind_and_can_be_taken_again(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    for _ in range(2):
+        with operator_lock(root, "deploy"):
+            pass
+        assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), operator_lock(root, "deploy"):
+        raise ZeroDivisionError
+    assert lock_holder(root) is None
+
+
+def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    program = (
+        "import os, pathlib, signal\nfrom pubsubctl.lock import operator_lock\n"
+        f"with operator_lock(pathlib.Path({str(root)!r}), 'deploy'):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert lock_path(root).exists()
+    assert lock_holder(root) is None
+    with operator_lock(root, "deploy"):
+        pass
+    assert not lock_path(root).exists()
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    lock_path(tmp_path / "host").symlink_to(victim)
+    with pytest.raises(OSError, match="ymbolic"), operator_lock(tmp_path / "host", "deploy"):
+        pytest.fail("took a lock through a link")
+    assert victim.read_text() == "untouched"
