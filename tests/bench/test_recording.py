@@ -1,0 +1,64 @@
+"""Rows built for a whole run are the rows that `struct` would have packed one by one."""
+
+import struct
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.recording import delivery_rows, publication_rows
+
+INSTANTS = st.integers(0, 2**62)
+SHORTS = st.integers(0, 2**16 - 1)
+WORDS = st.integers(0, 2**32 - 1)
+
+
+@given(
+    st.integers(1, 2**40),
+    st.lists(st.tuples(INSTANTS, WORDS), min_size=1),
+    INSTANTS,
+    SHORTS,
+    SHORTS,
+)
+def test_publication_rows(
+    first: int, rows: list[tuple[int, int]], sent_ns: int, publisher: int, incarnation: int
+) -> None:
+    sequences = range(first, first + len(rows))
+    intended = array("q", [row[0] for row in rows])
+    sets = [row[1] for row in rows]
+    built = publication_rows(sequences, intended, sent_ns, publisher, incarnation, sets)
+    assert bytes(built) == b"".join(
+        struct.pack("<qqqHHI", sequence, at, sent_ns, publisher, incarnation, chosen)
+        for sequence, at, chosen in zip(sequences, intended, sets, strict=True)
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2**62), WORDS, st.booleans()), min_size=1),
+    INSTANTS, WORDS, SHORTS, SHORTS, st.integers(0, 1),
+)  # fmt: skip
+def test_delivery_rows(
+    rows: list[tuple[int, int, bool]], received_ns: int, subscription: int, publisher: int,
+    incarnation: int, layer: int,
+) -> None:  # fmt: skip
+    fences = [position for position, row in enumerate(rows) if row[2]]
+    built = delivery_rows(
+        [row[0] for row in rows], received_ns, array("I", [row[1] for row in rows]),
+        subscription, publisher, incarnation, fences, layer,
+    )  # fmt: skip
+    assert bytes(built) == b"".join(
+        struct.pack(
+            "<qqIIHHBBxx", sequence, received_ns, digest, subscription, publisher, incarnation,
+            int(fence), layer,
+        )
+        for sequence, digest, fence in rows
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sequences", [range(5, 25), list(range(5, 65, 3))])
+def test_sequences_may_be_a_range_or_have_holes(sequences: Sequence[int]) -> None:
+    digests = array("I", [7] * len(sequences))
+    rows = bytes(delivery_rows(sequences, 1, digests, 0, 0, 1))
+    assert [row[0] for row in struct.iter_unpack("<q24x", rows)] == list(sequences)
