@@ -41,7 +41,10 @@ def publication_rows(
     words[2::4] = memoryview(array("q", [sent_ns]) * count)
     halves = memoryview(rows).cast("I")
     halves[6::8] = memoryview(array("I", [publisher | incarnation << 16]) * count)
-    halves[7::8] = memoryview(array("I", sets))
+    if isinstance(sets, bytes):
+        rows[28::ROW_BYTES] = sets  # an array would take them for its memory, not its items
+    else:
+        halves[7::8] = memoryview(array("I", sets))
     return rows
 
 

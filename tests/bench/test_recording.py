@@ -17,7 +17,8 @@ WORDS = st.integers(0, 2**32 - 1)
 
 @given(
     st.integers(1, 2**40),
-    st.lists(st.tuples(INSTANTS, WORDS), min_size=1),
+    st.lists(st.tuples(INSTANTS, WORDS | st.integers(0, 255)), min_size=1)
+    | st.lists(st.tuples(INSTANTS, st.integers(0, 255)), min_size=1),
     INSTANTS,
     SHORTS,
     SHORTS,
@@ -27,7 +28,9 @@ def test_publication_rows(
 ) -> None:
     sequences = range(first, first + len(rows))
     intended = array("q", [row[0] for row in rows])
-    sets = [row[1] for row in rows]
+    sets: bytes | list[int] = [row[1] for row in rows]
+    if max(sets) < 256:
+        sets = bytes(sets)
     built = publication_rows(sequences, intended, sent_ns, publisher, incarnation, sets)
     assert bytes(built) == b"".join(
         struct.pack("<qqqHHI", sequence, at, sent_ns, publisher, incarnation, chosen)
