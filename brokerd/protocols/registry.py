@@ -8,6 +8,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.best_effort.core import BestEffort
+from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.interface import DeliveryProtocol
 
 
@@ -28,6 +29,8 @@ def make_protocol(
     Raises:
         ConfigError: no protocol is called so.
     """
+    if name == "delta_tree":
+        return DeltaTree(broker, neighbourhood, parameters, decode_attributes, mutants)
     if name == "best_effort":
         return BestEffort(broker, neighbourhood, parameters, decode_attributes, mutants)
     raise ConfigError(f"protocol = {name!r}; one of {', '.join(PROTOCOLS)}")

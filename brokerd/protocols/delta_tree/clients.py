@@ -1,0 +1,346 @@
+"""Clients of one broker: attaching, publishing, subscribing, and what they leave behind.
+
+Paper: none; [DFT11] says nothing about clients.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brokerd.config import Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Publish,
+    Refused,
+    Subscribe,
+    Subscribed,
+)
+from brokerd.model.identity import ClientId, SourceId, SubscriptionId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.deliveries import POSITIONS, position_key
+from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.home_table import (
+    ATTACHED,
+    SUBSCRIPTIONS,
+    Rows,
+    read_home_table,
+    subscription_change,
+)
+from brokerd.protocols.delta_tree.publications import Publications
+from brokerd.protocols.delta_tree.state import State
+from brokerd.protocols.delta_tree.subscriptions import (
+    Cut,
+    LocalSubscription,
+    Phase,
+    Subscriptions,
+    raise_cut,
+)
+from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.publishers import TABLE as PUBLISHERS
+from brokerd.protocols.publishers import PublisherNumbers
+from brokerd.protocols.selection import match_run
+
+LINGER = "linger"
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client that has a session here, or had one and may come back.
+
+    Attributes:
+        session: 0 when it has none.
+        connected: it was told so on this session.
+        source: as which it publishes on this session.
+        held: requests that wait for the end of the recovery, in order.
+    """
+
+    name: ClientId
+    session: int = 0
+    connect_seen: bool = False
+    connected: bool = False
+    source: SourceId | None = None
+    subscriptions: dict[int, LocalSubscription] = field(default_factory=dict)
+    held: list[Publish | Subscribe] = field(default_factory=list)
+
+
+class Clients:
+    """The clients of one broker."""
+
+    def __init__(
+        self,
+        state: State,
+        subscriptions: Subscriptions,
+        publications: Publications,
+        sequences: SourceSequences,
+    ) -> None:
+        self._state = state
+        self._subscriptions = subscriptions
+        self._publications = publications
+        self._sequences = sequences
+        self._numbers = PublisherNumbers()
+        self._clients: dict[ClientId, Client] = {}
+        self._attached: dict[ClientId, int] = {}
+        self._missing: dict[ClientId, None] = {}
+        self._next_subscription = 0
+        self._when_durable: dict[int, Callable[[], None]] = {}
+        self._reissue: list[LocalSubscription] = []
+        subscriptions.connect(
+            on_confirmed_at_home=self._on_confirmed, may_confirm=lambda: not self._missing
+        )
+
+    def recover(self, recovered: Rows) -> None:
+        """Take over what an earlier incarnation had on disk.
+
+        Started subscriptions go on where they were. Pending ones are issued again under a new
+        id when the recovery is over: confirmations of the old one may still be under way, with
+        cuts from before the crash.
+        """
+        self._numbers.recover(recovered.get(PUBLISHERS, {}))
+        home = read_home_table(self._state.broker, recovered)
+        self._attached = home.attached
+        self._missing = dict.fromkeys(home.attached)
+        for local in home.subscriptions:
+            if Mutant.EDGE_FORGETS in self._state.mutants:
+                local.begins_after = {}
+            self._client(local.client).subscriptions[local.number] = local
+            if local.phase is Phase.STARTED:
+                self._subscriptions.add_local(local, confirmed=True)
+            else:
+                self._reissue.append(local)
+        for name in dict.fromkeys([*self._clients, *self._missing]):
+            self._client(name)
+            self._linger(name)
+
+    # ------------------------------------------------------------ sessions
+
+    def on_established(self, name: ClientId, session: int) -> None:
+        """A client has a session; it has to say Connect before anything else."""
+        client = self._client(name)
+        assert not client.session, f"second session with client {name!r}"
+        client.session = session
+        client.connect_seen = client.connected = False
+        self._publications.client_session(name, session)
+        self._state.deadlines.cancel((LINGER, name))
+
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """The client's session is over; what it has here is kept for a while."""
+        client = self._clients[name]
+        assert client.session == session, f"session {session} of {name!r} is not current"
+        client.session = 0
+        client.connected = False
+        client.held.clear()
+        self._publications.client_session(name, 0)
+        self._publications.windows.close(name)
+        if client.source is not None and not self._publications.pending(client.source):
+            self._detach(name)
+        client.source = None
+        self._linger(name)
+
+    def session_of(self, name: ClientId) -> int:
+        """The client's current session, 0 when it has none."""
+        client = self._clients.get(name)
+        return client.session if client is not None else 0
+
+    def linger_over(self, name: ClientId) -> None:
+        """The client has not come back: give up what it had here."""
+        client = self._clients.pop(name)
+        assert not client.session, f"{name!r} is here"
+        changes: list[Change] = []
+        for local in client.subscriptions.values():
+            if local.phase is not Phase.PENDING or local not in self._reissue:
+                self._subscriptions.remove_local(local)
+            local.phase = Phase.ENDED
+            changes.append(Change(SUBSCRIPTIONS, f"{name}/{local.number}", None))
+            changes.extend(
+                Change(POSITIONS, position_key(name, local.number, source), None)
+                for source in self._sequences.all_received()
+            )
+        if changes:
+            self._state.machine.emit(Commit(tuple(changes), None))
+            self._state.machine.record(
+                "subscriptions_given_up", client=name, subscriptions=len(client.subscriptions)
+            )
+        self._reissue = [local for local in self._reissue if local.client != name]
+        self._publications.windows.drop(name)
+        self._detach(name)
+        self._found(name)
+
+    # ------------------------------------------------------------ requests
+
+    def on_connect(self, name: ClientId, message: Connect) -> None:
+        """Give a publisher its number, take the client's positions, let it in."""
+        client = self._clients[name]
+        if client.connect_seen:
+            raise RemoteProtocolError(name, "a second Connect on one session")
+        if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
+            raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
+        client.connect_seen = True
+        changes: list[Change] = []
+        if message.publishes:
+            if self._numbers.get(name) is None:
+                changes.append(self._numbers.give(name))
+            if self._attached.get(name) != message.incarnation:
+                changes.append(Change(ATTACHED, name, message.incarnation))
+        session = client.session
+        self._commit(changes, lambda: self._connected(client, session, message))
+
+    def _connected(self, client: Client, session: int, message: Connect) -> None:
+        if message.publishes:
+            self._numbers.persisted(client.name)
+            self._attached[client.name] = message.incarnation
+        if client.session != session:
+            return
+        if message.publishes:
+            number = self._numbers.get(client.name)
+            assert number is not None, f"{client.name!r} publishes without a number"
+            client.source = SourceId(self._state.broker, number, message.incarnation)
+            self._sequences.hand_out(client.source, message.highest_sequence)
+        if Mutant.EDGE_FORGETS not in self._state.mutants:
+            for subscription, seen in message.resume:
+                local = client.subscriptions.get(subscription)
+                if local is not None and local.phase is not Phase.PENDING:
+                    raise_cut(local.begins_after, seen)
+        client.connected = True
+        self._state.machine.send(client.name, Connected(client.source, self._state.incarnation))
+        self._publications.windows.open(client.name)
+        self._found(client.name)
+
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Make a subscription, or say how far it is; the same request again changes nothing."""
+        client = self._connected_client(name, "Subscribe")
+        local = client.subscriptions.get(message.number)
+        if local is None and self._state.recovering:
+            client.held.append(message)
+        elif local is None:
+            self._subscribe(client, message)
+        elif local.predicate != message.predicate:
+            reason = f"subscription {message.number} exists with another predicate"
+            self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
+        else:
+            self._tell(local)
+
+    def on_publish(self, name: ClientId, message: Publish) -> None:
+        """Take publications; while this broker recovers they wait."""
+        client = self._connected_client(name, "Publish")
+        if message.run.source != client.source:
+            raise RemoteProtocolError(name, f"publishes as {message.run.source}")
+        if self._state.recovering:
+            match_run(self._subscriptions.memo, message.run, name)  # malformed is refused now
+            self._sequences.hand_out(message.run.source, message.run.last)
+            client.held.append(message)
+        else:
+            self._publish(client, message.run)
+
+    def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        """The client has a range of what was delivered to it on this session."""
+        self._connected_client(name, "Acknowledge")
+        if message.first > message.last:
+            raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
+        self._publications.windows.acknowledge(name, message.source, message.first, message.last)
+
+    def admit(self) -> None:
+        """The recovery is over: issue pending subscriptions again, then do what was held."""
+        reissue, self._reissue = self._reissue, []
+        for local in reissue:
+            local.subscription = self._new_id()
+            self._spread(local)
+        for client in list(self._clients.values()):
+            held, client.held = client.held, []
+            for message in held:
+                if isinstance(message, Publish):
+                    self._publish(client, message.run)
+                elif message.number not in client.subscriptions:
+                    self._subscribe(client, message)
+
+    # ------------------------------------------------------------ steps
+
+    def _publish(self, client: Client, run: PublicationRun) -> None:
+        self._publications.receive(run, (self._state.broker,), client.name, client.session)
+
+    def _subscribe(self, client: Client, message: Subscribe) -> None:
+        local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
+        client.subscriptions[message.number] = local
+        self._spread(local)
+
+    def _spread(self, local: LocalSubscription) -> None:
+        self._subscriptions.add_local(local, confirmed=False)
+        if local.phase is Phase.PENDING:
+            self._commit([subscription_change(local, started=False)], lambda: self._tell(local))
+
+    def _on_confirmed(self, local: LocalSubscription, cut: Cut) -> None:
+        """Every broker has the subscription: fix where its streams begin, then start it.
+
+        Its publications are queued from now on, and sent when the start is on disk: a broker
+        that crashed in between would otherwise begin the streams elsewhere.
+        """
+        local.phase = Phase.STARTING
+        local.begins_after = cut
+        self._publications.windows.hold(local.client)
+        self._commit([subscription_change(local, started=True)], lambda: self._start(local))
+
+    def _start(self, local: LocalSubscription) -> None:
+        if local.phase is Phase.STARTING:
+            local.phase = Phase.STARTED
+            self._state.machine.record(
+                "subscription_started", client=local.client, number=local.number
+            )
+            self._tell(local)
+        self._publications.windows.release(local.client)
+
+    def _tell(self, local: LocalSubscription) -> None:
+        client = self._clients.get(local.client)
+        if client is not None and client.connected and local.phase is not Phase.ENDED:
+            started = local.phase is Phase.STARTED
+            message = Subscribed(local.number, "started" if started else "pending")
+            self._state.machine.send(local.client, message)
+
+    def _commit(self, changes: list[Change], then: Callable[[], None]) -> None:
+        """Do `then` once the changes are durable: at once when there are none."""
+        if not changes:
+            then()
+            return
+        token = self._state.new_token()
+        self._when_durable[token] = then
+        self._state.machine.emit(Commit(tuple(changes), token))
+
+    def on_persisted(self, token: int) -> None:
+        """What waited for this token may be seen now."""
+        self._when_durable.pop(token)()
+
+    def _new_id(self) -> SubscriptionId:
+        self._next_subscription += 1
+        return SubscriptionId(self._state.broker, self._state.incarnation, self._next_subscription)
+
+    def _client(self, name: ClientId) -> Client:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = Client(name)
+        return client
+
+    def _connected_client(self, name: ClientId, request: str) -> Client:
+        client = self._clients[name]
+        if not client.connected:
+            raise RemoteProtocolError(name, f"{request} before Connected")
+        return client
+
+    def _linger(self, name: ClientId) -> None:
+        after_ns = self._state.parameters.client_linger_ns
+        self._state.deadlines.set((LINGER, name), self._state.machine.now_ns + after_ns)
+
+    def _detach(self, name: ClientId) -> None:
+        """Nothing of this publisher is under way: a restart need not wait for it."""
+        if self._attached.pop(name, None) is not None:
+            self._state.machine.emit(Commit((Change(ATTACHED, name, None),), None))
+
+    def _found(self, name: ClientId) -> None:
+        """A publisher that was here before the restart is back, or given up.
+
+        Until all are, this broker confirms no subscription: it could not say after which of
+        their publications the streams begin.
+        """
+        if name in self._missing:
+            del self._missing[name]
+            if not self._missing:
+                self._subscriptions.evaluate_unconfirmed()

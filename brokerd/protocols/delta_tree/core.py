@@ -1,0 +1,240 @@
+"""One broker's share of the δ-fault-tolerant protocol, put together from its parts.
+
+Exactly-once, per-source order and no gap hold for these reasons; PROTOCOLS.md has the whole
+argument. (1) Whatever two publications of one source a broker sends to a hop, it sends in
+order, and when the hop of a destination changes it sends everything unconfirmed again, in
+order, before anything newer; so first copies arrive in order everywhere, and a number per
+source tells duplicates. (2) A publication leaves a queue only when every home broker it was
+matched for has confirmed it. (3) A subscription starts when all brokers route by it, and each
+stream begins after the last publication that may have met one that did not.
+
+Paper: [DFT11].
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Acknowledge, Connect, Publish, Subscribe
+from brokerd.model.identity import BrokerNumber
+from brokerd.model.predicate import Attributes
+from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.protocols.delta_tree.clients import LINGER, Clients
+from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
+from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryFlag,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    Summary,
+    SyncEnd,
+    UpstreamCopy,
+)
+from brokerd.protocols.delta_tree.publications import Publications
+from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
+from brokerd.protocols.delta_tree.state import State
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
+from brokerd.protocols.interface import (
+    DeadlineReached,
+    Instant,
+    MessageReceived,
+    OpenFailed,
+    Persisted,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+
+
+class DeltaTree(EventMachine):
+    """A broker that delivers exactly once, in order, around up to δ failures."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        neighbourhood: Neighbourhood,
+        parameters: DeltaTreeParameters,
+        decode_attributes: Callable[[bytes], Attributes],
+        mutants: frozenset[Mutant] = frozenset(),
+    ) -> None:
+        super().__init__()
+        assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
+        assert neighbourhood.radius == parameters.delta + 1, f"radius {neighbourhood.radius}"
+        self._state = State(self, broker, neighbourhood, parameters, mutants)
+        sequences = SourceSequences(broker)
+        self._sessions = Sessions(self._state)
+        self._subscriptions = Subscriptions(
+            self._state, self._sessions, sequences, decode_attributes
+        )
+        self._publications = Publications(
+            self._state, self._sessions, self._subscriptions, sequences
+        )
+        self._clients = Clients(self._state, self._subscriptions, self._publications, sequences)
+        self._recovery = Recovery(
+            self._state, self._sessions, self._subscriptions, on_end=self._clients.admit
+        )
+        self.dispatch_events(
+            {
+                Started: self._on_started,
+                SessionEstablished: self._on_session_established,
+                SessionLost: self._on_session_lost,
+                OpenFailed: self._on_open_failed,
+                MessageReceived: self._on_message,
+                Persisted: self._on_persisted,
+                DeadlineReached: self._on_deadline,
+            }
+        )
+        self._from_brokers: dict[type, MessageHandler] = {
+            Summary: self._on_summary,
+            SubscriptionCopy: self._subscriptions.on_copy,
+            UpstreamCopy: self._subscriptions.on_upstream_copy,
+            SubscriptionConfirmation: self._subscriptions.on_confirmation,
+            PublicationCopy: self._publications.on_copy,
+            PublicationConfirmation: self._publications.on_confirmation,
+            SyncEnd: self._recovery.on_sync_end,
+            RecoveryFlag: self._recovery.on_recovery_flag,
+        }
+        self._from_clients: dict[type, MessageHandler] = {
+            Connect: self._clients.on_connect,
+            Subscribe: self._clients.on_subscribe,
+            Publish: self._clients.on_publish,
+            Acknowledge: self._clients.on_acknowledge,
+        }
+
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        return self._state.deadlines.earliest()
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        nodes = self._sessions.nodes.values()
+        return {
+            **self._state.counters,
+            "queue_publications": self._publications.publications,
+            "queue_bytes": self._publications.payload_bytes,
+            "subscriptions": len(self._subscriptions),
+            "matching_hits": self._subscriptions.memo.hits,
+            "matching_misses": self._subscriptions.memo.misses,
+            "sessions_active": sum(node.active for node in nodes),
+            "sessions_ready": sum(node.ready for node in nodes),
+        }
+
+    def status(self) -> Mapping[str, Any]:
+        """See DeliveryProtocol. `pending`: wanted, but without a session that can be used."""
+        nodes = self._sessions.nodes.values()
+        wanted = [
+            node.broker for node in nodes if node.active or node.reach in _REACH_WITHOUT_SESSION
+        ]
+        ready = [node.broker for node in nodes if node.ready]
+        return {
+            "state": "recovering" if self._state.recovering else "running",
+            "wanted": wanted,
+            "ready": ready,
+            "pending": [broker for broker in wanted if broker not in ready],
+            "subscriptions": len(self._subscriptions),
+            "queue": self._publications.publications,
+        }
+
+    def before_return(self) -> None:
+        """Confirmations of one event leave together, behind everything else."""
+        self._publications.send_confirmations()
+        self._publications.watch_limit()
+
+    # ------------------------------------------------------------ events
+
+    def _on_started(self, event: Started) -> None:
+        self._state.incarnation = event.incarnation
+        if event.recovering:
+            self._state.restarted = True
+            self._clients.recover(event.recovered)
+        self._sessions_changed()
+        if event.recovering:
+            self._recovery.begin()
+
+    def _on_session_established(self, event: SessionEstablished) -> None:
+        if isinstance(event.peer, str):
+            self._clients.on_established(event.peer, event.session)
+            return
+        self._sessions.established(event.peer, event.session)
+        summary = Summary(self._subscriptions.all_ids(), self._state.recovering)
+        self.send(event.peer, summary)
+        self._sessions_changed()
+
+    def _on_session_lost(self, event: SessionLost) -> None:
+        if isinstance(event.peer, str):
+            self._clients.on_lost(event.peer, event.session)
+            return
+        self._sessions.lost(event.peer, event.session)
+        self._sessions_changed()
+
+    def _on_open_failed(self, event: OpenFailed) -> None:
+        assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
+        self._sessions.open_failed(event.peer)
+        self._sessions_changed()
+
+    def _on_persisted(self, event: Persisted) -> None:
+        self._clients.on_persisted(event.token)
+
+    def _on_deadline(self, _event: DeadlineReached) -> None:
+        for purpose, peer in self._state.deadlines.due(self.now_ns):
+            if purpose == RETRY:
+                assert isinstance(peer, int), f"{peer!r} is not a broker"
+                self._sessions.retry(peer)
+            elif purpose == LINGER:
+                assert isinstance(peer, str), f"{peer!r} is not a client"
+                self._clients.linger_over(peer)
+            elif purpose == COLD_START:
+                self._recovery.cold_start()
+            else:
+                assert purpose == FLUSH_POSITIONS, f"deadline for {purpose!r}"
+                self._publications.windows.flush_positions()
+
+    def _on_message(self, event: MessageReceived) -> None:
+        peer = event.peer
+        if isinstance(peer, int):
+            current = self._sessions.current(peer)
+        else:
+            current = self._clients.session_of(peer)
+        if event.session != current and Mutant.OLD_SESSION_FRAMES not in self._state.mutants:
+            self._state.counters["messages_ignored"] += 1
+            return
+        handlers = self._from_brokers if isinstance(peer, int) else self._from_clients
+        handler = message_handler(handlers, event)
+        if isinstance(peer, int) and not isinstance(event.message, Summary):
+            self._check_ready(peer)
+        handler(peer, event.message)
+
+    def _check_ready(self, peer: BrokerNumber) -> None:
+        if not self._sessions.node(peer).ready:
+            raise RemoteProtocolError(peer, "its first message is no Summary")
+
+    def _on_summary(self, peer: BrokerNumber, message: Summary) -> None:
+        if self._sessions.node(peer).ready:
+            raise RemoteProtocolError(peer, "a second Summary on one session")
+        self._subscriptions.set_known(peer, message.accepted)
+        self._sessions.summary_came(peer, message.recovering)
+        self._sessions_changed()
+
+    def _sessions_changed(self) -> None:
+        """Bring everything in line with the sessions there are; the order counts.
+
+        SyncEnd comes after all subscriptions, or a recovering peer would think itself complete
+        without those pending here; publications come last, so that they meet brokers that know
+        what they are for.
+        """
+        newly_active = self._sessions.refresh()
+        for node in newly_active:
+            self._subscriptions.synchronise(node)
+        self._subscriptions.evaluate_unconfirmed()
+        for node in newly_active:
+            self.send(node.broker, SyncEnd(self._state.recovering))
+        self._publications.reroute()
+        self._recovery.end_if_complete()
+
+
+_REACH_WITHOUT_SESSION = (Reach.TRYING, Reach.UNREACHABLE)

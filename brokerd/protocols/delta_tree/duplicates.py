@@ -1,0 +1,44 @@
+"""Duplicate detection by source sequences.
+
+First copies of one source reach every broker in order (the argument is in PROTOCOLS.md), so
+one number per source tells a first copy from another one. The table dies with the broker: one
+that outlived the queue would call publications duplicates that were lost with the queue.
+
+Paper: [DFT11] §VII lines 685-688, the simple scheme. Deviates: the paper prefers vectors of
+2δ+1 numbers, which go wrong when a broker of the window restarts between two copies.
+"""
+
+from brokerd.model.identity import BrokerNumber, SourceId
+
+
+class SourceSequences:
+    """Per source, the highest sequence received, and the highest known to be handed out."""
+
+    def __init__(self, broker: BrokerNumber) -> None:
+        self._broker = broker
+        self._received: dict[SourceId, int] = {}
+        self._handed_out: dict[SourceId, int] = {}
+
+    def received(self, source: SourceId) -> int:
+        """The highest sequence received of `source`; what is not above it is a duplicate."""
+        return self._received.get(source, 0)
+
+    def receive(self, source: SourceId, last: int) -> None:
+        """Publications of `source` up to `last` have been received."""
+        assert last > self.received(source), f"{source} went back to {last}"
+        self._received[source] = last
+        if source.broker == self._broker:
+            self.hand_out(source, last)
+
+    def hand_out(self, source: SourceId, sequence: int) -> None:
+        """A local publisher has used the numbers up to `sequence`, received here or not."""
+        if sequence > self._handed_out.get(source, 0):
+            self._handed_out[source] = sequence
+
+    def handed_out(self) -> dict[SourceId, int]:
+        """Per local source, the highest sequence it is known to have used."""
+        return self._handed_out
+
+    def all_received(self) -> dict[SourceId, int]:
+        """Per source, the highest sequence received."""
+        return self._received

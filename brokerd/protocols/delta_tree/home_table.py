@@ -1,0 +1,129 @@
+"""The rows a broker keeps on disk about its clients' subscriptions and publishers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.errors import StorageCorrupt
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
+from brokerd.model.predicate import Constraint, Predicate, PredicateError
+from brokerd.protocols.delta_tree.deliveries import POSITIONS
+from brokerd.protocols.delta_tree.subscriptions import Cut, LocalSubscription, Phase
+from brokerd.protocols.interface import Change
+
+SUBSCRIPTIONS = "subscriptions"
+ATTACHED = "attached_publishers"
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class HomeTable:
+    """What a restarted broker finds about its clients.
+
+    Attributes:
+        subscriptions: those of local clients; pending ones still under their old ids.
+        attached: publishers that had a session when the broker ended, with their incarnation.
+    """
+
+    subscriptions: list[LocalSubscription]
+    attached: dict[ClientId, int]
+
+
+def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
+    """The row of a subscription, as it is to be on disk."""
+    cut = [[*source, sequence] for source, sequence in local.begins_after.items()]
+    value = [
+        local.subscription.incarnation,
+        local.subscription.number,
+        predicate_row(local.predicate),
+        started,
+        cut if started else [],
+    ]
+    return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", value)
+
+
+def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
+    """What the rows say.
+
+    Raises:
+        StorageCorrupt: a row is not one that this broker writes.
+    """
+    table = SUBSCRIPTIONS
+    key = ""
+    try:
+        found: dict[tuple[ClientId, int], LocalSubscription] = {}
+        for key, value in recovered.get(SUBSCRIPTIONS, {}).items():
+            client, _, number = key.rpartition("/")
+            incarnation, serial, predicate, started, cut = value
+            local = LocalSubscription(
+                client,
+                int(number),
+                SubscriptionId(broker, incarnation, serial),
+                read_predicate(predicate),
+                Phase.STARTED if started else Phase.PENDING,
+                read_cut(cut),
+            )
+            found[client, local.number] = local
+        table = POSITIONS
+        for key, last in recovered.get(POSITIONS, {}).items():
+            place, _, source_text = key.rpartition("/")
+            client, _, number = place.rpartition("/")
+            source = SourceId(*[int(part) for part in source_text.split(".")])
+            owner = found.get((client, int(number)))
+            if owner is not None and owner.phase is Phase.STARTED:
+                begins = owner.begins_after
+                begins[source] = max(begins.get(source, 0), last)
+        table, key = ATTACHED, ""
+        attached = dict(recovered.get(ATTACHED, {}))
+    except (TypeError, ValueError, PredicateError) as error:
+        raise StorageCorrupt(f"table {table}, row {key!r}: {error}") from error
+    return HomeTable(list(found.values()), attached)
+
+
+def predicate_row(predicate: Predicate) -> list[list[list[Any]]]:
+    """A predicate of plain lists; floats as text, because rows hold none."""
+    return [
+        [[test.attribute, test.operator, _plain(test.value)] for test in conjunction]
+        for conjunction in predicate.any_of
+    ]
+
+
+def read_predicate(row: Any) -> Predicate:
+    """The predicate in a row made by `predicate_row`."""
+    return Predicate(
+        tuple(
+            tuple(
+                Constraint(attribute, operator, _value(value))
+                for attribute, operator, value in conjunction
+            )
+            for conjunction in row
+        )
+    )
+
+
+def read_cut(row: Any) -> Cut:
+    """The cut in a row made by `subscription_change`."""
+    return {
+        SourceId(broker, publisher, incarnation): sequence
+        for broker, publisher, incarnation, sequence in row
+    }
+
+
+def _plain(value: Any) -> list[Any]:
+    if value is None:
+        return ["nothing"]
+    if isinstance(value, tuple):
+        return ["list", *[_plain(item) for item in value]]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    return ["plain", value]
+
+
+def _value(row: list[Any]) -> Any:
+    kind, *rest = row
+    if kind == "nothing":
+        return None
+    if kind == "list":
+        return tuple(_value(item) for item in rest)
+    return float.fromhex(rest[0]) if kind == "float" else rest[0]

@@ -1,0 +1,519 @@
+"""The publication queue: match once, send to next hops, keep until confirmed, send again.
+
+Everything works on runs. One received frame is matched once per distinct attribute blob; the
+publications with the same audience become one queue entry. An entry is done when every home
+broker of its audience has confirmed and every local client has acknowledged it; a frame is
+confirmed to its sender when all entries made of it are done.
+
+Paper: [DFT11] §VI, Fig. 8.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.config import Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import PublishAcknowledged
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.protocols.delta_tree.deliveries import DeliveryWindows, without
+from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
+from brokerd.protocols.delta_tree.sessions import Reach, Sessions
+from brokerd.protocols.delta_tree.state import Path, State
+from brokerd.protocols.delta_tree.subscriptions import (
+    Audience,
+    LocalSubscription,
+    Phase,
+    Subscriptions,
+)
+from brokerd.protocols.selection import RunSelection, match_run
+
+FRAME_PAYLOAD_BYTES = 256 << 10
+
+
+@dataclass(slots=True, eq=False)
+class Receipt:
+    """A frame of publications that its sender wants confirmed.
+
+    `remaining` counts the queue entries that must be done first: those made of the frame, and
+    those that were pending when it brought the same publications again.
+    """
+
+    peer: Peer
+    session: int
+    source: SourceId
+    first: int
+    last: int
+    remaining: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One entry as it was sent to one hop on one session.
+
+    Attributes:
+        destinations: home brokers it is for, as a bit set.
+        left: what the hop has not confirmed.
+    """
+
+    entry: "Entry"
+    hop: BrokerNumber
+    session: int
+    destinations: int
+    left: PublicationRun
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Publications of one source with one audience, until that has all of them.
+
+    Attributes:
+        path: source broker … here.
+        receipts: frames that wait for this entry.
+        unsent: home brokers to which no hop leads at present, as a bit set.
+        transfers: hop → what was sent to it and is not confirmed.
+        deliveries: how many deliveries to local clients are not acknowledged.
+    """
+
+    run: PublicationRun
+    path: Path
+    receipts: list[Receipt]
+    unsent: int = 0
+    transfers: dict[BrokerNumber, Transfer] = field(default_factory=dict)
+    deliveries: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """A hop in use, and the home brokers reached through it, as a bit set."""
+
+    hop: BrokerNumber
+    session: int
+    destinations: int
+
+
+class Publications:
+    """The publication queue of one broker."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        subscriptions: Subscriptions,
+        sequences: SourceSequences,
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._sequences = sequences
+        self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
+        self._queue: dict[SourceId, dict[Entry, None]] = {}
+        self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
+        self._routes: list[Route] = []
+        self._routed_homes = 0
+        self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
+        self._client_sessions: dict[ClientId, int] = {}
+        self.publications = 0
+        self.payload_bytes = 0
+        self._over_limit = False
+
+    def client_session(self, client: ClientId, session: int) -> None:
+        """The session of a client, 0 when it has none."""
+        self._client_sessions[client] = session
+
+    def pending(self, source: SourceId) -> bool:
+        """Whether any publication of the source is not done."""
+        return source in self._queue
+
+    # ------------------------------------------------------------ receiving
+
+    def on_copy(self, peer: BrokerNumber, message: PublicationCopy) -> None:
+        """Publications from another broker."""
+        run, path = message.run, message.path
+        if run.source.broker == self._state.broker or path[:1] != (run.source.broker,):
+            raise RemoteProtocolError(peer, f"{run.source} does not come along {path[:20]}")
+        self._state.check_path(path, peer)
+        if peer not in path[:-1]:
+            raise RemoteProtocolError(peer, f"is not between {run.source} and here")
+        self.receive(run, path, peer, self._sessions.current(peer))
+
+    def receive(self, run: PublicationRun, path: Path, sender: Peer, session: int) -> None:
+        """Queue publications, send them on, and remember who wants them confirmed.
+
+        Raises:
+            RemoteProtocolError: an attribute blob is malformed.
+
+        Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
+        """
+        audiences = match_run(self._subscriptions.memo, run, sender)
+        if run.first < 1:
+            raise RemoteProtocolError(sender, f"sequence {run.first} of {run.source}")
+        self._state.counters["publications_received"] += len(run)
+        receipt = Receipt(sender, session, run.source, run.first, run.last)
+        received = self._sequences.received(run.source)
+        fresh: PublicationRun | None = run
+        if run.first <= received:
+            self._receive_again(receipt, min(run.last, received))
+            fresh = run.after(received)
+            self._state.counters["duplicates_received"] += len(run) - (len(fresh) if fresh else 0)
+            if fresh is not None:
+                audiences = match_run(self._subscriptions.memo, fresh, sender)
+        if fresh is not None:
+            self._sequences.receive(run.source, fresh.last)
+            for part in self._where_streams_begin(fresh, audiences):
+                if part is not fresh:
+                    audiences = match_run(self._subscriptions.memo, part, sender)
+                self._queue_up(part, audiences, path, receipt)
+        if Mutant.CONFIRM_COVERS_PENDING in self._state.mutants:
+            receipt.remaining = min(receipt.remaining, 1)
+        if receipt.remaining == 0 or Mutant.CONFIRM_ON_RECEIPT in self._state.mutants:
+            self._confirm(receipt)
+
+    def _receive_again(self, receipt: Receipt, last: int) -> None:
+        """Let the receipt wait for what is still pending of publications that came before."""
+        for entry in self._queue.get(receipt.source, ()):
+            if entry.run.first <= last and entry.run.last >= receipt.first:
+                entry.receipts.append(receipt)
+                receipt.remaining += 1
+
+    def _where_streams_begin(
+        self, run: PublicationRun, audiences: Sequence[Audience]
+    ) -> list[PublicationRun]:
+        """The run, cut where the stream of a local subscription begins within it."""
+        source, first, last = run.source, run.first, run.last
+        beginnings: list[int] = []
+        for audience in audiences:
+            for local in audience.local:
+                begins_after = local.begins_after.get(source, 0)
+                if first <= begins_after < last:
+                    beginnings.append(begins_after)
+        parts: list[PublicationRun] = []
+        rest: PublicationRun | None = run
+        for beginning in sorted(beginnings):
+            if rest is not None and (part := rest.up_to(beginning)) is not None:
+                parts.append(part)
+                rest = rest.after(beginning)
+        if rest is not None:
+            parts.append(rest)
+        return parts
+
+    def _queue_up(
+        self, run: PublicationRun, audiences: Sequence[Audience], path: Path, receipt: Receipt
+    ) -> None:
+        """Make queue entries, one per audience, and send them.
+
+        Whom a publication is for is decided here, once: what is subscribed later must not
+        change it, or a later publication might reach a home broker before an earlier one.
+        """
+        if len(self._subscriptions.paths_home) != self._routed_homes:
+            self._routes = self._find_routes()
+        behind_sender = 0
+        if isinstance(receipt.peer, int):
+            behind_sender = self._subscriptions.homes_behind(
+                self._state.neighbourhood.direction(receipt.peer)
+            )
+        places_by_audience: dict[Audience, list[int]] = {}
+        for place, audience in enumerate(audiences):
+            places_by_audience.setdefault(audience, []).append(place)
+        selection = RunSelection(run)
+        sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
+        deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
+        deliveries = {}
+        for audience, places in places_by_audience.items():
+            destinations = audience.homes & ~behind_sender
+            by_client = self._local_audience(audience, run)
+            if not destinations and not by_client:
+                continue
+            entry = self._new_entry(selection.having(places), path, receipt)
+            for route in self._routes:
+                reached = destinations & route.destinations
+                if reached:
+                    destinations &= ~reached
+                    transfer = self._new_transfer(entry, route, reached)
+                    places_sent, transfers = sends.setdefault(route.hop, ([], []))
+                    places_sent.extend(places)
+                    transfers.append(transfer)
+            entry.unsent = destinations
+            for client, subscriptions in by_client.items():
+                deliveries.setdefault(client, []).append((places, subscriptions, entry))
+        for hop, (places, transfers) in sends.items():
+            self._note_sent(hop, transfers)
+            self._send(hop, selection.having(sorted(places)), path)
+        for client, parts in deliveries.items():
+            self._deliver(client, selection, len(audiences), parts)
+
+    def _local_audience(
+        self, audience: Audience, run: PublicationRun
+    ) -> dict[ClientId, tuple[LocalSubscription, ...]]:
+        """The local subscriptions that get the run, by client.
+
+        Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: a cut per source in place
+        of a test per publication.
+        """
+        if not audience.local:
+            return {}
+        found: dict[ClientId, tuple[LocalSubscription, ...]] = {}
+        for local in audience.local:
+            begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
+            if begun and local.begins_after.get(run.source, 0) < run.first:
+                found[local.client] = (*found.get(local.client, ()), local)
+        return found
+
+    def _deliver(
+        self,
+        client: ClientId,
+        selection: RunSelection,
+        table_length: int,
+        parts: list[tuple[list[int], tuple[LocalSubscription, ...], Entry]],
+    ) -> None:
+        """Queue for one client what it gets of one run: in order, one copy of each."""
+        entries = tuple(entry for _, _, entry in parts)
+        subscriptions = parts[0][1]
+        if all(part[1] == subscriptions for part in parts):
+            places = sorted(place for part in parts for place in part[0])
+            pieces = [(subscriptions, selection.having(places))]
+        else:
+            wanted: list[tuple[LocalSubscription, ...]] = [()] * table_length
+            for those, subscriptions, _ in parts:
+                for place in those:
+                    wanted[place] = subscriptions
+            pieces = [piece for piece in selection.stretches(wanted) if piece[0]]
+        for entry in entries:
+            entry.deliveries += len(pieces)
+        for subscriptions, run in pieces:
+            self.windows.deliver(client, run, subscriptions, entries)
+
+    # ------------------------------------------------------------ confirming
+
+    def on_confirmation(self, peer: BrokerNumber, message: PublicationConfirmation) -> None:
+        """A hop is done with what it received on this session in the given ranges.
+
+        Paper: [DFT11] Fig. 8, lines 19-27.
+        """
+        for source, first, last in message.ranges:
+            if not 1 <= first <= last:
+                raise RemoteProtocolError(peer, f"range [{first}, {last}] of {source}")
+        sent = self._sent.get(peer, {})
+        for source, first, last in message.ranges:
+            transfers = sent.get(source)
+            if not transfers:
+                continue
+            kept: list[Transfer] = []
+            while transfers and transfers[0].left.first <= last:
+                transfer = transfers.popleft()
+                left = without(transfer.left, first, last)
+                if left is None:
+                    del transfer.entry.transfers[peer]
+                    self._complete_if_done(transfer.entry)
+                else:
+                    transfer.left = left
+                    kept.append(transfer)
+            transfers.extendleft(reversed(kept))
+            if not transfers:
+                del sent[source]
+
+    def _delivered(self, entry: Entry) -> None:
+        entry.deliveries -= 1
+        self._complete_if_done(entry)
+
+    def _complete_if_done(self, entry: Entry) -> None:
+        if entry.transfers or entry.unsent or entry.deliveries:
+            return
+        source = entry.run.source
+        entries = self._queue[source]
+        del entries[entry]
+        if not entries:
+            del self._queue[source]
+        self.publications -= len(entry.run)
+        self.payload_bytes -= entry.run.payload_bytes()
+        for receipt in entry.receipts:
+            receipt.remaining -= 1
+            if receipt.remaining == 0:
+                self._confirm(receipt)
+
+    def _confirm(self, receipt: Receipt) -> None:
+        """Note that a frame is to be confirmed, if the session it came on still is there.
+
+        A confirmation that nobody hears is made again when the sender sends the frame again.
+        """
+        peer = receipt.peer
+        if isinstance(peer, int):
+            session = self._sessions.current(peer)
+        else:
+            session = self._client_sessions.get(peer, 0)
+        if session != receipt.session:
+            return
+        ranges = self._confirmations.setdefault(peer, [])
+        if ranges and ranges[-1][0] == receipt.source and ranges[-1][2] + 1 == receipt.first:
+            ranges[-1] = (receipt.source, ranges[-1][1], receipt.last)
+        else:
+            ranges.append((receipt.source, receipt.first, receipt.last))
+
+    def send_confirmations(self) -> None:
+        """Send what was noted: one message per broker, ranges joined where they touch."""
+        for peer, ranges in self._confirmations.items():
+            if isinstance(peer, int):
+                self._state.counters["confirmations_sent"] += 1
+                self._state.machine.send(peer, PublicationConfirmation(tuple(ranges)))
+            else:
+                for _, first, last in ranges:
+                    self._state.machine.send(peer, PublishAcknowledged(first, last))
+        self._confirmations.clear()
+
+    # ------------------------------------------------------------ routing
+
+    def reroute(self) -> None:
+        """Send again, in queue order, whatever is unconfirmed and has another way now.
+
+        All of it goes out before anything newer: whenever the next hop of a destination
+        changes, its publications reach the new hop in order. A session that is over never
+        counts as the same way, even to the same broker.
+
+        Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
+        """
+        self._routes = self._find_routes()
+        session_by_hop = {route.hop: route.session for route in self._routes}
+        sessions_used = {
+            hop: next(iter(by_source.values()))[0].session
+            for hop, by_source in self._sent.items()
+            if by_source
+        }
+        for hop, session in sessions_used.items():
+            if session_by_hop.get(hop) != session:
+                del self._sent[hop]
+        sends: dict[BrokerNumber, list[Transfer]] = {}
+        for entries in self._queue.values():
+            for entry in list(entries):
+                self._reroute_entry(entry, session_by_hop, sends)
+        for hop, transfers in sends.items():
+            self._send_again(hop, transfers)
+
+    def _reroute_entry(
+        self,
+        entry: Entry,
+        session_by_hop: dict[BrokerNumber, int],
+        sends: dict[BrokerNumber, list[Transfer]],
+    ) -> None:
+        homeless = entry.unsent
+        for transfer in list(entry.transfers.values()):
+            if session_by_hop.get(transfer.hop) != transfer.session:
+                homeless |= transfer.destinations
+                del entry.transfers[transfer.hop]
+        if not homeless:
+            return
+        for route in self._routes:
+            reached = homeless & route.destinations
+            if reached:
+                homeless &= ~reached
+                assert route.hop not in entry.transfers, f"{entry.run.source} twice via {route}"
+                transfer = self._new_transfer(entry, route, reached)
+                sends.setdefault(route.hop, []).append(transfer)
+        if Mutant.DROP_UNREACHABLE_DESTINATIONS in self._state.mutants:
+            homeless &= ~self._unreachable()
+        entry.unsent = homeless
+        self._complete_if_done(entry)
+
+    def _find_routes(self) -> list[Route]:
+        """The hops in use; each destination is behind at most one of them."""
+        self._routed_homes = len(self._subscriptions.paths_home)
+        destinations: dict[BrokerNumber, int] = {}
+        for home, path in self._subscriptions.paths_home.items():
+            node = self._sessions.next_hop(path)
+            if node is not None:
+                destinations[node.broker] = destinations.get(node.broker, 0) | 1 << home
+        return [
+            Route(hop, self._sessions.current(hop), reached)
+            for hop, reached in destinations.items()
+        ]
+
+    def _unreachable(self) -> int:
+        found = 0
+        for node in self._sessions.nodes.values():
+            if node.reach is Reach.UNREACHABLE:
+                found |= 1 << node.broker
+        return found
+
+    # ------------------------------------------------------------ sending
+
+    def _new_entry(self, run: PublicationRun, path: Path, receipt: Receipt) -> Entry:
+        entry = Entry(run, path, [receipt])
+        receipt.remaining += 1
+        self._queue.setdefault(run.source, {})[entry] = None
+        self.publications += len(run)
+        self.payload_bytes += run.payload_bytes()
+        return entry
+
+    def _new_transfer(self, entry: Entry, route: Route, destinations: int) -> Transfer:
+        transfer = Transfer(entry, route.hop, route.session, destinations, entry.run)
+        entry.transfers[route.hop] = transfer
+        return transfer
+
+    def _note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
+        """Remember what of one run was sent to a hop, ordered by first sequence."""
+        by_source = self._sent.setdefault(hop, {})
+        for transfer in sorted(transfers, key=lambda item: item.left.first):
+            by_source.setdefault(transfer.entry.run.source, deque()).append(transfer)
+
+    def _send(self, hop: BrokerNumber, run: PublicationRun, path: Path) -> None:
+        self._state.counters["publications_forwarded"] += len(run)
+        onward = path + self._state.neighbourhood.paths[hop][1:]
+        self._state.machine.send(hop, PublicationCopy(run, onward))
+
+    def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
+        """Send entries of any number of frames and sources, each source in sequence order."""
+        if Mutant.NO_RESEND_ON_ACTIVATION in self._state.mutants:
+            self._note_sent(hop, transfers)
+            return
+        by_source: dict[SourceId, list[Transfer]] = {}
+        for transfer in transfers:
+            by_source.setdefault(transfer.entry.run.source, []).append(transfer)
+        for of_source in by_source.values():
+            of_source.sort(key=lambda item: item.left.first)
+            self._note_sent(hop, of_source)
+            frames = list(_frames(of_source))
+            if Mutant.RESEND_AFTER_NEWER in self._state.mutants:
+                frames = [[transfer] for transfer in reversed(of_source)]
+            for frame in frames:
+                run = merge_runs([transfer.entry.run for transfer in frame])
+                self._state.counters["resent_publications"] += len(run)
+                self._send(hop, run, frame[0].entry.path)
+
+    # ------------------------------------------------------------ limits
+
+    def watch_limit(self) -> None:
+        """Put it on record when the queue grows over its limit, once each time.
+
+        Nothing is dropped or refused: a publisher's window bounds what it has in here, for
+        nothing is acknowledged before it is confirmed.
+        """
+        limit = self._state.parameters.queue_limit
+        if self.publications > limit and not self._over_limit:
+            self._over_limit = True
+            self._state.machine.record(
+                "queue_over_limit", publications=self.publications, limit=limit
+            )
+        elif self._over_limit and self.publications < limit // 2:
+            self._over_limit = False
+
+
+def _frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+    """Transfers of one source, by first sequence, packed into frames of bounded size.
+
+    Entries that interleave, which were made of one received frame, stay in one frame: were
+    they sent one after the other, the second would be taken for old.
+    """
+    frame: list[Transfer] = []
+    size = 0
+    last = 0
+    for transfer in transfers:
+        run = transfer.entry.run
+        if frame and run.first > last and size + run.payload_bytes() > FRAME_PAYLOAD_BYTES:
+            yield frame
+            frame, size = [], 0
+        frame.append(transfer)
+        size += run.payload_bytes()
+        last = max(last, run.last)
+    if frame:
+        yield frame

@@ -1,0 +1,171 @@
+"""Which brokers of the neighbourhood have a session, which sessions are active, and bypassing.
+
+A session is *active* when no broker strictly between has one; messages travel over active
+sessions only. When a broker cannot be reached, its neighbours on the far side are tried, up to
+δ + 1 links away; a broker tried for the first time counts as neither reachable nor not.
+
+Paper: [DFT11] §II (active sessions), §IV (bypass).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.delta_tree.state import Path, State
+from brokerd.protocols.interface import OpenSession
+
+RETRY = "retry"
+
+
+class Reach(Enum):
+    """What this broker knows of its way to another one."""
+
+    NOT_WANTED = "not wanted"  # something nearer on the path has a session, or no verdict yet
+    TRYING = "trying"
+    UNREACHABLE = "unreachable"
+    ESTABLISHED = "established"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Another broker of the neighbourhood, seen from here.
+
+    Attributes:
+        path: from here to it, both included.
+        session: the current session's number; 0 when there is none.
+        ready: its Summary has come on that session.
+        activated: the session for which this end has done all that activation asks for.
+        synchronised: its SyncEnd has come on that session.
+        recovering: what it last said about itself.
+        attempting: an attempt to open a session has not been answered yet.
+        wait_ns: how long to wait before the next attempt but one.
+    """
+
+    broker: BrokerNumber
+    path: Path
+    reach: Reach = Reach.NOT_WANTED
+    session: int = 0
+    ready: bool = False
+    active: bool = False
+    activated: int = 0
+    synchronised: bool = False
+    recovering: bool = False
+    attempting: bool = False
+    wait_ns: int = 0
+
+
+class Sessions:
+    """The sessions with brokers of the neighbourhood."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.nodes = {
+            broker: Node(broker, path) for broker, path in state.neighbourhood.paths.items()
+        }
+
+    def node(self, peer: BrokerNumber) -> Node:
+        """The broker `peer`, which has or had a session here."""
+        assert peer in self.nodes, f"broker {peer} is outside the neighbourhood"
+        return self.nodes[peer]
+
+    def current(self, peer: BrokerNumber) -> int:
+        """The session with `peer`, 0 when there is none."""
+        return self.nodes[peer].session
+
+    def established(self, peer: BrokerNumber, session: int) -> None:
+        """A session is up; it carries nothing before the peer's Summary has come."""
+        node = self.node(peer)
+        assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
+        node.reach, node.session = Reach.ESTABLISHED, session
+        node.ready = node.synchronised = node.attempting = False
+        self._state.deadlines.cancel((RETRY, peer))
+
+    def summary_came(self, peer: BrokerNumber, recovering: bool) -> None:
+        """The peer's Summary is here: the session can be used."""
+        node = self.node(peer)
+        node.ready, node.recovering, node.wait_ns = True, recovering, 0
+
+    def lost(self, peer: BrokerNumber, session: int) -> None:
+        """The session is over. It never comes back: a new one is a new instance."""
+        node = self.node(peer)
+        assert node.session == session, f"session {session} with {peer} is not {node.session}"
+        node.reach, node.session = Reach.UNREACHABLE, 0
+        node.ready = node.synchronised = False
+
+    def open_failed(self, peer: BrokerNumber) -> None:
+        """An attempt came to nothing."""
+        node = self.node(peer)
+        node.attempting = False
+        if node.reach is Reach.TRYING:
+            node.reach = Reach.UNREACHABLE
+
+    def retry(self, peer: BrokerNumber) -> None:
+        """The wait before another attempt is over."""
+        if self.nodes[peer].reach is Reach.UNREACHABLE:
+            self._open(self.nodes[peer])
+
+    def refresh(self) -> list[Node]:
+        """Find out what is wanted and what is active; try what is newly wanted.
+
+        Returns:
+            The nodes whose session became active and ready, nearest first.
+
+        Paper: [DFT11] §II lines 284-304, §IV lines 356-361.
+        """
+        newly_active: list[Node] = []
+        exposed: dict[BrokerNumber, bool] = {}  # every broker strictly between is unreachable
+        shadowed: dict[BrokerNumber, bool] = {}  # a broker strictly between has a session
+        for node in self.nodes.values():
+            before = self.nodes.get(node.path[-2])
+            if before is None:
+                exposed[node.broker], shadowed[node.broker] = True, False
+            else:
+                exposed[node.broker] = exposed[before.broker] and before.reach is Reach.UNREACHABLE
+                shadowed[node.broker] = shadowed[before.broker] or before.reach is Reach.ESTABLISHED
+            self._adjust_reach(node, wanted=exposed[node.broker])
+            node.active = node.reach is Reach.ESTABLISHED and not shadowed[node.broker]
+            if not node.active:
+                node.activated = 0
+            elif node.ready and node.activated != node.session:
+                node.activated = node.session
+                newly_active.append(node)
+        return newly_active
+
+    def usable(self) -> list[Node]:
+        """The nodes with an active and ready session, nearest first."""
+        return [node for node in self.nodes.values() if node.active and node.ready]
+
+    def next_hop(self, path: Path) -> Node | None:
+        """Where to send what goes along `path` (from here outward); None means wait.
+
+        Paper: [DFT11] §VI lines 646-652.
+        """
+        for broker in path[1 : self._state.neighbourhood.radius + 1]:
+            node = self.nodes[broker]
+            if node.reach is Reach.ESTABLISHED:
+                return node if node.ready else None
+        return None
+
+    def _adjust_reach(self, node: Node, *, wanted: bool) -> None:
+        if node.reach is Reach.ESTABLISHED:
+            return
+        key = (RETRY, node.broker)
+        if not wanted:
+            node.reach = Reach.NOT_WANTED
+            self._state.deadlines.cancel(key)
+        elif node.reach is Reach.NOT_WANTED:
+            node.reach = Reach.TRYING
+            self._open(node)
+        elif node.reach is Reach.UNREACHABLE:
+            if not node.attempting and key not in self._state.deadlines:
+                self._retry_later(node)
+
+    def _open(self, node: Node) -> None:
+        node.attempting = True
+        self._state.machine.emit(OpenSession(node.broker))
+
+    def _retry_later(self, node: Node) -> None:
+        parameters = self._state.parameters
+        wait_ns = min(max(node.wait_ns, parameters.retry_first_ns), parameters.retry_limit_ns)
+        node.wait_ns = 2 * wait_ns
+        self._state.deadlines.set((RETRY, node.broker), self._state.machine.now_ns + wait_ns)

@@ -1,0 +1,97 @@
+"""What the parts of a δ-tree broker share: who it is, how it is set, and its way out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.protocols.deadlines import DeadlineQueue
+from brokerd.protocols.event_machine import EventMachine
+
+LARGEST_BROKER = (1 << 16) - 1
+Path = tuple[BrokerNumber, ...]
+
+COUNTERS = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "duplicates_received",
+    "confirmations_sent",
+    "resent_publications",
+    "messages_ignored",
+)
+
+
+@dataclass(slots=True)
+class State:
+    """Shared by all parts of one broker.
+
+    Attributes:
+        restarted: this deployment has run on this disk before.
+        recovering: restarted, and not yet brought up to date by its neighbours.
+        deadlines: keyed by (what for, whom).
+    """
+
+    machine: EventMachine
+    broker: BrokerNumber
+    neighbourhood: Neighbourhood
+    parameters: DeltaTreeParameters
+    mutants: frozenset[Mutant]
+    incarnation: int = 0
+    restarted: bool = False
+    recovering: bool = False
+    deadlines: DeadlineQueue[tuple[str, Peer]] = field(default_factory=DeadlineQueue)
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    _checked_paths: dict[Path, None] = field(default_factory=dict)
+    _next_token: int = 0
+
+    def new_token(self) -> int:
+        """A token for a Commit, never used before."""
+        self._next_token += 1
+        return self._next_token
+
+    def check_path(self, path: Path, peer: Peer) -> None:
+        """Make sure that `path` can be the primary path from its first broker to this one.
+
+        Only the part inside the neighbourhood can be held against what is known.
+
+        Raises:
+            RemoteProtocolError: it cannot; the fault of the peer that sent it.
+        """
+        if path in self._checked_paths:
+            return
+        backwards = path[::-1]
+        near = backwards[: self.neighbourhood.radius + 1]
+        known = self.neighbourhood.paths.get(near[-1]) if near else None
+        if (
+            len(path) < 2
+            or known != near
+            or len(set(path)) < len(path)
+            or not all(0 <= broker <= LARGEST_BROKER for broker in path)
+        ):
+            raise RemoteProtocolError(peer, f"{path[:20]} is no path to broker {self.broker}")
+        if len(self._checked_paths) >= 10_000:
+            self._checked_paths.clear()
+        self._checked_paths[path] = None
+
+
+def onward_path(home_to_here: Path, here_to_peer: Path) -> Path:
+    """The primary path from a home broker to a peer, given both paths through this broker.
+
+    Where the two share their first links, the primary path turns off before it gets here.
+    """
+    shared = 0
+    limit = min(len(home_to_here), len(here_to_peer))
+    while shared + 1 < limit and home_to_here[-2 - shared] == here_to_peer[shared + 1]:
+        shared += 1
+    return home_to_here[: len(home_to_here) - shared] + here_to_peer[shared + 1 :]
+
+
+def bits(brokers: Sequence[BrokerNumber]) -> int:
+    """The bit set of these brokers."""
+    found = 0
+    for broker in brokers:
+        found |= 1 << broker
+    return found

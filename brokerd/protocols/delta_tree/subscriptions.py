@@ -1,0 +1,407 @@
+"""The subscription routing table: spreading subscriptions, confirming them, starting them.
+
+A subscription floods away from its home broker. Every broker routes by it at once, and
+confirms it towards home when every broker behind it has confirmed. At home it starts when all
+confirmations are in; its stream then begins, per source, after the *cut* that the
+confirmations brought.
+
+Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confirmation; the
+start cut, without which the paper's safety condition still allows a gap; a broker that cannot
+be reached keeps the subscription pending (there are no partition tags yet).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from brokerd.config import Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
+from brokerd.model.predicate import Attributes, Predicate
+from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.messages import (
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    UpstreamCopy,
+)
+from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
+from brokerd.protocols.delta_tree.state import Path, State, onward_path
+
+Cut = dict[SourceId, int]
+
+
+class Phase(Enum):
+    """How far a subscription of a local client is."""
+
+    PENDING = "pending"
+    STARTING = "starting"  # confirmed; that and the cut are on their way to disk
+    STARTED = "started"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class LocalSubscription:
+    """A subscription of a client of this broker.
+
+    Attributes:
+        begins_after: per source, the sequence after which its stream begins here: the start
+            cut, raised by what the client had before this broker restarted.
+    """
+
+    client: ClientId
+    number: int
+    subscription: SubscriptionId
+    predicate: Predicate
+    phase: Phase = Phase.PENDING
+    begins_after: Cut = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class RoutedSubscription:
+    """A row of the subscription routing table (SRT).
+
+    Attributes:
+        path: home … here.
+        senders: who sent it from the home side and wants it confirmed.
+        confirmed_by: brokers behind this one that confirmed, each for all behind itself.
+        confirmed: every broker behind this one has it.
+        cut: the highest of all cuts that came with confirmations.
+        sent: broker → session on which it was sent there.
+        sent_upstream: the same for upstream copies.
+    """
+
+    subscription: SubscriptionId
+    predicate: Predicate
+    path: Path
+    local: LocalSubscription | None = None
+    senders: dict[BrokerNumber, None] = field(default_factory=dict)
+    confirmed_by: dict[BrokerNumber, None] = field(default_factory=dict)
+    confirmed: bool = False
+    cut: Cut = field(default_factory=dict)
+    sent: dict[BrokerNumber, int] = field(default_factory=dict)
+    sent_upstream: dict[BrokerNumber, int] = field(default_factory=dict)
+
+    @property
+    def towards_home(self) -> BrokerNumber:
+        """The tree neighbour on the home side; -1 at home."""
+        return self.path[-2] if self.local is None else -1
+
+
+@dataclass(slots=True, eq=False)
+class Audience:
+    """Who wants publications with certain attributes.
+
+    Attributes:
+        homes: the home brokers, this one excepted, as a bit set.
+        local: subscriptions of this broker's clients.
+    """
+
+    homes: int
+    local: tuple[LocalSubscription, ...]
+
+
+class Subscriptions:
+    """The SRT of one broker.
+
+    Attributes:
+        paths_home: home broker → path from here to it.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        sequences: SourceSequences,
+        decode_attributes: Callable[[bytes], Attributes],
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._sequences = sequences
+        self._rows: dict[SubscriptionId, RoutedSubscription] = {}
+        self._unconfirmed: dict[SubscriptionId, RoutedSubscription] = {}
+        self._known: dict[BrokerNumber, set[SubscriptionId]] = {}
+        self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
+        self.memo: MatchMemo[SubscriptionId, Audience] = MatchMemo(
+            self._index, decode_attributes, conclude=self._audience
+        )
+        self.paths_home: dict[BrokerNumber, Path] = {}
+        self._homes_behind: dict[BrokerNumber, int] = dict.fromkeys(
+            state.neighbourhood.neighbours[state.broker], 0
+        )
+        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut], None] = _nobody_told
+        self._may_confirm: Callable[[], bool] = lambda: True
+
+    def connect(
+        self,
+        *,
+        on_confirmed_at_home: Callable[[LocalSubscription, Cut], None],
+        may_confirm: Callable[[], bool],
+    ) -> None:
+        """Say whom to tell of confirmed local subscriptions, and what may hold confirming up."""
+        self._on_confirmed_at_home = on_confirmed_at_home
+        self._may_confirm = may_confirm
+
+    def __len__(self) -> int:
+        """How many subscriptions are in the table."""
+        return len(self._rows)
+
+    def all_ids(self) -> tuple[SubscriptionId, ...]:
+        """Every subscription this broker routes by."""
+        return tuple(self._rows)
+
+    def homes_behind(self, neighbour: BrokerNumber) -> int:
+        """The known home brokers on `neighbour`'s side, as a bit set."""
+        return self._homes_behind[neighbour]
+
+    # ------------------------------------------------------------ at home
+
+    def add_local(self, local: LocalSubscription, *, confirmed: bool) -> None:
+        """Put a local client's subscription into the table; spread it unless it is confirmed."""
+        row = RoutedSubscription(
+            local.subscription, local.predicate, (self._state.broker,), local=local
+        )
+        row.confirmed = confirmed
+        self._put(row)
+        self._evaluate(row)
+
+    def remove_local(self, local: LocalSubscription) -> None:
+        """Take a local subscription out of this broker's table; others keep theirs."""
+        del self._rows[local.subscription]
+        self._unconfirmed.pop(local.subscription, None)
+        self._index.remove(local.subscription)
+        self.memo.forget()
+
+    # ------------------------------------------------------------ from other brokers
+
+    def on_copy(self, peer: BrokerNumber, message: SubscriptionCopy) -> None:
+        """A subscription arrives from the home side: route by it, pass it on, confirm it.
+
+        Paper: [DFT11] Fig. 5, lines 1-10; the duplicate branch is missing there.
+        """
+        self._check_copy(peer, message)
+        if peer not in message.path[:-1]:
+            raise RemoteProtocolError(peer, f"is not between {message.subscription} and here")
+        row = self._accept(message)
+        row.senders[peer] = None
+        self._known[peer].add(row.subscription)
+        self._copy_upstream(row)
+        if row.confirmed:
+            self._confirm_to(peer, row)
+        else:
+            self._evaluate(row)
+
+    def on_upstream_copy(self, peer: BrokerNumber, message: UpstreamCopy) -> None:
+        """A subscription arrives from a broker that is about to route by it through this one.
+
+        Paper: [DFT11] §V-B lines 445-465.
+        """
+        if message.tags:
+            raise RemoteProtocolError(peer, "tags, of which this version knows none")
+        if message.subscription.home == self._state.broker:
+            # Ours alone to say whether it exists; a former incarnation may have issued it.
+            self._state.counters["messages_ignored"] += 1
+            return
+        self._check_copy(peer, message)
+        row = self._accept(message)
+        self._known[peer].add(row.subscription)
+        self._evaluate(row)
+        self._copy_upstream(row)
+
+    def on_confirmation(self, peer: BrokerNumber, message: SubscriptionConfirmation) -> None:
+        """Every broker behind the peer has a subscription.
+
+        Paper: [DFT11] Fig. 5, lines 12-17.
+        """
+        if message.tags:
+            raise RemoteProtocolError(peer, "tags, of which this version knows none")
+        row = self._rows.get(message.subscription)
+        if row is None:
+            self._state.counters["messages_ignored"] += 1
+            return
+        if self._state.neighbourhood.direction(peer) == row.towards_home:
+            raise RemoteProtocolError(peer, f"confirms {row.subscription} from its home side")
+        if any(sequence < 0 for _, sequence in message.cut):
+            raise RemoteProtocolError(peer, f"negative cut for {row.subscription}")
+        self._known[peer].add(row.subscription)
+        if not row.confirmed:
+            row.confirmed_by[peer] = None
+            raise_cut(row.cut, message.cut)
+            self._evaluate(row)
+
+    def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
+        """The peer's Summary on a new session: what it routes by, and nothing else."""
+        self._known[peer] = set(accepted)
+
+    def synchronise(self, node: Node) -> None:
+        """Send a peer whose session is now active every subscription it may lack.
+
+        Whatever it then receives from here comes behind these in the same FIFO, so it never
+        sees a publication before the subscription that this broker routed it by.
+
+        Paper: [DFT11] §VIII-A lines 826-857.
+        """
+        known = self._known[node.broker]
+        for row in self._rows.values():
+            if row.subscription in known:
+                continue
+            if self._state.neighbourhood.direction(node.broker) != row.towards_home:
+                if row.confirmed or Mutant.SUMMARY_MISSES_PENDING not in self._state.mutants:
+                    self._send_copy(row, node, recovery=True)
+            elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
+                self._send_upstream_copy(row, node)
+
+    def evaluate_unconfirmed(self) -> None:
+        """Look again at every subscription that is not confirmed."""
+        for row in list(self._unconfirmed.values()):
+            self._evaluate(row)
+
+    # ------------------------------------------------------------ the rules
+
+    def _check_copy(self, peer: BrokerNumber, message: SubscriptionCopy | UpstreamCopy) -> None:
+        self._state.check_path(message.path, peer)
+        if message.path[0] != message.subscription.home:
+            raise RemoteProtocolError(peer, f"{message.subscription} does not begin at its home")
+        row = self._rows.get(message.subscription)
+        path_home = self.paths_home.get(message.path[0])
+        if path_home is not None and path_home != message.path[::-1]:
+            raise RemoteProtocolError(peer, f"two paths to broker {message.path[0]}")
+        if row is not None and row.predicate != message.predicate:
+            raise RemoteProtocolError(peer, f"two predicates for {message.subscription}")
+
+    def _accept(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
+        row = self._rows.get(message.subscription)
+        if row is None:
+            row = RoutedSubscription(message.subscription, message.predicate, message.path)
+            self._put(row)
+        return row
+
+    def _put(self, row: RoutedSubscription) -> None:
+        home = row.subscription.home
+        self._rows[row.subscription] = row
+        if not row.confirmed:
+            self._unconfirmed[row.subscription] = row
+        if home not in self.paths_home and row.local is None:
+            self.paths_home[home] = row.path[::-1]
+            self._homes_behind[row.towards_home] |= 1 << home
+        self._index.add(row.subscription, row.predicate)
+        self.memo.forget()
+
+    def _evaluate(self, row: RoutedSubscription) -> None:
+        """Send a subscription where it has to go; confirm it when nothing is outstanding.
+
+        The walk goes outward over the tree until it meets brokers that answer for what lies
+        behind them. One that cannot be reached is walked past, so that those behind it learn
+        of the subscription early, and stays pending until it is back and has confirmed.
+
+        Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: the paper confirms around an
+        unreachable broker with a tag; without tags that would lose publications.
+        """
+        if row.confirmed:
+            return
+        complete = True
+        neighbourhood = self._state.neighbourhood
+        frontier = [
+            broker
+            for broker in neighbourhood.neighbours[self._state.broker]
+            if broker != row.towards_home
+        ]
+        if self._state.restarted and Mutant.RESTARTED_IS_EDGE in self._state.mutants:
+            frontier = []
+        for broker in frontier:
+            if broker in row.confirmed_by:
+                continue
+            node = self._sessions.nodes[broker]
+            if node.reach is Reach.UNREACHABLE:
+                if len(node.path) - 1 < neighbourhood.radius:
+                    frontier.extend(neighbourhood.beyond(broker))
+                if Mutant.NO_TAGS_UNREACHABLE_DONE in self._state.mutants:
+                    continue
+            elif node.reach is Reach.ESTABLISHED and node.ready:
+                self._send_copy(row, node, recovery=False)
+            complete = False
+        if row.local is not None and Mutant.START_BEFORE_CONFIRMED in self._state.mutants:
+            complete = True
+        if complete and self._may_confirm():
+            self._confirm(row)
+
+    def _confirm(self, row: RoutedSubscription) -> None:
+        row.confirmed = True
+        del self._unconfirmed[row.subscription]
+        if row.local is None:
+            for sender in row.senders:
+                if self._sessions.current(sender):
+                    self._confirm_to(sender, row)
+            return
+        cut = self._cut_from_here(row)
+        if Mutant.NO_LAST_IN_CUT not in self._state.mutants:
+            raise_cut(cut, self._sequences.all_received().items())
+        self._on_confirmed_at_home(row.local, cut)
+
+    def _confirm_to(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
+        cut = tuple(self._cut_from_here(row).items())
+        self._state.machine.send(peer, SubscriptionConfirmation(row.subscription, (), cut))
+
+    def _cut_from_here(self, row: RoutedSubscription) -> Cut:
+        """The cut at this moment: what came from behind, and where local publishers are now.
+
+        Every broker had the subscription before it passed it on, so what a local publisher
+        sends after this moment meets only brokers that know it.
+        """
+        if Mutant.NO_CUT in self._state.mutants:
+            return {}
+        cut = dict(row.cut)
+        raise_cut(cut, self._sequences.handed_out().items())
+        return cut
+
+    def _copy_upstream(self, row: RoutedSubscription) -> None:
+        """Make sure that the next hop towards home knows what this broker routes by.
+
+        Paper: [DFT11] §V-B lines 445-465.
+        """
+        if row.local is not None or Mutant.NO_UPSTREAM_COPY in self._state.mutants:
+            return
+        node = self._sessions.next_hop(row.path[::-1])
+        if node is not None and row.subscription not in self._known[node.broker]:
+            self._send_upstream_copy(row, node)
+
+    def _send_copy(self, row: RoutedSubscription, node: Node, *, recovery: bool) -> None:
+        if row.sent.get(node.broker) == node.session:
+            return
+        row.sent[node.broker] = node.session
+        path = row.path + node.path[1:]
+        self._state.machine.send(
+            node.broker, SubscriptionCopy(row.subscription, row.predicate, path, recovery)
+        )
+
+    def _send_upstream_copy(self, row: RoutedSubscription, node: Node) -> None:
+        if row.sent_upstream.get(node.broker) == node.session:
+            return
+        row.sent_upstream[node.broker] = node.session
+        path = onward_path(row.path, node.path)
+        self._state.machine.send(
+            node.broker, UpstreamCopy(row.subscription, row.predicate, path, ())
+        )
+
+    def _audience(self, subscriptions: tuple[SubscriptionId, ...]) -> Audience:
+        homes = 0
+        local: list[LocalSubscription] = []
+        for subscription in subscriptions:
+            row = self._rows[subscription]
+            if row.local is None:
+                homes |= 1 << subscription.home
+            else:
+                local.append(row.local)
+        return Audience(homes, tuple(local))
+
+
+def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
+    """Raise `cut` to the maximum of both, source by source."""
+    for source, sequence in other:
+        if sequence > cut.get(source, 0):
+            cut[source] = sequence
+
+
+def _nobody_told(local: LocalSubscription, cut: Cut) -> None:
+    raise AssertionError(f"{local} was confirmed before the parts were connected")
