@@ -18,12 +18,12 @@ from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.interface import DeliveryProtocol, Instant
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clients import SimulatedClient
 from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.invariants import StepChecker
+from brokerd.simulator.invariants import StepChecker, Watcher
 from brokerd.simulator.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.oracle import Oracle
 from brokerd.simulator.trace import Trace
@@ -50,6 +50,7 @@ class SimulatedCluster:
         strict: raise InvariantViolated as soon as something promised does not hold.
         trace: keep the last steps and a digest of all.
         adversarial: no durations; see AdversarialSchedule.
+        watcher: told of every step of every broker.
 
     Attributes:
         oracle: judges deliveries; `oracle.judge_end()` says what is missing.
@@ -70,6 +71,7 @@ class SimulatedCluster:
         strict: bool = True,
         trace: bool = True,
         adversarial: bool = False,
+        watcher: Watcher | None = None,
     ) -> None:
         self.topology = topology
         self.protocol = protocol
@@ -82,8 +84,10 @@ class SimulatedCluster:
         self.network = Network(self.schedule, self.random, network or NetworkParameters())
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.trace = Trace() if trace else None
-        watched = strict or trace
-        self.checker = StepChecker(self.schedule, self.tree, self.oracle, self.trace, strict)
+        watched = strict or trace or watcher is not None
+        self.checker = StepChecker(
+            self.schedule, self.tree, self.oracle, self.trace, strict, watcher
+        )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
@@ -124,11 +128,13 @@ class SimulatedCluster:
         client = self.clients.get(name)
         if client is None:
             number = self.topology.number_of(broker)
-            client = SimulatedClient(name, number, self.network, self.random, self.oracle)
+            client = SimulatedClient(
+                name, number, self.network, self.random, self.oracle, publishes
+            )
             self.clients[name] = client
             self.network.endpoints[name] = client
             self.checker.client_added(name, number)
-            client.connect(publishes)
+            client.dial()
         return client
 
     def subscribe(
@@ -168,7 +174,7 @@ class SimulatedCluster:
 
     def name_of(self, source: SourceId) -> ClientId:
         """Which client publishes under a source."""
-        return next(name for name, client in self.clients.items() if client.source == source)
+        return next(name for name, client in self.clients.items() if client.core.source == source)
 
     # ------------------------------------------------------------ time
 
@@ -176,6 +182,14 @@ class SimulatedCluster:
         """Let this much virtual time pass."""
         assert isinstance(self.schedule, TimedSchedule), "without durations no time can pass"
         self.schedule.run_until(self.schedule.now_ns + int(seconds * SECOND_NS))
+
+    def step(self, until_ns: Instant) -> bool:
+        """Let the next thing happen; False when there is none up to `until_ns`."""
+        assert isinstance(self.schedule, TimedSchedule), "an adversary knows no instants"
+        next_ns = self.schedule.next_ns()
+        if next_ns is None or next_ns > until_ns:
+            return False
+        return self.schedule.step()
 
     def run_until_quiet(self, limit_s: float = 60.0) -> None:
         """Run until nothing is under way but retries towards what cannot be reached.

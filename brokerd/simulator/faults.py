@@ -184,13 +184,13 @@ class FaultPlan:
         client = random.choice(clients)
         if kind == "slow_client":
 
-            def acknowledge_after(delay_ns: int) -> None:
-                client.acknowledge_after_ns = delay_ns
+            def take_after(delay_ns: int) -> None:
+                client.take_after_ns = delay_ns
 
             return Fault(
                 kind,
                 None,
-                [lambda: acknowledge_after(50 * MILLISECOND_NS), lambda: acknowledge_after(0)],
+                [lambda: take_after(50 * MILLISECOND_NS), lambda: take_after(0)],
             )
 
         def drop() -> None:

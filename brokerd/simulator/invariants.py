@@ -6,6 +6,8 @@ broker confirms must be true, and what a driver is asked for must make sense.
 Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 """
 
+from collections.abc import Callable
+
 from brokerd.model.client_messages import PublishAcknowledged, Subscribed
 from brokerd.model.identity import ClientId, Peer, SourceId
 from brokerd.overlay.primary_tree import PrimaryTree
@@ -25,6 +27,8 @@ from brokerd.simulator.clock import Schedule
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 from brokerd.simulator.trace import Trace
 
+Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]
+
 
 class StepChecker:
     """Checks each step of each broker, and keeps the trace.
@@ -42,12 +46,14 @@ class StepChecker:
         oracle: Oracle,
         trace: Trace | None,
         strict: bool,
+        watcher: Watcher | None = None,
     ) -> None:
         self._schedule = schedule
         self._tree = tree
         self._oracle = oracle
         self._trace = trace
         self._strict = strict
+        self._watcher = watcher
         self.bypass_sessions = 0
         self._homes: dict[ClientId, int] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
@@ -62,6 +68,8 @@ class StepChecker:
         """See broker.Observer."""
         if self._trace is not None:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
+        if self._watcher is not None:
+            self._watcher(broker, event, effects)
         if not self._strict:
             return
         self._note_event(broker.number, event)

@@ -427,7 +427,7 @@ class _Run:
             "owed": cluster.oracle.owed,
             "at_risk": self._at_risk,
             "subscriptions": len(self._scene.subscriptions),
-            "duplicates_at_clients": sum(c.duplicates for c in cluster.clients.values()),
+            "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._old_messages,
             **cluster.network.counters,

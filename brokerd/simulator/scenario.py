@@ -1,0 +1,390 @@
+"""Scenarios as text: commands, and beside them everything the brokers did about them.
+
+A scenario is a series of blocks with an empty line between them. A block is commands, a line
+`----`, and what came of them. Lines that begin with `#` before the first block are its story.
+
+    protocol NAME [delta=N]        first; before the brokers are named
+    chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
+    subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
+    publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
+    stabilize | run 500ms          until nothing is under way; or for that long
+    cut a b | cut a > b | blackhole a b | absorb a b | heal a b | suspect a b
+    kill b | start b | restart b | absorb b | release b | freeze b | thaw b
+    received c-b3 | status b2 | judge
+    quietly COMMAND                carries a command out without saying what the brokers did
+
+Every message takes one millisecond, so the same text always gives the same answer.
+"""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from brokerd.config import PROTOCOLS
+from brokerd.errors import ConfigError
+from brokerd.model.client_messages import (
+    Connected,
+    PublishAcknowledged,
+    Refused,
+    Subscribed,
+)
+from brokerd.model.identity import Peer, SourceId, SubscriptionId
+from brokerd.model.predicate import Scalar
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.protocols.best_effort.messages import (
+    ForwardedPublications,
+    SubscriptionsOffered,
+    SubscriptionsReached,
+    SubscriptionsWithdrawn,
+)
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryFlag,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    Summary,
+    SyncEnd,
+    UpstreamCopy,
+)
+from brokerd.protocols.interface import (
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    OpenFailed,
+    Record,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.broker import SimulatedBroker
+from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.network import NetworkParameters
+from brokerd.wire.attributes import encode_attributes
+
+_COMMANDS_END = "----"
+_NETWORK = NetworkParameters(
+    latency_lowest_ns=MILLISECOND_NS,
+    latency_highest_ns=MILLISECOND_NS,
+    jitter_ns=0,
+    lost_on_close=False,
+)
+
+
+class ScenarioError(ConfigError):
+    """A scenario that cannot be played; says which line and what would be valid."""
+
+
+def play_scenario(text: str) -> str:
+    """The scenario with what its commands lead to today in place of what the text says.
+
+    Raises:
+        ScenarioError: a command that is unknown or cannot be carried out.
+    """
+    player = _Player()
+    blocks = []
+    for block in re.split(r"\n{2,}", text.strip("\n")):
+        lines = block.split("\n")
+        story = [line for line in lines if line.startswith("#")]
+        commands = [line for line in lines if not line.startswith("#")]
+        if _COMMANDS_END in commands:
+            commands = commands[: commands.index(_COMMANDS_END)]
+        if not commands:
+            blocks.append("\n".join(story))
+            continue
+        said = [line for command in commands for line in player.carry_out(command)]
+        blocks.append("\n".join([*story, *commands, _COMMANDS_END, *(said or ["ok"])]))
+    return "\n\n".join(blocks) + "\n"
+
+
+class _Player:
+    """Carries out commands and gathers what brokers do."""
+
+    def __init__(self) -> None:
+        self._protocol = ""
+        self._delta = 1
+        self._cluster: SimulatedCluster | None = None
+        self._said: list[str] = []
+        self._watched: Peer | None = None
+        self._listening = True
+        self._commands: dict[str, Callable[[list[str]], None]] = {
+            "protocol": self._on_protocol,
+            "chain": lambda names: self._build(names, list(pairwise(names))),
+            "star": lambda names: self._build(names, [(names[0], name) for name in names[1:]]),
+            "tree": self._on_tree,
+            "subscribe": self._on_subscribe,
+            "publish": self._on_publish,
+            "stabilize": self._on_stabilize,
+            "run": self._on_run,
+            "received": self._on_received,
+            "status": self._on_status,
+            "judge": self._on_judge,
+            "quietly": self._on_quietly,
+        }
+        self._broker_verbs = ("kill", "start", "restart", "absorb", "release", "freeze", "thaw")
+        self._link_verbs = ("cut", "blackhole", "absorb", "heal", "suspect")
+
+    def carry_out(self, command: str) -> list[str]:
+        """Carry out one command; returns what was seen of it."""
+        self._said = []
+        verb, *words = command.split()
+        try:
+            if verb in self._commands:
+                self._commands[verb](words)
+            elif verb in self._broker_verbs and len(words) == 1:
+                getattr(self.cluster.broker(words[0]), verb)()
+            elif verb in self._link_verbs:
+                self._on_link(verb, words)
+            else:
+                known = (*self._commands, *self._broker_verbs, *self._link_verbs)
+                raise ScenarioError(f"unknown command {verb!r}{nearest(verb, known)}")
+        except (ConfigError, ValueError, IndexError) as error:
+            raise ScenarioError(f"{command!r}: {error}") from error
+        return self._said
+
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """The cluster under test."""
+        if self._cluster is None:
+            raise ScenarioError("name the brokers first: chain, star or tree")
+        return self._cluster
+
+    # ------------------------------------------------------------ commands
+
+    def _on_protocol(self, words: list[str]) -> None:
+        if words[0] not in PROTOCOLS:
+            raise ScenarioError(f"protocol {words[0]!r}; one of {', '.join(PROTOCOLS)}")
+        self._protocol = words[0]
+        for word in words[1:]:
+            key, _, value = word.partition("=")
+            if key != "delta":
+                raise ScenarioError(f"unknown parameter {key!r}; known: delta")
+            self._delta = int(value)
+
+    def _on_tree(self, words: list[str]) -> None:
+        links = [(word.split("-")[0], word.split("-")[1]) for word in words]
+        self._build(list(dict.fromkeys(name for link in links for name in link)), links)
+
+    def _build(self, names: list[str], links: list[tuple[str, str]]) -> None:
+        if not self._protocol:
+            raise ScenarioError("say first which protocol it is")
+        topology = Topology.from_mapping(
+            {
+                "schema": SCHEMA,
+                "name": "scenario",
+                "kind": "tree",
+                "parameters": {"delta": self._delta},
+                "brokers": names,
+                "links": [list(link) for link in links],
+            },
+            "scenario",
+        )
+        self._cluster = SimulatedCluster(
+            topology, self._protocol, network=_NETWORK, strict=False, watcher=self._watch
+        )
+        self._quietly(self._cluster.start)
+        self._quietly(self._cluster.run_until_quiet)
+
+    def _on_subscribe(self, words: list[str]) -> None:
+        broker, client, rest = _who(words, "c")
+        self._connect(broker, client, publishes=False)
+        self.cluster.subscribe(broker, parse_predicate(" ".join(rest)), client)
+        self._run_until_heard(client)
+
+    def _on_publish(self, words: list[str]) -> None:
+        broker, client, rest = _who(words, "p")
+        count = 1
+        if rest and re.fullmatch(r"x\d+", rest[0]):
+            count = int(rest.pop(0)[1:])
+        attributes = dict(_attribute(word) for word in rest)
+        self._connect(broker, client, publishes=True)
+        blob = encode_attributes(attributes)
+        self.cluster.publish_run(broker, [(blob, b"")] * count, client)
+        self._run_until_heard(client)
+
+    def _on_stabilize(self, _words: list[str]) -> None:
+        self.cluster.run_until_quiet()
+
+    def _on_run(self, words: list[str]) -> None:
+        number, unit = re.fullmatch(r"(\d+)(ms|s)", words[0]).groups()  # type: ignore[union-attr]
+        self.cluster.run_for(int(number) / (1000 if unit == "ms" else 1))
+
+    def _on_link(self, verb: str, words: list[str]) -> None:
+        one_way = len(words) == 3 and words[1] == ">" and verb in ("cut", "blackhole")
+        a, b = (words[0], words[-1]) if one_way else words
+        link = self.cluster.link(a, b)
+        if one_way:
+            getattr(link, verb)("out")
+        else:
+            getattr(link, verb)()
+
+    def _on_received(self, words: list[str]) -> None:
+        client = self.cluster.clients[words[0]]
+        for number, publications in client.received.items():
+            listed = " ".join(self._publication(*publication) for publication in publications)
+            self._said.append(f"{client.name}/{number}: {listed or 'nothing'}")
+
+    def _on_status(self, words: list[str]) -> None:
+        status = self.cluster.broker(words[0]).status()
+        for key in ("wanted", "ready"):
+            listed = " ".join(self._name(peer) for peer in status[key])
+            self._said.append(f"{key} {listed or 'nobody'}")
+        self._said.append(f"{status['state']}, {status['queue']} publications queued")
+
+    def _on_judge(self, _words: list[str]) -> None:
+        oracle = self.cluster.oracle
+        wrong = [*oracle.first_violations, *oracle.undelivered()]
+        self._said += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
+
+    def _on_quietly(self, words: list[str]) -> None:
+        self._quietly(lambda: self.carry_out(" ".join(words)))
+        self._said = []
+
+    def _quietly(self, action: Callable[[], object]) -> None:
+        self._listening = False
+        action()
+        self._listening = True
+
+    def _connect(self, broker: str, client: str, publishes: bool) -> None:
+        """Have the client and connect it, unless its broker cannot be reached."""
+        if client in self.cluster.clients:
+            return
+        self._quietly(lambda: self.cluster.client(client, broker, publishes))
+        state = self.cluster.clients[client]
+        if self.cluster.network.is_open(client, state.broker):
+            limit_ns = self.cluster.schedule.now_ns + SECOND_NS
+            while not state.core.attached and self.cluster.schedule.now_ns < limit_ns:
+                self._quietly(lambda: self.cluster.run_for(0.001))
+
+    def _run_until_heard(self, client: str) -> None:
+        """Let the client's message reach its broker, and that broker act on it."""
+        self._watched = client
+        limit_ns = self.cluster.schedule.now_ns + 2 * MILLISECOND_NS
+        while self._watched is not None and self.cluster.schedule.now_ns < limit_ns:
+            if not self.cluster.step(limit_ns):
+                break
+        self._watched = None
+
+    # ------------------------------------------------------------ what brokers do
+
+    def _watch(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        if type(event) is MessageReceived and event.peer == self._watched:
+            self._watched = None
+        if not self._listening:
+            return
+        name = broker.name
+        match event:
+            case Started(recovering=recovering):
+                self._said.append(f"{name} starts{' recovering' if recovering else ''}")
+            case SessionEstablished(peer=peer):
+                self._said.append(f"{name} has a session with {self._name(peer)}")
+            case SessionLost(peer=peer, reason=reason):
+                self._said.append(f"{name} loses {self._name(peer)}: {reason}")
+            case OpenFailed(peer=peer, reason=reason):
+                self._said.append(f"{name} cannot reach {self._name(peer)}: {reason}")
+        for effect in effects:
+            match effect:
+                case Deliver(client=client, item=item):
+                    self._said.append(f"{name} delivers {self._run(item.run)} to {client}")
+                case Send(peer=peer, message=message):
+                    self._said.append(f"{name} -> {self._name(peer)}  {self._message(message)}")
+                case Record(event=what, details=details):
+                    self._said.append(f"{name} notes {what} {self._details(details)}".rstrip())
+
+    def _message(self, message: Any) -> str:
+        match message:
+            case PublicationCopy(run=run) | ForwardedPublications(run=run):
+                return f"publication {self._run(run)}"
+            case PublicationConfirmation(ranges=ranges):
+                return f"confirms {self._ranges(ranges)}"
+            case SubscriptionCopy(subscription=subscription):
+                return f"subscription {self._subscription(subscription)}"
+            case UpstreamCopy(subscription=subscription):
+                return f"upstream copy of {self._subscription(subscription)}"
+            case SubscriptionConfirmation(subscription=subscription, cut=cut):
+                above = " ".join(self._publication(*entry) for entry in cut)
+                behind = f", from behind {above}" if above else ""
+                return f"has {self._subscription(subscription)}{behind}"
+            case Summary(accepted=accepted, recovering=recovering):
+                listed = " ".join(map(self._subscription, accepted)) or "nothing"
+                return f"summary: {listed}{', recovering' if recovering else ''}"
+            case SyncEnd(recovering=recovering):
+                return f"sync end{', recovering' if recovering else ''}"
+            case RecoveryFlag(recovering=recovering):
+                return "is recovering" if recovering else "has recovered"
+            case SubscriptionsOffered(subscriptions=entries, complete=complete):
+                listed = " ".join(self._subscription(entry[0]) for entry in entries) or "nothing"
+                return f"{'all subscriptions' if complete else 'subscription'}: {listed}"
+            case SubscriptionsReached(subscriptions=entries):
+                return f"has {' '.join(map(self._subscription, entries))}"
+            case SubscriptionsWithdrawn(subscriptions=entries):
+                return f"withdraws {' '.join(map(self._subscription, entries))}"
+            case PublishAcknowledged(first=first, last=last):
+                return f"done: {first}" if first == last else f"done: {first}-{last}"
+            case Subscribed(number=number, state=state):
+                return f"subscription {number} {state}"
+            case Connected():
+                return "connected"
+            case Refused(request=request, reason=reason):
+                return f"refuses {request}: {reason}"
+        raise AssertionError(f"no words for {message}")
+
+    def _run(self, run: PublicationRun) -> str:
+        parts: list[list[int]] = []
+        for sequence in run.sequences:
+            if parts and sequence == parts[-1][-1] + 1:
+                parts[-1][1:] = [sequence]
+            else:
+                parts.append([sequence])
+        listed = ",".join("-".join(map(str, part)) for part in parts)
+        return f"{self._source(run.source)}/{listed}"
+
+    def _ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
+        return " ".join(
+            f"{self._source(source)}/{first}" + (f"-{last}" if last > first else "")
+            for source, first, last in ranges
+        )
+
+    def _publication(self, source: SourceId, sequence: int) -> str:
+        return f"{self._source(source)}/{sequence}"
+
+    def _source(self, source: SourceId) -> str:
+        """The broker's name; where its client is not the usual one, the client's with it."""
+        broker = self.cluster.topology.brokers[source.broker]
+        for name, client in self.cluster.clients.items():
+            if client.core.source == source and name != f"p-{broker}":
+                return f"{broker}.{name}"
+        return broker
+
+    def _subscription(self, subscription: SubscriptionId) -> str:
+        later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
+        return f"{self.cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
+
+    def _name(self, peer: Peer) -> str:
+        return peer if isinstance(peer, str) else self.cluster.topology.brokers[peer]
+
+    def _details(self, details: Any) -> str:
+        return " ".join(f"{key}={value}" for key, value in details.items())
+
+
+def _who(words: list[str], prefix: str) -> tuple[str, str, list[str]]:
+    """Broker, client and the rest of `b1 [as c1] …`."""
+    broker = words[0]
+    if len(words) > 2 and words[1] == "as":
+        return broker, words[2], words[3:]
+    return broker, f"{prefix}-{broker}", words[1:]
+
+
+def _attribute(word: str) -> tuple[str, Scalar]:
+    name, sign, value = word.partition("=")
+    if not sign:
+        raise ScenarioError(f"{word!r} is no attribute; write name=value")
+    if re.fullmatch(r"-?\d+", value):
+        return name, int(value)
+    return name, float(value) if re.fullmatch(r"-?\d+\.\d+", value) else value
