@@ -89,12 +89,18 @@ class ContentCheck:
         if len(blobs) <= 256:
             self._canonical_bytes = bytes(self._canonical).ljust(256, b"\0")
 
-    def examine(self, run: PublicationRun, content: SourceContent) -> RunContent:
-        """The run's digests and which of its publications are fences or corrupted."""
+    def examine(self, run: PublicationRun, content: SourceContent | None) -> RunContent:
+        """The run's digests and which of its publications are fences or corrupted.
+
+        Without `content`, of a source that is nobody's of this run, there is nothing to compare.
+        """
+        if content is None:
+            digests = [content_digest(blob, payload) for _, blob, payload in run.publications()]
+            return RunContent(array("I", digests))
         if run.payload_lengths == content.tables.size_bytes:
-            digests = self._examine_whole(run, content)
-            if digests is not None:
-                return RunContent(digests)
+            whole = self._examine_whole(run, content)
+            if whole is not None:
+                return RunContent(whole)
         return self._examine_singly(run, content)
 
     def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":

@@ -1,0 +1,169 @@
+"""The subscribers of one load generator: what came, when, and whether it should have.
+
+Every delivery becomes a row of deliveries.rec and a step of the online checker. Both work on
+runs: what is exactly what had to come next costs a few comparisons, however long the run is.
+
+Rows have layer 1 (application): what the client library gave on, after its duplicate check.
+What it withheld gets a row of layer 0 (wire), so the wire saw the rows of both layers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from bench.content import AttributeSet, ContentTables, SourceContent
+from bench.online_checker import ContentCheck, OnlineChecker, match_table
+from bench.recording import LAYER_APPLICATION, LAYER_WIRE, delivery_rows
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from results.expectation import parse_predicate
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberSetting:
+    """What the controller says about one subscriber.
+
+    Attributes:
+        name: of the subscriber, in logs.
+        client: its name at its broker; another in every run.
+        broker, address: where it subscribes.
+        predicate: as the workload has it, without the fence.
+    """
+
+    name: str
+    client: str
+    broker: str
+    address: str
+    predicate: str
+
+    @property
+    def subscription(self) -> str:
+        """How logs call its one subscription."""
+        return f"{self.name}/1"
+
+    def predicate_with_fence(self, run_id: str) -> str:
+        """The predicate it subscribes with: what it wants, and the fences of this run."""
+        return f"({self.predicate}) or fence = '{run_id}'"
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """From a control message's content."""
+        return cls(**values)
+
+
+class SourceDirectory:
+    """Which sources there are, and what each of them publishes.
+
+    Attributes:
+        names: publisher identities by their numbers in our records, strangers too.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        seed: int,
+        tables_by_size: Mapping[int, ContentTables],
+    ) -> None:
+        self.names: list[str] = []
+        self._brokers = brokers
+        self._seed = seed
+        self._tables = tables_by_size
+        self._numbers: dict[SourceId, int] = {}
+        self._known: dict[str, tuple[int, int]] = {}
+        self._contents: dict[tuple[str, int], SourceContent] = {}
+
+    def know(self, identity: str, publisher_index: int, size_bytes: int) -> None:
+        """The publisher `identity` is number `publisher_index` of the workload."""
+        self._known[identity] = (publisher_index, size_bytes)
+
+    def identity(self, source: SourceId) -> str:
+        """How logs call the publisher of a source."""
+        if source.broker < len(self._brokers):
+            return f"{self._brokers[source.broker]}/{source.publisher}"
+        return f"#{source.broker}/{source.publisher}"
+
+    def number(self, source: SourceId) -> int:
+        """The number that stands for a source's publisher in our records."""
+        number = self._numbers.get(source)
+        if number is None:
+            identity = self.identity(source)
+            if identity not in self.names:
+                self.names.append(identity)
+            number = self._numbers[source] = self.names.index(identity)
+        return number
+
+    def content(self, identity: str, incarnation: int) -> SourceContent | None:
+        """What a source publishes; None when it is nobody of this run."""
+        known = self._known.get(identity)
+        if known is None:
+            return None
+        content = self._contents.get((identity, incarnation))
+        if content is None:
+            index, size_bytes = known
+            tables = self._tables[size_bytes]
+            content = SourceContent(tables, self._seed, index, incarnation)
+            self._contents[identity, incarnation] = content
+        return content
+
+
+class Receiver:
+    """Records and judges what the subscribers of this process receive.
+
+    Attributes:
+        delivered: rows of layer 1 so far, fences too.
+        withheld: rows of layer 0.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[SubscriberSetting],
+        attribute_sets: Sequence[AttributeSet],
+        blobs: Sequence[bytes],
+        fence_blob: bytes,
+        directory: SourceDirectory,
+        record: Callable[[bytes | bytearray], None],
+    ) -> None:
+        self.delivered = 0
+        self.withheld = 0
+        self.subscriptions = [setting.subscription for setting in settings]
+        self._directory = directory
+        self._record = record
+        self._content_check = ContentCheck(blobs, fence_blob)
+        tables = {
+            predicate: match_table(parse_predicate(predicate).holds, attribute_sets)
+            for predicate in {setting.predicate: None for setting in settings}
+        }
+        self.checker = OnlineChecker(
+            {setting.subscription: tables[setting.predicate] for setting in settings},
+            directory.content,
+        )
+
+    def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
+        """The application of subscription number `subscription` was given this run."""
+        identity, examined = self._write(subscription, run, received_ns, LAYER_APPLICATION)
+        self.delivered += len(run)
+        self.checker.take(
+            self.subscriptions[subscription], identity, run.source.incarnation,
+            run.sequences, examined,
+        )  # fmt: skip
+
+    def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
+        """The client library kept this run to itself, because the application has had it."""
+        self._write(subscription, run, received_ns, LAYER_WIRE)
+        self.withheld += len(run)
+
+    def _write(
+        self, subscription: int, run: PublicationRun, received_ns: int, layer: int
+    ) -> tuple[str, Any]:
+        source = run.source
+        number = self._directory.number(source)
+        identity = self._directory.names[number]
+        content = self._directory.content(identity, source.incarnation)
+        examined = self._content_check.examine(run, content)
+        self._record(
+            delivery_rows(
+                run.sequences, received_ns, examined.digests, subscription, number,
+                source.incarnation, examined.fences, layer,
+            )
+        )  # fmt: skip
+        return identity, examined

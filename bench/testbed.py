@@ -1,0 +1,110 @@
+"""A deployment as an experiment sees it: hosts with agents, brokers on them, and their files."""
+
+import hashlib
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.agent.client import AgentClient
+from brokerd.agent.paths import socket_folder
+from brokerd.overlay.topology import Topology
+
+FetchFile = Callable[[str, str, Path], Awaitable[None]]
+"""Copies a file of a host (host, path there, path here)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlace:
+    """Where a broker is.
+
+    Attributes:
+        host: its (logical) host.
+        process: what the host's agent calls it.
+        address: "host:port" where clients reach it.
+    """
+
+    host: str
+    process: str
+    address: str
+
+
+async def copy_local_file(host: str, source: str, destination: Path) -> None:
+    """Copy a file of a host whose file system is ours."""
+    await trio.to_thread.run_sync(shutil.copyfile, source, destination)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testbed:
+    """Brokers that run and are ready, and how to reach everything that belongs to them.
+
+    Attributes:
+        agents: by host.
+        brokers: by name; every broker of the topology.
+        host_roots: by host, the folder that is ours there.
+        clients_host: where load generators run. One host for all of them, so that publishers
+            and subscribers read the same clock.
+        documents: further files for the run's `spec` folder by name, such as inventory.toml
+            (text) and placement.json (a mapping).
+        fetch_file: brings a host's file home.
+    """
+
+    agents: Mapping[str, AgentClient]
+    brokers: Mapping[str, BrokerPlace]
+    topology: Topology
+    topology_digest: str
+    protocol: str
+    deployment_id: str
+    host_roots: Mapping[str, Path]
+    clients_host: str
+    documents: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
+    fetch_file: FetchFile = copy_local_file
+
+    @property
+    def clients_agent(self) -> AgentClient:
+        """The agent that runs the load generators."""
+        return self.agents[self.clients_host]
+
+    def client_socket(self, process: str) -> Path:
+        """Where a load generator's control socket is."""
+        return socket_folder(self.host_roots[self.clients_host]) / f"{process}.sock"
+
+    def run_folder(self, host: str, run_id: str, process: str) -> Path:
+        """Where on its host a process writes what belongs to a run."""
+        return self.host_roots[host] / "run" / run_id / process
+
+    async def broker_command(self, broker: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a broker answers to a control command; ControlError when it cannot."""
+        place = self.brokers[broker]
+        return await self.agents[place.host].broker(place.process, command, arguments)
+
+    async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a load generator answers to a control command; ControlError when it cannot."""
+        return await self.clients_agent.broker(process, command, arguments)
+
+    async def collect(self, host: str, process: str, folder: Path, destination: Path) -> list[str]:
+        """Bring the files of a host's folder home; returns the names of damaged ones.
+
+        A file is damaged when it is not here as its host's agent saw it, even when fetched
+        a second time.
+        """
+        listing = await self.agents[host].files(process, str(folder))
+        destination.mkdir(parents=True, exist_ok=True)
+        damaged = []
+        for entry in listing["files"]:
+            source, target = f"{listing['folder']}/{entry['name']}", destination / entry["name"]
+            for _ in range(2):
+                await self.fetch_file(host, source, target)
+                if await trio.to_thread.run_sync(_sha256, target) == entry["sha256"]:
+                    break
+            else:
+                damaged.append(f"{host}:{source}")
+        return damaged
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
