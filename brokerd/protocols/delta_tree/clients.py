@@ -204,6 +204,9 @@ class Clients:
                     raise_cut(local.begins_after, seen)
         client.connected = True
         self._state.machine.send(client.name, Connected(client.source, self._state.incarnation))
+        for local in client.subscriptions.values():
+            if local.phase is Phase.STARTED:  # it may have started while the client was away
+                self._tell(local)
         self._publications.windows.open(client.name)
         self._found(client.name)
 
