@@ -108,8 +108,8 @@ class SessionEnd:
     """
 
     __slots__ = (
-        "attempt", "deaf", "endpoint", "held_out", "lane", "latency_ns", "number", "other", "over",
-        "peer", "silence", "up", "watch",
+        "attempt", "deaf", "endpoint", "held_out", "incarnation", "lane", "latency_ns",
+        "number", "other", "over", "peer", "silence", "up", "watch",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, latency_ns: int) -> None:
@@ -119,6 +119,7 @@ class SessionEnd:
         self.watch = Lane(schedule)
         self.latency_ns = latency_ns
         self.number = 0
+        self.incarnation = endpoint.incarnation
         self.other: SessionEnd = self
         self.attempt: Attempt | None = None
         self.up = False
@@ -481,7 +482,7 @@ class Network:
     def _keep_old(self, end: SessionEnd, message: Any) -> None:
         if self.parameters.keep_old_messages and end.number and end.endpoint.alive:
             self.old_messages.append(
-                OldMessage(end.endpoint, end.endpoint.incarnation, end.peer, end.number, message)
+                OldMessage(end.endpoint, end.incarnation, end.peer, end.number, message)
             )
 
     # ------------------------------------------------------------ the failure detector
