@@ -229,7 +229,7 @@ def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
             yield "fail", str(error), "pubsubctl down"
             continue
         if found.strays:
-            text = f"{found.host}: {', '.join(found.strays)} of an earlier deployment still runs"
+            text = f"{found.host}: {', '.join(map(str, found.strays))} of an earlier deployment still runs"
             yield "fail", text, "pubsubctl down"
         elif found.agent is not None:
             running = sum(state == "running" for state in (found.processes or {}).values())

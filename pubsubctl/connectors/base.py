@@ -52,8 +52,14 @@ class Connector(Protocol):
     def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
         """Those of the ports that nobody could listen on now."""
 
-    def write_deployment(self, content: Mapping[str, Any]) -> None:
-        """Record what runs here."""
+    def read_deployment(self) -> Mapping[str, Any] | None:
+        """What was recorded of the deployment here; HostError when it cannot be read."""
+
+    def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
+        """Record what runs here, and the topology file that its brokers read."""
+
+    def read_text(self, path: Path) -> str:
+        """A text file below the root; HostError when it is elsewhere."""
 
     async def start_agent(self, deployment_id: str) -> None:
         """Start the agent; it outlives us. HostError when it does not come up."""

@@ -25,11 +25,12 @@ from pubsubctl.errors import HostError, Unreachable
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.lock import operator_lock
 from pubsubctl.placement import LOOPBACK
-from pubsubctl.plan import Observed
+from pubsubctl.plan import Observed, Stray
 from pubsubctl.project import xdg_folder
 
 STRAY_EXIT_S = 5.0
 DEPLOYMENT_FILE = "deployment.json"
+TOPOLOGY_FILE = "topology.toml"
 
 
 class LocalConnector:
@@ -65,7 +66,7 @@ class LocalConnector:
             agent=agent,
             processes=processes,
             deployment=self.read_deployment(),
-            strays=() if agent else tuple(str(stray) for stray in self._strays()),
+            strays=() if agent else tuple(stray.shown() for stray in self._strays()),
             files=self.root.exists() and any(self.root.iterdir()),
         )
 
@@ -92,13 +93,20 @@ class LocalConnector:
             raise HostError(f"{path}: not a deployment's record; `pubsubctl down` removes it")
         return content
 
-    def write_deployment(self, content: Mapping[str, Any]) -> None:
+    def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
         """See Connector."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.root / TOPOLOGY_FILE).write_text(topology, encoding="utf-8")
         path = self.root / DEPLOYMENT_FILE
         fresh = path.with_suffix(".new")
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
         fresh.replace(path)
+
+    def read_text(self, path: Path) -> str:
+        """See Connector."""
+        if not path.resolve().is_relative_to(self.root):
+            raise HostError(f"host {self.host.name}: {path} is not below {self.root}")
+        return path.read_text(encoding="utf-8", errors="replace")
 
     async def start_agent(self, deployment_id: str) -> None:
         """See Connector."""
@@ -158,7 +166,7 @@ class LocalConnector:
 
     def residue(self, ports: Sequence[int]) -> list[str]:
         """See Connector."""
-        found = [f"process {stray}" for stray in self._strays()]
+        found = [f"process {stray.shown()}" for stray in self._strays()]
         found += [str(row) for row in self.ports_in_use(ports)]
         found += [
             f"socket {path}" for folder in self._socket_folders() for path in folder.iterdir()
@@ -199,8 +207,14 @@ class _Stray(NamedTuple):
     identity: ProcessIdentity
     name: str
 
-    def __str__(self) -> str:
-        return f"pid {self.identity.pid} ({self.name})"
+    def shown(self) -> Stray:
+        pid = self.identity.pid
+        listening = [
+            row.laddr.port
+            for row in psutil.net_connections(kind="tcp")
+            if row.pid == pid and row.status == psutil.CONN_LISTEN
+        ]
+        return Stray(pid, self.name, tuple(sorted(listening)))
 
 
 def _usual_root(inventory: Inventory, host: Host) -> Path:

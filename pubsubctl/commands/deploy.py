@@ -1,0 +1,80 @@
+"""`deploy`: make a topology run on the hosts of the inventory."""
+
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import PreflightFailed
+
+
+def deploy(
+    context: typer.Context,
+    topology: Annotated[
+        str, typer.Argument(help="A path, or the bare name of a file in bench/topologies.")
+    ] = "demo",
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="delta_tree or best_effort.")
+    ] = "delta_tree",
+    expect_noop: Annotated[
+        bool, typer.Option("--expect-noop", help="Fail, and change nothing, if there is work.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Wait so long for brokers.")
+    ] = 60.0,
+) -> Result:
+    """Start agents and brokers; done when every session is up."""
+    import trio
+
+    from pubsubctl.deploy import Lab, deployed, planned, wanted_deployment
+    from pubsubctl.interruption import run_interruptibly
+    from pubsubctl.topologies import load_topology
+
+    call = invocation(context)
+    wanted_topology = load_topology(call.project.find("topology", topology))
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    wanted = wanted_deployment(lab, wanted_topology, protocol)
+    if call.dry_run or expect_noop:
+        plan = trio.run(planned, lab, wanted)
+        if call.dry_run or not plan.steps:
+            return Result(document=plan.to_mapping(), text=plan.text())
+        raise PreflightFailed(
+            f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
+        )
+
+    async def work() -> tuple[str, int]:
+        with call.console.progress() as progress, lab.locked(f"deploy {topology}"):
+            async with deployed(
+                lab, wanted, progress, purpose=f"deploy {topology}", timeout_s=timeout
+            ) as deployment:
+                return deployment.identity, len(deployment.plan.steps)
+
+    identity, steps = run_interruptibly(
+        work, call.console, when_not_waiting="`pubsubctl down` stops what was started"
+    )
+    return _result(call, wanted, identity, steps)
+
+
+def _result(call: Invocation, wanted: "Wanted", identity: str, steps: int) -> Result:  # type: ignore[name-defined]  # noqa: F821
+    brokers = len(wanted.placement.brokers)
+    hosts = len(wanted.placement.hosts)
+    text = (
+        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}, {brokers} brokers on "
+        f"{hosts} hosts, all sessions up"
+    )
+    if not steps:
+        text = f"nothing to do: {text}"
+    return Result(
+        document={
+            "schema": "pubsubctl/deploy/1",
+            "deployment_id": identity,
+            "changed": bool(steps),
+            "topology": wanted.topology.name,
+            "protocol": wanted.protocol,
+            "digest": wanted.digest,
+            "placement": wanted.placement.to_mapping(),
+        },
+        text=text,
+    )

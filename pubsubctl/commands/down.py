@@ -1,0 +1,54 @@
+"""`down`: stop what was deployed, and leave nothing of it."""
+
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+
+
+def down(
+    context: typer.Context,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove that no process, port, socket or file is left.")
+    ] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove the folders that held our files, too.")
+    ] = False,
+) -> Result:
+    """Stop everything of ours on the hosts and remove its files."""
+    import trio
+
+    from pubsubctl.deploy import Lab, take_down
+    from pubsubctl.interruption import run_interruptibly
+    from pubsubctl.plan import Plan, down_plan
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    if call.dry_run:
+        plan = down_plan(trio.run(lab.observe), purge=purge)
+        return Result(document=plan.to_mapping(), text=plan.text())
+
+    async def work() -> Plan:
+        with call.console.progress() as progress, lab.locked("down"):
+            return await take_down(lab, progress, purge=purge, verify=verify)
+
+    plan = run_interruptibly(
+        work, call.console, when_not_waiting="`pubsubctl down` once more does the rest"
+    )
+    stopped = sum(step.verb != "remove" for step in plan.steps)
+    text = f"stopped {stopped} agents" if stopped else "nothing was running"
+    if verify:
+        text += "; verified: no process, port, socket or file of ours is left"
+    return Result(
+        document={
+            "schema": "pubsubctl/down/1",
+            "hosts": [connector.host.name for connector in lab.connectors],
+            "steps": plan.to_mapping()["steps"],
+            "verified": verify,
+            "purged": purge,
+        },
+        text=text,
+    )

@@ -1,0 +1,72 @@
+"""`status`: what runs, and how it is."""
+
+from dataclasses import asdict
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import HostError, PubsubctlError, Unreachable
+
+
+def status(context: typer.Context) -> Result:
+    """Show the brokers that run, their sessions and the faults in effect."""
+    import trio
+
+    from pubsubctl.deploy import Lab
+    from pubsubctl.state import lab_state
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    state = trio.run(lab_state, lab)
+    if state.deployment is None:
+        document: dict[str, object] = {"schema": "pubsubctl/status/1", "deployment": None}
+        return Result(document=document, text="nothing is deployed")
+    about = state.deployment
+    rows = [
+        (
+            row.broker,
+            row.host,
+            row.port,
+            row.pid,
+            row.state,
+            f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
+            row.exit or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
+        )
+        for row in state.brokers
+    ]
+    lines = [
+        f"deployment {about['deployment_id']}: {about['topology']['name']}, {about['protocol']}, "
+        f"by {about['who']} since {about['since']}",
+        call.console.table(("BROKER", "HOST", "PORT", "PID", "STATE", "SESSIONS", ""), rows),
+    ]
+    lines += [
+        f"fault {row['fault_id']}: {row['verb']} {row['process']} {row.get('peer') or ''}".rstrip()
+        for row in state.faults
+    ]
+    lines += [
+        f"host {host}: stops by itself in {left / 1000:.0f} s unless the lease is renewed"
+        for host, left in state.leases_ms.items()
+    ]
+    kind: type[PubsubctlError] = HostError
+    if len(state.unreachable) == len(lab.connectors):
+        kind = Unreachable
+    return Result(
+        document={
+            "schema": "pubsubctl/status/1",
+            "deployment": {key: about[key] for key in about if key not in ("topology", "host")},
+            "topology": about["topology"]["name"],
+            "brokers": [asdict(row) for row in state.brokers],
+            "faults": state.faults,
+            "leases_ms": state.leases_ms,
+            "unreachable": state.unreachable,
+        },
+        text="\n".join(lines),
+        because=tuple(kind(text) for text in state.unreachable.values()),
+    )
+
+
+def _waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:
+    missing = sorted(set(wanted) - set(ready))
+    return f"no session to {', '.join(missing)}" if missing else ""

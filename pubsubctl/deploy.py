@@ -1,0 +1,481 @@
+"""Carries out plans: agents and brokers are started, waited for, and taken down without a trace.
+
+What is started here and does not come up is stopped again before the error is raised. Two
+deploys in a row: the second finds nothing to do.
+"""
+
+import getpass
+import importlib.metadata
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import trio
+
+from bench.toml_text import toml_text
+from brokerd.agent.client import AgentClient
+from brokerd.agent.paths import socket_folder
+from brokerd.config import PROTOCOLS, DeltaTreeParameters
+from brokerd.errors import ControlError
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.connectors.base import Connector
+from pubsubctl.connectors.local import TOPOLOGY_FILE, LocalConnector
+from pubsubctl.console import Progress
+from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, UserError
+from pubsubctl.files import shown
+from pubsubctl.inventory import Host, Inventory
+from pubsubctl.placement import PlacedBroker, Placement, place
+from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
+
+DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
+READY_TIMEOUT_S = 60.0
+SHUTDOWN_TIMEOUT_MS = 10_000
+CLEANUP_TIMEOUT_S = 30.0
+LEASE_MS = 15_000
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The hosts of one command.
+
+    Attributes:
+        forks: how many of them are worked on at the same time.
+    """
+
+    inventory: Inventory
+    connectors: tuple[Connector, ...]
+    forks: int
+
+    @classmethod
+    def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
+        """The lab of these hosts."""
+        return cls(inventory, tuple(LocalConnector(inventory, host) for host in hosts), forks)
+
+    def connector(self, host: str) -> Connector:
+        """The one of that host."""
+        return next(row for row in self.connectors if row.host.name == host)
+
+    @contextmanager
+    def locked(self, purpose: str) -> Iterator[None]:
+        """Keep other operators away from all hosts; PreflightFailed says who has one."""
+        with ExitStack() as stack:
+            for connector in self.connectors:
+                stack.enter_context(connector.lock(purpose))
+            yield
+
+    async def observe(self) -> list[Observed]:
+        """What there is of ours on each host."""
+        found: dict[str, Observed] = {}
+
+        async def look(connector: Connector) -> None:
+            found[connector.host.name] = await connector.observe()
+
+        await self.on_all(look)
+        return [found[connector.host.name] for connector in self.connectors]
+
+    async def on_all(
+        self,
+        act: Callable[[Connector], Awaitable[None]],
+        connectors: Sequence[Connector] | None = None,
+    ) -> None:
+        """Do something on every host, some at the same time.
+
+        Raises:
+            ExceptionGroup: of what went wrong, after all hosts had their turn.
+        """
+        limiter = trio.CapacityLimiter(self.forks)
+        failures: list[Exception] = []
+
+        async def turn(connector: Connector) -> None:
+            async with limiter:
+                try:
+                    await act(connector)
+                except Exception as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for connector in self.connectors if connectors is None else connectors:
+                nursery.start_soon(turn, connector)
+        if failures:
+            raise ExceptionGroup("on some hosts", failures)
+
+
+@dataclass
+class Deployment:
+    """Brokers that run: what they are, and the agents to reach them by.
+
+    Attributes:
+        identity: the deployment id, the same on all hosts and in every Hello.
+        plan: what was done to get here; without steps when it ran already.
+    """
+
+    identity: str
+    wanted: Wanted
+    lab: Lab
+    plan: Plan
+    agents: Mapping[str, AgentClient] = field(default_factory=dict)
+
+    async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a broker answers to a control command."""
+        placed = placed_broker(self.wanted.placement, name)
+        return await self.agents[placed.host].broker(name, command, arguments)
+
+    async def hold(self, lease_ms: int) -> None:
+        """Renew the lease on every host; 0 for none."""
+        for agent in self.agents.values():
+            await agent.hold(lease_ms)
+
+
+def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
+    """What is to run on a lab, with every broker placed.
+
+    Raises:
+        UserError: an unknown protocol, or more brokers than ports.
+        PreflightFailed: fewer cores than brokers that want one of their own.
+    """
+    if protocol not in PROTOCOLS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
+    hosts = [connector.host for connector in lab.connectors]
+    cores = {connector.host.name: connector.cores() for connector in lab.connectors}
+    parameters = asdict(DeltaTreeParameters(delta=topology.delta))
+    return Wanted(
+        topology, protocol, topology.digest(protocol, parameters), place(topology, hosts, cores)
+    )
+
+
+async def planned(lab: Lab, wanted: Wanted) -> Plan:
+    """What `deploy` would do, after looking at every host.
+
+    Raises:
+        PreflightFailed: another deployment, a stale process or a port in use, with its pid.
+    """
+    used = [lab.connector(host) for host in wanted.placement.hosts]
+    found = [await connector.observe() for connector in lab.connectors]
+    plan = deploy_plan(wanted, found)
+    taken: list[str] = []
+    starting = {step.subject for step in plan.of("start-broker")}
+    for connector in used:
+        rows = [row for row in wanted.placement.on(connector.host.name) if row.broker in starting]
+        by_port = {row.port: row.broker for row in rows}
+        ours = {
+            stray.pid for row in found if row.host == connector.host.name for stray in row.strays
+        }
+        taken += [
+            f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
+            for in_use in connector.ports_in_use(list(by_port))
+            if in_use.pid not in ours  # the new agent takes that broker over
+        ]
+    if taken:
+        remedy = "end what uses them, or give the host other ports in the inventory"
+        raise PreflightFailed(*taken, remedy)
+    return plan
+
+
+@asynccontextmanager
+async def deployed(
+    lab: Lab,
+    wanted: Wanted,
+    progress: Progress,
+    *,
+    purpose: str,
+    timeout_s: float = READY_TIMEOUT_S,
+    lease_ms: int = 0,
+) -> AsyncIterator[Deployment]:
+    """Make `wanted` run, and give access to it; it goes on running when the block is left.
+
+    To be used inside `lab.locked`. Whatever goes wrong before the block is entered, Ctrl-C
+    included, what was started here is stopped again.
+
+    Args:
+        lease_ms: what is started is stopped by its agents this long after the last renewal;
+            0 lets it run until `down`.
+
+    Raises:
+        PreflightFailed: as `planned`.
+        HostError: an agent or broker did not start; says why.
+    """
+    plan = await planned(lab, wanted)
+    recorded = [row.deployment for row in await lab.observe() if row.deployment is not None]
+    identity = str(recorded[0]["deployment_id"]) if recorded else _new_identity()
+    deployment = Deployment(identity, wanted, lab, plan)
+    used = [lab.connector(host) for host in wanted.placement.hosts]
+    async with AsyncExitStack() as stack:
+        try:
+            _record(deployment, purpose)
+            starting = [lab.connector(step.host) for step in plan.of("start-agent")]
+            if starting:
+                progress.phase("starting agents", 1.0)
+
+                async def start(connector: Connector) -> None:
+                    await connector.start_agent(identity)
+
+                await lab.on_all(start, starting)
+            deployment.agents = {
+                connector.host.name: await stack.enter_async_context(connector.open_agent())
+                for connector in used
+            }
+            if lease_ms:
+                await deployment.hold(lease_ms)
+            if plan.of("start-broker"):
+                await _start_brokers(deployment, progress)
+            await _wait_until_ready(deployment, progress, timeout_s)
+        except BaseException:
+            if plan.steps:
+                with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
+                    await _roll_back(deployment)
+            raise
+        yield deployment
+
+
+async def take_down(
+    lab: Lab, progress: Progress, *, purge: bool = False, verify: bool = False
+) -> Plan:
+    """Stop and remove all that is ours on the lab's hosts; gives what there was to do.
+
+    To be used inside `lab.locked`.
+
+    Raises:
+        LabDirty: with `verify`: something is left; says what.
+        HostError: a host whose processes could not be stopped or whose files not removed.
+    """
+    ports = {connector.host.name: _ports_to_verify(connector) for connector in lab.connectors}
+    plan = down_plan(await _observe_leniently(lab), purge=purge)
+    progress.phase("taking down", 2.0)
+
+    async def take_host_down(connector: Connector) -> None:
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except Unreachable:
+            pass  # what it left behind is stopped next
+        except ControlError as error:
+            progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
+        await connector.stop_strays()
+        connector.remove(purge=purge)
+
+    await lab.on_all(take_host_down)
+    if verify:
+        left = [row for c in lab.connectors for row in c.residue(ports[c.host.name])]
+        if left:
+            raise LabDirty(*left)
+    return plan
+
+
+def placed_broker(placement: Placement, name: str) -> PlacedBroker:
+    """Where a broker runs.
+
+    Raises:
+        UserError: there is none called so; names the nearest.
+    """
+    for row in placement.brokers:
+        if row.broker == name:
+            return row
+    known = [row.broker for row in placement.brokers]
+    raise UserError(f"no broker called {shown(name)}{nearest(name, known)}")
+
+
+def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
+    """What one broker is told."""
+    wanted = deployment.wanted
+    root = deployment.lab.connector(placed.host).root
+    number = wanted.topology.number_of(placed.broker)
+    ball = PrimaryTree(wanted.topology).ball(number, wanted.topology.delta + 1)
+    addresses = {row.broker: row.address for row in wanted.placement.brokers}
+    names = [placed.broker, *(wanted.topology.brokers[near] for near in ball)]
+    return {
+        "broker": placed.broker,
+        "topology_file": str(root / TOPOLOGY_FILE),
+        "protocol": wanted.protocol,
+        "deployment_id": deployment.identity,
+        "listen": placed.address,
+        "addresses": {name: addresses[name] for name in names},
+        "state_folder": str(root / "brokers" / placed.broker / "state"),
+        "control_socket": control_socket(root, placed.broker),
+        "log_folder": str(root / "brokers" / placed.broker / "log"),
+        "fault_injection": True,
+        "core": placed.core,
+        "delta_tree": {"delta": wanted.topology.delta},
+    }
+
+
+def control_socket(root: Path, process: str) -> str:
+    """Where the control socket of a process of this root is."""
+    return str(socket_folder(root) / f"{process}.sock")
+
+
+def _record(deployment: Deployment, purpose: str) -> None:
+    """Write down what is going to run, on every host that has no record of it yet."""
+    content = {
+        "schema": DEPLOYMENT_SCHEMA,
+        "deployment_id": deployment.identity,
+        "inventory": deployment.lab.inventory.name,
+        "protocol": deployment.wanted.protocol,
+        "topology": deployment.wanted.topology.to_mapping(),
+        "digest": deployment.wanted.digest,
+        "placement": deployment.wanted.placement.to_mapping(),
+        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "purpose": purpose,
+        "tool_version": importlib.metadata.version("pubsubctl"),
+    }
+    topology = toml_text(deployment.wanted.topology.to_mapping())
+    for step in deployment.plan.of("record"):
+        connector = deployment.lab.connector(step.host)
+        connector.write_deployment({**content, "host": step.host}, topology)
+
+
+async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
+    wanted = {step.subject for step in deployment.plan.of("start-broker")}
+    rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
+    progress.phase("starting brokers", 0.1 * len(rows))
+    started = 0
+
+    async def start_on(connector: Connector) -> None:
+        nonlocal started
+        for row in rows:
+            if row.host == connector.host.name:
+                config = broker_config(deployment, row)
+                agent = deployment.agents[row.host]
+                await agent.start(row.broker, "broker", config, config["control_socket"])
+                started += 1
+                progress.update({"brokers": f"{started}/{len(rows)}"})
+
+    hosts = dict.fromkeys(row.host for row in rows)
+    await deployment.lab.on_all(start_on, [deployment.lab.connector(host) for host in hosts])
+
+
+async def _wait_until_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
+    """Until every broker has every session it wants, ready at both ends, and knows its ball.
+
+    Raises:
+        HostError: a broker ended, or they were not ready in time; says what is pending.
+    """
+    names = [row.broker for row in deployment.wanted.placement.brokers]
+    pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
+    progress.phase("waiting for sessions", 2.0)
+    with trio.move_on_after(timeout_s):
+        while pending:
+            sessions = wanted_sessions = 0
+            pending = {}
+            for name in names:
+                status = await _broker_status(deployment, name)
+                if isinstance(status, str):
+                    pending[name] = status
+                    continue
+                assert status["topology_digest"] == deployment.wanted.digest, (
+                    f"{name} computes digest {status['topology_digest']} of the topology, "
+                    f"we computed {deployment.wanted.digest}"
+                )
+                ready, wants = set(status["ready"]), set(status["wanted"])
+                sessions += len(ready & wants)
+                wanted_sessions += len(wants)
+                if missing := sorted(wants - ready):
+                    pending[name] = f"no session to {', '.join(missing)}"
+                elif status["pending"]:
+                    pending[name] = f"session to {', '.join(status['pending'])} not ready"
+                elif status["state"] != "running":
+                    pending[name] = str(status["state"])
+                elif not status["probed"]:
+                    pending[name] = "has not tried all brokers near it yet"
+            done = len(names) - len(pending)
+            numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{sessions}/{wanted_sessions}"}
+            progress.update({**numbers, "waiting for": _some(pending) or "nothing"})
+            if pending:
+                await _fail_if_ended(deployment)
+                await trio.sleep(_POLL_S)
+    if pending:
+        rows = [f"broker {name}: {why}" for name, why in pending.items()]
+        raise HostError(f"not ready within {timeout_s:g} s:", *rows)
+
+
+async def _broker_status(deployment: Deployment, name: str) -> dict[str, Any] | str:
+    """A broker's status, or why there is none yet."""
+    try:
+        return await deployment.broker(name, "status")
+    except ControlError as error:
+        if error.kind == "closed":
+            raise
+        return f"does not answer yet ({error})"
+
+
+async def _fail_if_ended(deployment: Deployment) -> None:
+    problems: list[str] = []
+    for host, agent in deployment.agents.items():
+        for name, row in (await agent.status())["processes"].items():
+            if row["state"] != "running":
+                log = Path(row.get("log_folder", "")) / "stderr.log"
+                how = row["exit_signal"] or f"status {row['exit_code']}"
+                problems.append(f"host {host}: {name} ended ({how}){_last_line(log)}")
+    if problems:
+        raise HostError(*problems)
+
+
+async def _roll_back(deployment: Deployment) -> None:
+    """Stop what this deploy started: everything, or only the brokers that were added."""
+    if not deployment.plan.of("record"):
+        for step in deployment.plan.of("start-broker"):
+            agent = deployment.agents.get(step.host)
+            if agent is not None:
+                try:
+                    await agent.stop(step.subject)
+                except ControlError:
+                    pass  # it never got there
+        return
+    for connector in deployment.lab.connectors:
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except (Unreachable, ControlError):
+            pass  # stopped directly, next
+        await connector.stop_strays()
+        connector.remove(purge=False)
+
+
+async def _observe_leniently(lab: Lab) -> list[Observed]:
+    """What is there, also where a record cannot be read: `down` is what mends that."""
+    found: list[Observed] = []
+    for connector in lab.connectors:
+        try:
+            found.append(await connector.observe())
+        except HostError:
+            found.append(Observed(connector.host.name, files=True))
+    return found
+
+
+def _ports_to_verify(connector: Connector) -> list[int]:
+    """The ports that brokers of what is deployed here listen on."""
+    try:
+        content = connector.read_deployment()
+    except HostError:
+        return []
+    if content is None:
+        return []
+    return [
+        row.port for row in Placement.from_mapping(content["placement"]).on(connector.host.name)
+    ]
+
+
+def _some(pending: Mapping[str, str]) -> str:
+    names = list(pending)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1]}" if lines else ""
+
+
+def _new_identity() -> str:
+    return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{token_hex(3)}"

@@ -1,0 +1,133 @@
+"""What runs: the deployment of an inventory as its agents and brokers tell it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brokerd.errors import ControlError
+from pubsubctl.connectors.base import Connector
+from pubsubctl.deploy import Lab
+from pubsubctl.errors import Unreachable
+
+
+@dataclass(frozen=True)
+class BrokerState:
+    """One broker, as `status` shows it.
+
+    Attributes:
+        state: running, recovering; or exited, stopped; or unknown.
+        exit: how it ended, "" while it runs.
+    """
+
+    broker: str
+    host: str
+    port: int
+    pid: int | None
+    state: str
+    exit: str = ""
+    wanted: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class LabState:
+    """A whole deployment.
+
+    Attributes:
+        deployment: what was recorded when it was made; None when nothing is deployed.
+        unreachable: hosts whose agent does not answer, with the reason.
+        faults: the rows of all faults that are in effect.
+        leases_ms: host → what is left of the deployment's lease, for those that have one.
+    """
+
+    deployment: Mapping[str, Any] | None = None
+    brokers: list[BrokerState] = field(default_factory=list)
+    unreachable: dict[str, str] = field(default_factory=dict)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    leases_ms: dict[str, int] = field(default_factory=dict)
+
+
+async def lab_state(lab: Lab) -> LabState:
+    """Ask every host of the lab on which something is deployed."""
+    state = LabState()
+    by_broker: dict[str, BrokerState] = {}
+
+    async def look(connector: Connector) -> None:
+        record = connector.read_deployment()
+        if record is None:
+            return
+        state.deployment = record
+        name = connector.host.name
+        rows = [row for row in record["placement"]["brokers"] if row["host"] == name]
+        try:
+            async with connector.open_agent() as agent:
+                status = await agent.status()
+                if status["lease"]:
+                    state.leases_ms[name] = status["lease"]["left_ms"]
+                state.faults += [
+                    {**row, "host": name} for row in status["faults"] if _in_effect(row)
+                ]
+                for row in rows:
+                    process = status["processes"].get(row["broker"])
+                    by_broker[row["broker"]] = await _broker(agent, row, process)
+        except Unreachable as error:
+            state.unreachable[name] = str(error)
+            for row in rows:
+                by_broker[row["broker"]] = BrokerState(
+                    row["broker"], name, row["port"], None, "unknown"
+                )
+
+    await lab.on_all(look)
+    order = state.deployment["topology"]["brokers"] if state.deployment else []
+    state.brokers = [by_broker[name] for name in order if name in by_broker]
+    return state
+
+
+def _in_effect(row: Mapping[str, Any]) -> bool:
+    return row.get("state") not in ("healed", "failed")
+
+
+async def _broker(
+    agent: Any, placed: Mapping[str, Any], process: Mapping[str, Any] | None
+) -> BrokerState:
+    name, host, port = placed["broker"], placed["host"], placed["port"]
+    if process is None:
+        return BrokerState(name, host, port, None, "not started")
+    if process["state"] != "running":
+        how = process["exit_signal"] or process["exit_code"]
+        text = f"{how} ({process['exit_cause']})" if how is not None else process["exit_cause"]
+        return BrokerState(name, host, port, None, process["state"], exit=str(text))
+    try:
+        status = await agent.broker(name, "status", timeout_ms=2_000)
+    except ControlError as error:
+        return BrokerState(name, host, port, process["pid"], "silent", exit=str(error))
+    return BrokerState(
+        name,
+        host,
+        port,
+        process["pid"],
+        status["state"],
+        wanted=tuple(status["wanted"]),
+        ready=tuple(status["ready"]),
+        pending=tuple(status["pending"]),
+        faults=tuple(str(fault) for fault in status["faults"]),
+    )
+
+
+async def log_lines(connector: Connector, process: str, limit: int) -> list[tuple[str, str, str]]:
+    """The last lines of each log file of a process: process, file, line.
+
+    Raises:
+        Unreachable: no agent answers on that host.
+    """
+    async with connector.open_agent() as agent:
+        listing = await agent.files(process)
+    found: list[tuple[str, str, str]] = []
+    for row in listing["files"]:
+        if row["name"].endswith((".log", ".jsonl")):
+            text = connector.read_text(Path(listing["folder"]) / row["name"])
+            found += [(process, row["name"], line) for line in text.splitlines()[-limit:]]
+    return found

@@ -1,0 +1,106 @@
+"""Stories about plans: what is wanted and what was found on the hosts give these steps.
+
+Each folder of plans/ is one case: inventory, topology, what was found, and the steps that come of
+it, or the sentences with which the plan is refused. Placement and plan are pure, so a case says
+the same on every machine.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
+from pubsubctl.inventory import load_inventory
+from pubsubctl.placement import Placement, place
+from pubsubctl.plan import Observed, Stray, Wanted, deploy_plan, down_plan
+from pubsubctl.topologies import load_topology
+
+CASES = sorted(path.parent for path in Path(__file__).parent.glob("plans/*/plan.txt"))
+CORES = [0, 1, 2, 3]
+
+
+def wanted_in(case: Path, protocol: str) -> Wanted:
+    inventory = load_inventory(case / "inventory.toml")
+    topology = load_topology(case / "topology.toml")
+    placement = place(topology, inventory.hosts, {host.name: CORES for host in inventory.hosts})
+    return Wanted(topology, protocol, "0123456789abcdef", placement)
+
+
+def found_in(case: Path, wanted: Wanted) -> list[Observed]:
+    """What was found: observed.json, where "same" stands for a record of just what is wanted."""
+    path = case / "observed.json"
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    hosts = [host.name for host in load_inventory(case / "inventory.toml").hosts]
+    record = {
+        "deployment_id": "d1",
+        "protocol": wanted.protocol,
+        "topology": wanted.topology.to_mapping(),
+        "digest": wanted.digest,
+        "placement": wanted.placement.to_mapping(),
+    }
+    found = []
+    for host in hosts:
+        row = dict(rows.get(host, {}))
+        if "deployment" in row:
+            changes = {} if row["deployment"] == "same" else row["deployment"]
+            row["deployment"] = {**record, **changes}
+        row["strays"] = tuple(
+            Stray(pid, name, (port,)) for pid, name, port in row.get("strays", ())
+        )
+        found.append(Observed(host=host, **row))
+    return found
+
+
+def answer(case: Path) -> str:
+    try:
+        wanted = wanted_in(case, "delta_tree")
+        return deploy_plan(wanted, found_in(case, wanted)).text() + "\n"
+    except PubsubctlError as error:
+        return f"exit {error.exit_status}\n{error}\n".replace(f"{case}/", "")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_plan(case: Path) -> None:
+    assert answer(case) == (case / "plan.txt").read_text()
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 8
+
+
+def test_the_same_question_gives_the_same_bytes() -> None:
+    case = Path(__file__).parent / "plans" / "first"
+    wanted = wanted_in(case, "delta_tree")
+    plans = [deploy_plan(wanted, found_in(case, wanted)).to_mapping() for _ in range(2)]
+    assert json.dumps(plans[0]) == json.dumps(plans[1])
+    assert Placement.from_mapping(wanted.placement.to_mapping()) == wanted.placement
+
+
+def test_down_stops_agents_and_strays_and_removes_files_where_there_are_any() -> None:
+    found = [
+        Observed("a", agent="d1", processes={"b1": "running", "b2": "exited"}, files=True),
+        Observed("b", strays=(Stray(12, "b3"),), files=True),
+        Observed("c"),
+    ]
+    assert down_plan(found, purge=False).text().splitlines() == [
+        "stop-agent a deployment d1 1 live",
+        "remove a state, sockets and logs",
+        "stop-strays b pid 12 (b3)",
+        "remove b state, sockets and logs",
+    ]
+    assert down_plan([Observed("c")], purge=True).text() == "nothing to do"
+
+
+def test_more_brokers_than_ports_or_cores_are_refused(tmp_path: Path) -> None:
+    case = Path(__file__).parent / "plans" / "first"
+    topology = load_topology(case / "topology.toml")
+    text = (case / "inventory.toml").read_text()
+    (tmp_path / "i.toml").write_text(text.replace("23500-23599", "23500-23501"))
+    hosts = load_inventory(tmp_path / "i.toml").hosts
+    with pytest.raises(UserError, match="host h1: ports = 23500-23500: 1 ports, but topology"):
+        place(topology, hosts, {})
+    (tmp_path / "i.toml").write_text(text + 'cores = "own"\n')
+    hosts = load_inventory(tmp_path / "i.toml").hosts
+    with pytest.raises(PreflightFailed, match="only 2 cores for 3 brokers"):
+        place(topology, hosts, {host.name: [0, 1] for host in hosts})
