@@ -1,0 +1,1 @@
+"""What every session needs, whatever the protocol and whether real or simulated."""

@@ -1,0 +1,345 @@
+"""Every message there and back, and nothing else: the codec is generic, so are its tests."""
+
+import struct
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Publish, PublishAcknowledged, Refused, Subscribe
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import Constraint, Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import PublicationCopy
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.messages import Heartbeat
+from brokerd.wire import codec
+from brokerd.wire.registry import TYPE_NUMBERS
+from tests.helpers.strategies import constraints, predicates, runs
+
+integers = st.integers(0, 2**63 - 1)
+
+
+def tidy(run: PublicationRun) -> PublicationRun:
+    """The run with the attributes that are used, in order of first use, as the model says."""
+    blobs = [run.blob(position) for position in range(len(run))]
+    table = tuple(dict.fromkeys(blobs))
+    return replace(
+        run, attribute_table=table, attribute_index=bytes(table.index(blob) for blob in blobs)
+    )
+
+
+tidy_runs = runs().map(tidy)
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """Values a field with this annotation may have; written apart from the codec's own walk."""
+    plain = {
+        int: integers,
+        str: st.text(max_size=200),
+        bytes: st.binary(max_size=9),
+        bool: st.booleans(),
+        PublicationRun: tidy_runs,
+        Predicate: predicates,
+        Constraint: constraints(),
+    }
+    if annotation in plain:
+        return plain[annotation]
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return st.sampled_from(arguments)
+    if get_origin(annotation) in (Union, UnionType):
+        return st.one_of(
+            *(st.none() if kind is NoneType else values_of(kind) for kind in arguments)
+        )
+    if get_origin(annotation) is tuple:
+        if arguments[-1] is ...:
+            return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+        return st.tuples(*map(values_of, arguments))
+    hints = get_type_hints(annotation)
+    names = (
+        [field.name for field in fields(annotation)]
+        if is_dataclass(annotation)
+        else annotation._fields
+    )
+    return st.builds(annotation, **{name: values_of(hints[name]) for name in names})
+
+
+def messages() -> st.SearchStrategy[Any]:
+    return st.one_of(*map(values_of, TYPE_NUMBERS.values()))
+
+
+def frame_of(message: Any) -> bytes:
+    return b"".join(codec.encode(message))
+
+
+def decode_frame(data: bytes) -> Any:
+    """Through the framing too, as a connection would; a frame that stays incomplete is refused."""
+    decoder = FrameDecoder(1 << 20)
+    decoder.feed(data)
+    frame = decoder.next_frame()
+    if frame is None or decoder.incomplete:
+        raise RemoteProtocolError("test", "not one whole frame")
+    return codec.decode(*frame)
+
+
+def plain(message: Any) -> Any:
+    """A message in a form in which equal contents are equal."""
+    if isinstance(message, PublicationRun):
+        return [
+            message.source,
+            [(sequence, blob, bytes(p)) for sequence, blob, p in message.publications()],
+            message.attribute_table,
+        ]
+    if is_dataclass(message):
+        return [type(message), *(plain(getattr(message, f.name)) for f in fields(message))]
+    return message
+
+
+@given(messages())
+def test_every_message_comes_back_as_it_was(message: Any) -> None:
+    assert plain(decode_frame(frame_of(message))) == plain(message)
+
+
+@pytest.mark.parametrize("kind", TYPE_NUMBERS.values(), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_truncation_and_every_extra_byte_is_refused(kind: type, data: st.DataObject) -> None:
+    header, payload = split(frame_of(data.draw(values_of(kind))))
+    at = data.draw(st.integers(0, len(header) - 1))
+    for wrong in (header[:at], header + b"\0", header + header):
+        with pytest.raises(RemoteProtocolError):
+            codec.decode(wrong, memoryview(payload))
+    for wrong_payload in (payload + b"\0", payload[:-1]):
+        if wrong_payload != payload:
+            with pytest.raises(RemoteProtocolError):
+                codec.decode(header, memoryview(wrong_payload))
+
+
+def split(frame: bytes) -> tuple[bytes, bytes]:
+    length, header = struct.unpack_from(">II", frame)
+    assert length + 4 == len(frame)
+    return frame[8 : 8 + header], frame[8 + header :]
+
+
+@given(messages(), st.data())
+def test_a_changed_byte_gives_a_message_or_a_refusal_and_nothing_else(
+    message: Any, data: st.DataObject
+) -> None:
+    header, payload = split(frame_of(message))
+    at = data.draw(st.integers(0, len(header) - 1))
+    byte = data.draw(st.integers(0, 255))
+    changed = header[:at] + bytes([byte]) + header[at + 1 :]
+    try:
+        decoded = codec.decode(changed, memoryview(payload))
+    except RemoteProtocolError:
+        return
+    assert plain(decode_frame(frame_of(decoded))) == plain(decoded)
+
+
+def test_type_numbers_are_given_once_and_never_move() -> None:
+    """Sessions check the wire version, so a changed table would be a changed version."""
+    assert {number: kind.__name__ for number, kind in TYPE_NUMBERS.items()} == {
+        1: "Hello", 2: "Heartbeat", 3: "Farewell",
+        16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
+        20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
+        32: "SubscriptionsOffered", 33: "SubscriptionsReached", 34: "SubscriptionsWithdrawn",
+        35: "ForwardedPublications",
+        48: "Summary", 49: "SyncEnd", 50: "RecoveryFlag", 51: "SubscriptionCopy",
+        52: "UpstreamCopy", 53: "SubscriptionConfirmation", 54: "PublicationCopy",
+        55: "PublicationConfirmation",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- publication runs
+
+SOURCE = SourceId(1, 2, 3)
+
+
+def run(count: int, size: int = 1, **changes: Any) -> PublicationRun:
+    values: dict[str, Any] = {
+        "source": SOURCE,
+        "sequences": range(1, count + 1),
+        "attribute_table": (b"a",),
+        "attribute_index": bytes(count),
+        "payload_lengths": size,
+        "payload": (bytes(count * size),) if size else (),
+    }
+    return PublicationRun(**(values | changes))
+
+
+def header_of(message: Any) -> list[Any]:
+    values: list[Any] = cbor2.loads(split(frame_of(message))[0])
+    return values
+
+
+def test_a_plain_run_has_a_header_of_a_few_bytes() -> None:
+    frame = frame_of(Publish(run(1000, 250)))
+    assert len(frame) - 250_000 < 32
+    assert header_of(Publish(run(3)))[1] == [[1, 2, 3], 1, 3, None, [b"a"], None, 1]
+
+
+def test_holes_mixed_attributes_and_lengths_are_spelled_out() -> None:
+    odd = run(
+        3,
+        sequences=(5, 7, 300),
+        attribute_table=(b"a", b"b"),
+        attribute_index=b"\0\1\0",
+        payload_lengths=(1, 0, 2),
+    )
+    assert header_of(Publish(odd))[1][1:] == [5, 3, [2, 293], [b"a", b"b"], b"\0\1\0", [1, 0, 2]]
+    near = run(3, sequences=(5, 7, 9))
+    assert header_of(Publish(near))[1][3] == b"\2\2"
+
+
+def test_distinct_attributes_need_no_index_and_many_get_an_array() -> None:
+    table = tuple(str(n).encode() for n in range(300))
+    every = run(300, attribute_table=table, attribute_index=range(300))
+    assert header_of(Publish(every))[1][5] is None
+    assert list(decode_frame(frame_of(Publish(every))).run.attribute_index) == list(range(300))
+    back = tuple(reversed(range(300)))
+    turned = run(300, attribute_table=table, attribute_index=back)
+    assert header_of(Publish(turned))[1][5] == list(back)
+    assert decode_frame(frame_of(Publish(turned))).run.attribute_index == back
+
+
+def test_a_large_payload_stays_a_slice_and_a_small_one_lets_the_chunk_go() -> None:
+    large, small = frame_of(Publish(run(100, 250))), frame_of(Publish(run(2, 250)))
+    decoder = FrameDecoder(1 << 20)
+    chunk = large + small
+    decoder.feed(chunk)
+    for kept in (True, False):
+        frame = decoder.next_frame()
+        assert frame is not None
+        (piece,) = codec.decode(*frame).run.payload
+        assert (isinstance(piece, memoryview) and piece.obj is chunk) == kept
+
+
+@pytest.mark.parametrize(
+    "place, value, why",
+    [
+        (0, [1, 2], "items"),
+        (0, [1, 2, -1], "integer"),
+        (1, -1, "integer"),
+        (1, 2**63, "integer"),
+        (1, True, "integer"),
+        (1, 2**63 - 2, "63 bits"),
+        (2, 0, "1 to"),
+        (2, 2**62, "1 to"),
+        (2, 4, "index|lengths|payloads"),
+        (3, [1], "steps"),
+        (3, [1, 1], "steps"),
+        (3, b"\1\1", "steps"),
+        (3, [0, 5], "steps"),
+        (3, [2, -1], "integers"),
+        (3, [2, 2**63 - 1], "63 bits"),
+        (3, "ab", "steps"),
+        (4, [], "table"),
+        (4, [b"a", b"a"], "twice"),
+        (4, [b"a", "b"], "attributes"),
+        (4, [b"", b"b"], "attributes"),
+        (4, [b"a", bytes(50_000)], "attributes"),
+        (4, [b"a", b"b", b"c", b"d"], "table"),
+        (4, [b"a"], "index"),
+        (5, None, "index"),
+        (5, b"\0\2\0", "beyond"),
+        (5, b"\0\1", "index"),
+        (5, [0, 1, 0], "index"),
+        (6, [1, 1], "lengths"),
+        (6, [1, 1, 1], "lengths"),
+        (6, [1, 2, 1], "payloads"),
+        (6, [1, -1, 3], "integers"),
+        (6, 2, "payloads"),
+        (6, 2**62, "payloads"),
+        (6, None, "integer"),
+    ],
+)
+def test_a_run_that_does_not_add_up_is_refused(place: int, value: Any, why: str) -> None:
+    good = [[1, 2, 3], 5, 3, None, [b"a", b"b"], b"\0\1\0", 1]
+    header = cbor2.dumps([18, good])
+    assert len(codec.decode(header, memoryview(b"xyz")).run) == 3
+    bad = cbor2.dumps([18, [*good[:place], value, *good[place + 1 :]]])
+    with pytest.raises(RemoteProtocolError, match=why):
+        codec.decode(bad, memoryview(b"xyz"))
+
+
+@given(tidy_runs, st.integers(100, 400))
+def test_what_fits_no_frame_goes_in_parts_that_do(whole: PublicationRun, limit: int) -> None:
+    message = PublicationCopy(whole, (1, 2))
+    sent = list(codec.parts(message, limit))
+    got = [one for part in sent for one in plain(part.run)[1]]
+    assert got == plain(whole)[1]
+    assert all(codec.frame_bytes(codec.encode(part)) <= limit for part in sent)
+    assert {part.path for part in sent} == {(1, 2)}
+
+
+def test_a_run_longer_than_any_receiver_takes_goes_in_parts() -> None:
+    lengths = [len(part.run) for part in codec.parts(Publish(run(40_000)), 1 << 20)]
+    assert sum(lengths) == 40_000
+    assert max(lengths) <= codec.MAXIMUM_RUN_PUBLICATIONS
+
+
+def test_a_publication_that_fits_no_frame_is_our_own_fault() -> None:
+    with pytest.raises(ValueError, match="fits no frame"):
+        list(codec.parts(Publish(run(1, 2_000)), 1_000))
+
+
+# ---------------------------------------------------------------- single refusals
+
+
+@pytest.mark.parametrize(
+    "values, why",
+    [
+        ([], "type number"),
+        ({}, "type number"),
+        ([True], "type number"),
+        (["a"], "type number"),
+        ([999], "999"),
+        ([2**63], "no message"),
+        ([2, 1], "1 fields"),
+        ([19, 1], "1 fields"),
+        ([19, 1, 1.0], "last: expected an integer"),
+        ([21, 1, "over"], "state: expected one of"),
+        ([24, "subscribe", 0, "x" * 1025, False], "reason: expected text"),
+        ([24, "subscribe", 0, "ä" * 600, False], "reason: expected text"),
+        ([24, "subscribe", 0, "", 0], "retry: expected a boolean"),
+        ([20, 1, [[[["a", "=", float("nan")]]]]], "NaN"),
+        ([20, 1, [[[["a", "=", 2**63]]]]], "64 bits"),
+        ([20, 1, [[[["a", "~", 1]]]]], "unknown operator"),
+        ([20, 1, [[[["a", "in", [[1]]]]]]], "list"),
+        ([20, 1, [[[["a", "=", {}]]]]], "cannot take"),
+        ([20, 1, [[[["a", 1, 1]]]]], "operator"),
+        ([20, 1, [[[["a" * 300, "=", 1]]]]], "longer"),
+        ([20, 1, [[[["a", "=", 1]] * 65]]], "65 tests"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_a_reason(values: Any, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        codec.decode(cbor2.dumps(values), memoryview(b""))
+
+
+def test_a_payload_behind_a_message_without_a_run_is_refused() -> None:
+    header, _ = split(frame_of(Heartbeat()))
+    with pytest.raises(RemoteProtocolError, match="payload"):
+        codec.decode(header, memoryview(b"x"))
+
+
+def test_the_refusal_names_the_peer() -> None:
+    with pytest.raises(RemoteProtocolError, match="peer b3: ") as caught:
+        codec.decode(b"\x80", memoryview(b""), "b3")
+    assert caught.value.peer == "b3"
+
+
+def test_infinities_and_negative_numbers_are_values_to_compare_with() -> None:
+    predicate = Predicate(((Constraint("a", "<", float("inf")), Constraint("b", ">", -5)),))
+    assert decode_frame(frame_of(Subscribe(1, predicate))) == Subscribe(1, predicate)
+
+
+def test_small_messages_are_small() -> None:
+    assert len(frame_of(Heartbeat())) == 10
+    assert len(frame_of(PublishAcknowledged(1, 1000))) < 20
+    assert decode_frame(frame_of(Refused("subscribe", 1, "ä" * 512, True))).reason == "ä" * 512
