@@ -132,6 +132,8 @@ class Clients:
         client.connected = False
         client.held.clear()
         self._publications.client_session(name, 0)
+        for local in client.subscriptions.values():
+            local.claimed = False
         self._publications.windows.close(name)
         if client.source is not None and not self._publications.pending(client.source):
             self._detach(name)
@@ -144,14 +146,15 @@ class Clients:
         return client.session if client is not None else 0
 
     def linger_over(self, name: ClientId) -> None:
-        """The client has not come back: give up what it had here."""
-        client = self._clients.pop(name)
-        assert not client.session, f"{name!r} is here"
+        """Give up what the client had here and did not come back for.
+
+        A client that is here keeps the subscriptions it has asked for since it came.
+        """
+        client = self._clients[name]
+        over = [local for local in client.subscriptions.values() if not local.claimed]
         changes: list[Change] = []
-        for local in client.subscriptions.values():
-            if local.phase is not Phase.PENDING or local not in self._reissue:
-                self._subscriptions.remove_local(local)
-            local.phase = Phase.ENDED
+        for local in over:
+            self._end(client, local)
             changes.append(Change(SUBSCRIPTIONS, f"{name}/{local.number}", None))
             changes.extend(
                 Change(POSITIONS, position_key(name, local.number, source), None)
@@ -160,12 +163,21 @@ class Clients:
         if changes:
             self._state.machine.emit(Commit(tuple(changes), None))
             self._state.machine.record(
-                "subscriptions_given_up", client=name, subscriptions=len(client.subscriptions)
+                "subscriptions_given_up", client=name, subscriptions=len(over)
             )
-        self._reissue = [local for local in self._reissue if local.client != name]
-        self._publications.windows.drop(name)
-        self._detach(name)
-        self._found(name)
+        if not client.session:
+            del self._clients[name]
+            self._detach(name)
+            self._found(name)
+
+    def _end(self, client: Client, local: LocalSubscription) -> None:
+        if local in self._reissue:
+            self._reissue.remove(local)
+        else:
+            self._subscriptions.remove_local(local)
+        local.phase = Phase.ENDED
+        del client.subscriptions[local.number]
+        self._publications.windows.give_up(local)
 
     # ------------------------------------------------------------ requests
 
@@ -207,8 +219,9 @@ class Clients:
         for local in client.subscriptions.values():
             if local.phase is Phase.STARTED:  # it may have started while the client was away
                 self._tell(local)
-        self._publications.windows.open(client.name)
         self._found(client.name)
+        if client.subscriptions:
+            self._linger(client.name)
 
     def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
         """Make a subscription, or say how far it is; the same request again changes nothing."""
@@ -222,7 +235,7 @@ class Clients:
             reason = f"subscription {message.number} exists with another predicate"
             self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
         else:
-            self._tell(local)
+            self._claim(local)
 
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications; while this broker recovers they wait."""
@@ -262,9 +275,17 @@ class Clients:
     def _publish(self, client: Client, run: PublicationRun) -> None:
         self._publications.receive(run, (self._state.broker,), client.name, client.session)
 
+    def _claim(self, local: LocalSubscription) -> None:
+        """The client asks, on this session, for a subscription that it made before."""
+        local.claimed = True
+        self._tell(local)
+        self._publications.windows.claim(local)
+
     def _subscribe(self, client: Client, message: Subscribe) -> None:
         local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
         client.subscriptions[message.number] = local
+        local.claimed = True
+        self._publications.windows.claim(local)
         self._spread(local)
 
     def _spread(self, local: LocalSubscription) -> None:
@@ -294,7 +315,7 @@ class Clients:
 
     def _tell(self, local: LocalSubscription) -> None:
         client = self._clients.get(local.client)
-        if client is not None and client.connected and local.phase is not Phase.ENDED:
+        if client is not None and client.connected and local.claimed:
             started = local.phase is Phase.STARTED
             message = Subscribed(local.number, "started" if started else "pending")
             self._state.machine.send(local.client, message)

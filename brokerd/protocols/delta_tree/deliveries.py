@@ -25,18 +25,25 @@ Entry = TypeVar("Entry")
 
 
 @dataclass(slots=True, eq=False)
+class Parcel(Generic[Entry]):
+    """Queue entries that are not done before all deliveries made of them are."""
+
+    entries: tuple[Entry, ...]
+    open: int = 1
+
+
+@dataclass(slots=True, eq=False)
 class Delivery(Generic[Entry]):
     """Publications for some subscriptions of one client.
 
     Attributes:
         left: what the client has not acknowledged.
-        entries: the queue entries that are not done before this is.
         serial: deliveries of one client in the order in which they were made.
     """
 
     left: PublicationRun
     subscriptions: tuple[LocalSubscription, ...]
-    entries: tuple[Entry, ...]
+    parcel: Parcel[Entry]
     serial: int
 
 
@@ -45,13 +52,18 @@ class Outlet(Generic[Entry]):
     """One client's deliveries.
 
     Attributes:
-        open: the client has a session and has been told that it is connected.
         holds: how many of its subscriptions are about to start; nothing is sent before they
             have.
+        claimed: the subscriptions it has asked for on this session.
+        parked: deliveries for subscriptions it has not.
+        waiting: deliveries that will be sent as soon as the window allows.
+        sent: what it has not acknowledged on this session, by source.
+        unacknowledged: how many publications these are.
     """
 
-    open: bool = False
     holds: int = 0
+    claimed: dict[LocalSubscription, None] = field(default_factory=dict)
+    parked: list[Delivery[Entry]] = field(default_factory=list)
     waiting: deque[Delivery[Entry]] = field(default_factory=deque)
     sent: dict[SourceId, deque[Delivery[Entry]]] = field(default_factory=dict)
     unacknowledged: int = 0
@@ -76,60 +88,85 @@ class DeliveryWindows(Generic[Entry]):
     ) -> None:
         """Queue publications; `on_done` is called for each entry once they are acknowledged."""
         self._serial += 1
-        outlet = self._outlets.setdefault(client, Outlet())
-        outlet.waiting.append(Delivery(run, subscriptions, entries, self._serial))
+        outlet = self._outlet(client)
+        delivery = Delivery(run, subscriptions, Parcel(entries), self._serial)
+        if all(local in outlet.claimed for local in subscriptions):
+            outlet.waiting.append(delivery)
+            self._send(client, outlet)
+            return
+        for local in subscriptions:
+            self._park(outlet, delivery, local)
+        self._end_part(delivery.parcel)
         self._send(client, outlet)
 
-    def open(self, client: ClientId) -> None:
-        """The client is connected: send what it lacks, oldest first."""
-        outlet = self._outlets.setdefault(client, Outlet())
-        outlet.open = True
-        kept: deque[Delivery[Entry]] = deque()
-        finished: list[Delivery[Entry]] = []
-        for delivery in outlet.waiting:
-            lacking = tuple(
-                local
-                for local in delivery.subscriptions
-                if local.begins_after.get(delivery.left.source, 0) < delivery.left.last
-            )
-            delivery.subscriptions = lacking
-            (kept if lacking else finished).append(delivery)
-        outlet.waiting = kept
-        self._finish(finished)
-        self._send(client, outlet)
+    def claim(self, local: LocalSubscription) -> None:
+        """The client has asked for a subscription on this session: send what it lacks.
+
+        It gets nothing for a subscription before: a client that has lost its memory may not
+        know the number.
+        """
+        outlet = self._outlet(local.client)
+        if local in outlet.claimed:
+            return
+        outlet.claimed[local] = None
+        mine = [delivery for delivery in outlet.parked if local in delivery.subscriptions]
+        outlet.parked = [
+            delivery for delivery in outlet.parked if local not in delivery.subscriptions
+        ]
+        ordered = sorted(chain(outlet.waiting, mine), key=lambda item: item.serial)
+        outlet.waiting = deque()
+        for delivery in ordered:
+            before = outlet.waiting[-1] if outlet.waiting else None
+            begins_after = local.begins_after.get(delivery.left.source, 0)
+            if local in delivery.subscriptions and begins_after >= delivery.left.last:
+                self._end_part(delivery.parcel)  # the client has it, as its Connect said
+            elif before and before.parcel is delivery.parcel and before.left is delivery.left:
+                before.subscriptions += delivery.subscriptions
+                self._end_part(delivery.parcel)
+            else:
+                outlet.waiting.append(delivery)
+        self._send(local.client, outlet)
 
     def close(self, client: ClientId) -> None:
         """The client's session is over: what it has not acknowledged waits for the next one."""
         outlet = self._outlets.get(client)
         if outlet is None:
             return
-        outlet.open = False
-        again = sorted(chain.from_iterable(outlet.sent.values()), key=lambda item: item.serial)
-        outlet.waiting.extendleft(reversed(again))
+        outlet.claimed = {}
+        again = list(chain(*outlet.sent.values(), outlet.waiting))
         outlet.sent = {}
+        outlet.waiting = deque()
         outlet.unacknowledged = 0
+        for delivery in again:
+            for local in delivery.subscriptions:
+                self._park(outlet, delivery, local)
+            self._end_part(delivery.parcel)
+        outlet.parked.sort(key=lambda item: item.serial)
 
-    def drop(self, client: ClientId) -> None:
-        """The client is given up: everything queued for it is done."""
-        self.close(client)
-        outlet = self._outlets.pop(client, None)
-        if outlet is not None:
-            self._finish(outlet.waiting)
+    def give_up(self, local: LocalSubscription) -> None:
+        """The subscription has ended: everything parked for it is done."""
+        outlet = self._outlet(local.client)
+        assert local not in outlet.claimed, f"{local} is claimed"
+        over = [delivery for delivery in outlet.parked if local in delivery.subscriptions]
+        outlet.parked = [
+            delivery for delivery in outlet.parked if local not in delivery.subscriptions
+        ]
+        for delivery in over:
+            self._end_part(delivery.parcel)
 
     def hold(self, client: ClientId) -> None:
         """Send the client nothing until `release`."""
-        self._outlets.setdefault(client, Outlet()).holds += 1
+        self._outlet(client).holds += 1
 
     def release(self, client: ClientId) -> None:
         """Undo one `hold`."""
-        outlet = self._outlets.get(client)
-        if outlet is not None:
-            outlet.holds -= 1
-            self._send(client, outlet)
+        outlet = self._outlet(client)
+        outlet.holds -= 1
+        self._send(client, outlet)
 
     def acknowledge(self, client: ClientId, source: SourceId, first: int, last: int) -> None:
         """The client has everything sent to it of `source` in [first, last]."""
-        outlet = self._outlets[client]
+        outlet = self._outlet(client)
         sent = outlet.sent.get(source)
         if sent is None:
             return
@@ -150,7 +187,8 @@ class DeliveryWindows(Generic[Entry]):
         sent.extendleft(reversed(kept))
         if not sent:
             del outlet.sent[source]
-        self._finish(finished)
+        for delivery in finished:
+            self._end_part(delivery.parcel)
         self._send(client, outlet)
 
     def flush_positions(self) -> None:
@@ -175,18 +213,40 @@ class DeliveryWindows(Generic[Entry]):
         if key not in self._state.deadlines:
             self._state.deadlines.set(key, self._state.machine.now_ns + FLUSH_INTERVAL_NS)
 
-    def _finish(self, deliveries: Iterable[Delivery[Entry]]) -> None:
-        for delivery in deliveries:
-            for entry in delivery.entries:
+    def _outlet(self, client: ClientId) -> Outlet[Entry]:
+        outlet = self._outlets.get(client)
+        if outlet is None:
+            outlet = self._outlets[client] = Outlet()
+        return outlet
+
+    def _park(
+        self, outlet: Outlet[Entry], delivery: Delivery[Entry], local: LocalSubscription
+    ) -> None:
+        """Keep the delivery for one of its subscriptions, or send it for that one alone."""
+        part = Delivery(delivery.left, (local,), delivery.parcel, delivery.serial)
+        delivery.parcel.open += 1
+        if local in outlet.claimed:
+            outlet.waiting.append(part)
+        else:
+            outlet.parked.append(part)
+
+    def _end_part(self, parcel: Parcel[Entry]) -> None:
+        parcel.open -= 1
+        if parcel.open == 0:
+            for entry in parcel.entries:
                 self._on_done(entry)
 
     def _send(self, client: ClientId, outlet: Outlet[Entry]) -> None:
         window = self._state.parameters.client_window
-        while (
-            outlet.waiting and outlet.open and not outlet.holds and outlet.unacknowledged < window
-        ):
-            delivery = outlet.waiting.popleft()
-            outlet.sent.setdefault(delivery.left.source, deque()).append(delivery)
+        while outlet.waiting and not outlet.holds and outlet.unacknowledged < window:
+            delivery = outlet.waiting[0]
+            sent = outlet.sent.setdefault(delivery.left.source, deque())
+            if sent and sent[-1].left.last >= delivery.left.first:
+                # For another subscription. An acknowledgement names numbers only: what is out
+                # must be acknowledged first, or nobody could say which copy one is for.
+                break
+            outlet.waiting.popleft()
+            sent.append(delivery)
             outlet.unacknowledged += len(delivery.left)
             self._state.counters["publications_delivered"] += len(delivery.left)
             numbers = tuple(local.number for local in delivery.subscriptions)

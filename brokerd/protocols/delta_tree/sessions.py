@@ -156,9 +156,10 @@ class Sessions:
         elif node.reach is Reach.NOT_WANTED:
             node.reach = Reach.TRYING
             self._open(node)
+        elif node.attempting or key in self._state.deadlines:
+            return
         elif node.reach is Reach.UNREACHABLE:
-            if not node.attempting and key not in self._state.deadlines:
-                self._retry_later(node)
+            self._retry_later(node)
 
     def _open(self, node: Node) -> None:
         node.attempting = True

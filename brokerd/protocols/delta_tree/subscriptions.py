@@ -48,6 +48,7 @@ class LocalSubscription:
     Attributes:
         begins_after: per source, the sequence after which its stream begins here: the start
             cut, raised by what the client had before this broker restarted.
+        claimed: the client has asked for it on its current session.
     """
 
     client: ClientId
@@ -56,6 +57,7 @@ class LocalSubscription:
     predicate: Predicate
     phase: Phase = Phase.PENDING
     begins_after: Cut = field(default_factory=dict)
+    claimed: bool = False
 
 
 @dataclass(slots=True, eq=False)
