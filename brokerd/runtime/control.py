@@ -58,7 +58,9 @@ class ControlServer:
 
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = dict(handlers)
+        self._open: dict[_Connection, None] = {}
         self._listeners: dict[_Connection, None] = {}
+        self._progress = trio.lowlevel.ParkingLot()
         self._connections = 0
 
     def publish_event(self, name: str, details: Mapping[str, Any]) -> None:
@@ -75,6 +77,11 @@ class ControlServer:
             except trio.WouldBlock:
                 del self._listeners[connection]
                 connection.scope.cancel()
+
+    async def wait_answered(self) -> None:
+        """Wait until everything that was asked or published so far has been sent."""
+        while not all(connection.is_idle for connection in self._open):
+            await self._progress.park()
 
     async def serve(
         self,
@@ -116,7 +123,8 @@ class ControlServer:
         What was begun for it is finished even if the client goes away: a command cut off in
         the middle would leave this process in a state that nobody asked for.
         """
-        connection = _Connection(stream)
+        connection = _Connection(stream, self._progress)
+        self._open[connection] = None
         async with trio.open_nursery() as commands:
             try:
                 async with stream, trio.open_nursery() as nursery:
@@ -137,7 +145,9 @@ class ControlServer:
             except* RemoteProtocolError as group:
                 logger.warning("control connection closed: %s", group.exceptions[0])
             finally:
+                del self._open[connection]
                 self._listeners.pop(connection, None)
+                self._progress.unpark_all()
 
     async def _serve_request(self, connection: "_Connection", request: Request) -> None:
         reply = await self._reply(request)
@@ -147,6 +157,7 @@ class ControlServer:
             pass  # nobody waits for it any more
         finally:
             connection.unanswered -= 1
+            self._progress.unpark_all()
 
     async def _serve_connection(self, connection: trio.socket.SocketType) -> None:
         stream = trio.SocketStream(connection)
@@ -448,7 +459,7 @@ class _Reader:
 class _Connection:
     """The server's side of one connection: what waits to be sent on it."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, progress: trio.lowlevel.ParkingLot) -> None:
         self.unanswered = 0
         self.scope = trio.CancelScope()
         self.to_send: trio.MemoryReceiveChannel[ControlMessage]
@@ -458,6 +469,17 @@ class _Connection:
         self._stream = stream
         self._reader = _Reader(stream)
         self._send_lock = trio.Lock()
+        self._progress = progress
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being done for it, or waits to be sent on it."""
+        waiting = self._send.statistics(), self.tell.statistics()
+        return (
+            self.unanswered == 0
+            and not self._send_lock.locked()
+            and not any(channel.current_buffer_used for channel in waiting)
+        )
 
     async def receive_request(self) -> Request | None:
         """The next request to serve, or None at the end; one too many is refused here."""
@@ -478,6 +500,7 @@ class _Connection:
             async for message in messages:
                 async with self._send_lock:
                     await self._stream.send_all(encode_control(message))
+                self._progress.unpark_all()
 
 
 def _unknown(word: str, known: tuple[str, ...]) -> str:

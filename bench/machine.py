@@ -1,0 +1,40 @@
+"""What runs on a machine of the testbed: `python -m bench.machine agent` and `attach`.
+
+The agent forks brokers and load generators from this process's image, so everything they need
+is imported here, once.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from brokerd.runtime.process import run_broker
+
+from bench.load_generator import run_load
+from brokerd.agent.daemon import attach, run_agent, start_daemon
+from brokerd.agent.fork_server import Role
+
+ROLES: Mapping[str, Role] = {"broker": run_broker, "load": run_load}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.machine", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    agent = commands.add_parser("agent", help="start the agent of a root, in the background")
+    agent.add_argument("--root", type=Path, required=True, help="absolute path of its folder")
+    agent.add_argument("--name", required=True, help="of this (logical) host")
+    agent.add_argument("--deployment", required=True, help="id that its processes belong to")
+    agent.add_argument("--foreground", action="store_true", help="stay, for a supervisor")
+    joined = commands.add_parser("attach", help="join stdin and stdout to a root's agent")
+    joined.add_argument("--root", type=Path, required=True)
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "attach":
+        return attach(chosen.root)
+    run = run_agent if chosen.foreground else start_daemon
+    return run(chosen.root, chosen.name, chosen.deployment, ROLES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

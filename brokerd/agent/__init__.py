@@ -1,0 +1,1 @@
+"""One agent per machine: parent of its brokers and load generators, and healer of their faults."""

@@ -1,0 +1,139 @@
+"""How the controller talks to an agent: one method per command."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.agent.paths import announced_agent
+from brokerd.errors import ControlError
+from brokerd.runtime.control import ControlClient, Happening, open_control
+
+
+class AgentClient:
+    """One connection to an agent.
+
+    Every method raises ControlError: `user` for what cannot be asked for, `busy` for what
+    somebody else has or does not come in time, `internal` for faults over there, `closed` when
+    the agent or the connection to it is gone (then it is not known what was done; ask `status`).
+    """
+
+    def __init__(self, control: ControlClient) -> None:
+        self.control = control
+
+    async def facts(self) -> dict[str, Any]:
+        """What machine it is on."""
+        return await self.control.request("facts")
+
+    async def start(
+        self, process: str, role: str, config: dict[str, Any], control_socket: str
+    ) -> dict[str, Any]:
+        """Start a process: {pid, start_time}. Nothing happens if it runs with this config."""
+        return await self.control.request(
+            "start", process=process, role=role, config=config, control_socket=control_socket
+        )
+
+    async def stop(
+        self, process: str, signal: str = "TERM", timeout_ms: int = 10_000
+    ) -> dict[str, Any]:
+        """End a process, by force after `timeout_ms`: its row of `status`, and `forced`."""
+        return await self.control.request(
+            "stop", process=process, signal=signal, timeout_ms=timeout_ms
+        )
+
+    async def signal(self, process: str, signal: str) -> dict[str, Any]:
+        """Send a signal to a running process. To freeze, use a fault: that one heals."""
+        return await self.control.request("signal", process=process, signal=signal)
+
+    async def status(self) -> dict[str, Any]:
+        """Processes, faults and lease."""
+        return await self.control.request("status")
+
+    async def broker(
+        self,
+        process: str,
+        command: str,
+        arguments: dict[str, Any] | None = None,
+        timeout_ms: int = 10_000,
+    ) -> dict[str, Any]:
+        """What a process (broker or load generator) answers to a command of its own."""
+        return await self.control.request(
+            "broker",
+            process=process,
+            command=command,
+            arguments=arguments or {},
+            timeout_ms=timeout_ms,
+        )
+
+    async def fault_apply(
+        self,
+        fault_id: str,
+        verb: str,
+        process: str,
+        *,
+        peer: str = "",
+        direction: str = "both",
+        lease_ms: int = 0,
+        parameters: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Do a fault: its row, with `t_applied_ns` and what came of it in `result`."""
+        return await self.control.request(
+            "fault_apply",
+            fault_id=fault_id,
+            verb=verb,
+            process=process,
+            peer=peer,
+            direction=direction,
+            lease_ms=lease_ms,
+            parameters=parameters or {},
+        )
+
+    async def fault_heal(self, fault_id: str) -> dict[str, Any]:
+        """Undo a fault: its row; one that is over, or never was, changes nothing."""
+        return await self.control.request("fault_heal", fault_id=fault_id)
+
+    async def fault_renew(self, fault_id: str, lease_ms: int) -> dict[str, Any]:
+        """Let an active fault last `lease_ms` from now unless it is renewed again."""
+        return await self.control.request("fault_renew", fault_id=fault_id, lease_ms=lease_ms)
+
+    async def files(self, process: str, folder: str = "") -> dict[str, Any]:
+        """`folder` and `files` (name, size_bytes, sha256) of a process's logs.
+
+        With `folder`, of that folder below the agent's root instead.
+        """
+        return await self.control.request("files", process=process, folder=folder)
+
+    async def hold(self, lease_ms: int) -> dict[str, Any]:
+        """Let the deployment end `lease_ms` from now unless renewed; 0 for no such lease."""
+        return await self.control.request("hold", lease_ms=lease_ms)
+
+    async def shutdown(self, timeout_ms: int = 10_000) -> dict[str, Any]:
+        """End every process and the agent: `processes`, as they ended."""
+        return await self.control.request("shutdown", timeout_ms=timeout_ms)
+
+    async def listen(self) -> trio.MemoryReceiveChannel[Happening]:
+        """What happens from now on: process_started, process_exited, fault_applied, …"""
+        return await self.control.listen()
+
+
+@asynccontextmanager
+async def open_agent(target: str | Path | trio.abc.Stream) -> AsyncIterator[AgentClient]:
+    """A client of the agent at a socket path, or at the other end of a stream (`attach`)."""
+    async with open_control(target) as control:
+        yield AgentClient(control)
+
+
+@asynccontextmanager
+async def open_agent_of(root: Path) -> AsyncIterator[AgentClient]:
+    """A client of the agent that serves `root` on this machine.
+
+    Raises:
+        ControlError: `closed`, there is none.
+    """
+    announced = announced_agent(root)
+    if announced is None:
+        raise ControlError("closed", f"{root}: no agent runs here")
+    async with open_agent(announced["socket"]) as agent:
+        yield agent

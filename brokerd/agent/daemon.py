@@ -1,0 +1,171 @@
+"""An agent as a process of its own: started once, outliving whoever started it."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import trio
+
+from brokerd.agent.agent import WATCHDOG_ROLES, Agent
+from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
+from brokerd.agent.paths import AgentPaths, announced_agent
+from brokerd.errors import BrokerError, ConfigError
+
+EXIT_USAGE: Final = 2
+EXIT_PREFLIGHT: Final = 4
+EXIT_UNREACHABLE: Final = 6
+
+_CHUNK_BYTES: Final = 65_536
+
+
+def run_agent(
+    root: Path,
+    name: str,
+    deployment: str,
+    roles: Mapping[str, Role],
+    socket_path: Path | None = None,
+    ready: int | None = None,
+) -> int:
+    """Be the agent of `root` in this process, until it is told to end; gives the exit status.
+
+    Everything a role needs should be imported by now, and nothing of trio may run. Where
+    `ready` is a descriptor, one line of JSON goes there once clients can connect: who the agent
+    is, or why there is none.
+    """
+    os.umask(0o077)
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
+    )
+    image = fork_image({**WATCHDOG_ROLES, **roles})
+    agent = Agent(root, name, deployment, image, socket_path)
+    told = False
+
+    def tell(**line: Any) -> None:
+        nonlocal told
+        if ready is not None and not told:
+            os.write(ready, json.dumps(line).encode() + b"\n")
+            os.close(ready)
+        told = True
+
+    def on_ready() -> None:
+        tell(pid=os.getpid(), socket=str(agent.socket_path), name=name, deployment=deployment)
+
+    try:
+        trio.run(agent.run, on_ready)
+    except BaseException as group:
+        error = _innermost(group)
+        status = EXIT_INTERNAL
+        if isinstance(error, ConfigError):
+            status = EXIT_USAGE
+        elif isinstance(error, BrokerError):
+            status = EXIT_PREFLIGHT
+        tell(error=str(error) or type(error).__name__, status=status)
+        if status == EXIT_INTERNAL:
+            raise
+        return _fail(error, status)
+    finally:
+        _end_image(image)
+    return 0
+
+
+def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Role]) -> int:
+    """Start the agent of `root` in the background; gives the exit status of doing so.
+
+    Returns when its clients can connect, with one line of JSON on standard output (`pid`,
+    `socket`), or when there will be no agent, with the reason on standard error.
+    """
+    paths = AgentPaths(root)
+    try:
+        paths.make()
+    except ConfigError as error:
+        return _fail(error, EXIT_USAGE)
+    readable, writable = os.pipe()
+    if os.fork() == 0:
+        os.close(readable)
+        _run_in_background(paths, name, deployment, roles, writable)
+    os.close(writable)
+    with open(readable, "rb") as pipe:
+        line = pipe.readline()
+    if not line:
+        return _fail(f"the agent died at its start; see {paths.log}", EXIT_INTERNAL)
+    answer = json.loads(line)
+    if "error" in answer:
+        return _fail(answer["error"], answer["status"])
+    sys.stdout.write(line.decode())
+    sys.stdout.flush()
+    return 0
+
+
+def attach(root: Path) -> int:
+    """Join standard input and output to the socket of the agent of `root`, until either ends."""
+    announced = announced_agent(root)
+    if announced is None:
+        return _fail(f"{root}: no agent runs here", EXIT_UNREACHABLE)
+
+    async def join() -> int:
+        try:
+            socket_stream = await trio.open_unix_socket(announced["socket"])
+        except OSError as error:
+            return _fail(f"{announced['socket']}: nobody answers ({error})", EXIT_UNREACHABLE)
+        async with socket_stream, trio.open_nursery() as nursery:
+            source = trio.lowlevel.FdStream(os.dup(0))
+            target = trio.lowlevel.FdStream(os.dup(1))
+
+            async def carry(receive: trio.abc.ReceiveStream, send: trio.abc.SendStream) -> None:
+                try:
+                    while chunk := await receive.receive_some(_CHUNK_BYTES):
+                        await send.send_all(chunk)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass  # the other side has gone: so do we
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(carry, source, socket_stream)
+            nursery.start_soon(carry, socket_stream, target)
+        return 0
+
+    return trio.run(join)
+
+
+def _run_in_background(
+    paths: AgentPaths, name: str, deployment: str, roles: Mapping[str, Role], ready: int
+) -> NoReturn:
+    status = EXIT_INTERNAL
+    try:
+        os.setsid()
+        os.chdir("/")
+        source = os.open(os.devnull, os.O_RDONLY)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        target = os.open(paths.log, flags, 0o600)
+        os.dup2(source, 0)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        os.close(source)
+        os.close(target)
+        status = run_agent(paths.root, name, deployment, roles, ready=ready)
+    except BaseException:
+        logging.getLogger(__name__).exception("the agent failed")
+    finally:
+        os._exit(status)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _end_image(image: ForkServer) -> None:
+    image.close()
+    try:
+        os.waitpid(image.pid, 0)
+    except ChildProcessError:
+        pass  # it died before, and was waited for then
+
+
+def _fail(reason: object, status: int) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return status

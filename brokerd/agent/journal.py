@@ -1,0 +1,135 @@
+"""What an agent did and is about to do, on disk before it does it.
+
+The next agent of the same root reads it: which processes may be alive, how to start them again,
+and which faults are to be healed.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.errors import StorageCorrupt
+
+Entry = dict[str, Any]
+
+
+class Journal:
+    """An append-only file of JSON lines; every line has `entry` (what) and `t_ns` (monotonic)."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        _cut_torn_line(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def write(self, entry: str, **details: Any) -> None:
+        """Append an entry; when this returns, it survives a crash of the machine.
+
+        Raises:
+            OSError: it could not be made durable: do not act on it.
+        """
+        await self._append(entry, details, durable=True)
+
+    async def note(self, entry: str, **details: Any) -> None:
+        """Append an entry that need only survive a crash of this agent."""
+        await self._append(entry, details, durable=False)
+
+    async def _append(self, entry: str, details: dict[str, Any], durable: bool) -> None:
+        line = json.dumps({"entry": entry, "t_ns": time.monotonic_ns(), **details}) + "\n"
+        data = line.encode()
+
+        def append() -> None:
+            if os.write(self._file, data) != len(data):
+                raise OSError(f"{self._path}: the disk took only a part of a line")
+            if durable:
+                os.fdatasync(self._file)
+
+        # Uncancellable: an entry is there or it is not, whatever becomes of the request.
+        await trio.to_thread.run_sync(append, limiter=self._limiter)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """The entries of a journal, oldest first; a last line that was cut off by a crash is not one.
+
+    Raises:
+        StorageCorrupt: a line that is no entry; names it.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise StorageCorrupt(f"{path}:{number}: not an entry: {error}") from error
+        if not isinstance(entry, dict) or not isinstance(entry.get("entry"), str):
+            raise StorageCorrupt(f"{path}:{number}: not an entry")
+        yield entry
+
+
+@dataclass(slots=True)
+class Recollection:
+    """What the entries of a journal come to.
+
+    Attributes:
+        deployment: of the last agent; None when there was none.
+        boot: the boot that the last agent ran in; identities and times mean nothing in others.
+        starts: process → its last `start` entry, and what is known of how it went on:
+            `identity` (pid, start_time) and `exit` (the `exited` entry), where there were any.
+        faults: fault id → its `fault` entry, with `state` and the latest `deadline_ns`.
+        hold_deadline_ns: end of the deployment's lease, or None.
+    """
+
+    deployment: str | None = None
+    boot: str | None = None
+    starts: dict[str, Entry] = field(default_factory=dict)
+    faults: dict[str, Entry] = field(default_factory=dict)
+    hold_deadline_ns: int | None = None
+
+
+def recall(entries: Iterable[Entry]) -> Recollection:
+    """What the last agent left behind, as far as it wrote it down."""
+    found = Recollection()
+    for entry in entries:
+        match entry["entry"]:
+            case "agent":
+                found.deployment, found.boot = entry["deployment"], entry["boot_id"]
+            case "start":
+                found.starts[entry["process"]] = entry
+            case "started":
+                identity = (entry["pid"], entry["start_time"])
+                found.starts[entry["process"]]["identity"] = identity
+            case "exited":
+                found.starts[entry["process"]]["exit"] = entry
+            case "fault":
+                found.faults[entry["fault_id"]] = {**entry, "state": "requested"}
+            case "fault_state":
+                found.faults[entry["fault_id"]].update(
+                    (key, value) for key, value in entry.items() if key not in ("entry", "t_ns")
+                )
+            case "hold":
+                found.hold_deadline_ns = entry["deadline_ns"]
+            case "end":
+                found = Recollection(deployment=found.deployment, boot=found.boot)
+    return found
+
+
+def _cut_torn_line(path: Path) -> None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    end = content.rfind(b"\n") + 1
+    if end != len(content):
+        os.truncate(path, end)

@@ -1,0 +1,107 @@
+"""Where an agent keeps what: below its root, and its sockets in a folder with a short path."""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.errors import ConfigError
+
+PROCESS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPaths:
+    """The files of the agent whose root this is."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "agent"
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "agent.log"
+
+    @property
+    def lock(self) -> Path:
+        """Locked (flock) by the living agent of this root."""
+        return self.folder / "lock"
+
+    @property
+    def announcement(self) -> Path:
+        """Who the agent is and where its socket is, as JSON."""
+        return self.folder / "agent.json"
+
+    @property
+    def processes(self) -> Path:
+        """One file per process it ever started, locked by that process while it lives."""
+        return self.folder / "processes"
+
+    @property
+    def leases(self) -> Path:
+        """One file per lease that a watchdog keeps an eye on."""
+        return self.folder / "leases"
+
+    def process_file(self, process: str) -> Path:
+        return self.processes / f"{process}.json"
+
+    def make(self) -> None:
+        """Make the folders, for this user alone.
+
+        Raises:
+            ConfigError: the root is not an absolute path, or is somebody else's.
+        """
+        if not self.root.is_absolute():
+            raise ConfigError(f"{self.root}: an agent's root must be an absolute path")
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.lstat(self.root).st_uid != os.geteuid():
+            raise ConfigError(f"{self.root}: belongs to another user")
+        for folder in (self.folder, self.processes, self.leases):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def inside(self, path: str) -> Path:
+        """`path` (absolute, or relative to the root) when it is below the root.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        resolved = (self.root / path).resolve()
+        if not resolved.is_relative_to(self.root.resolve()):
+            raise ConfigError(f"{path}: not below {self.root}")
+        return resolved
+
+
+def socket_folder(root: Path) -> Path:
+    """Where the sockets of this root are: short enough for the kernel, this user's alone."""
+    digest = hashlib.blake2b(os.fsencode(root), digest_size=4).hexdigest()
+    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    return Path(base) / f"pubsubctl-{os.geteuid()}-{digest}"
+
+
+def announced_agent(root: Path) -> dict[str, Any] | None:
+    """What the last agent of this root said of itself, its `socket` above all; None if none did.
+
+    That socket, not a computed one: the folder depends on the environment the agent had.
+    """
+    try:
+        found = json.loads(AgentPaths(root).announcement.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    assert isinstance(found, dict), found
+    return found
+
+
+def replace_file(path: Path, content: str) -> None:
+    """Put `content` at `path` so that a reader sees the old or the new whole, never a part."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(content, encoding="utf-8")
+    os.replace(fresh, path)

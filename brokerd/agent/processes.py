@@ -1,0 +1,100 @@
+"""Which process is meant: a pid and the instant it started, never a pid alone.
+
+A pid is used again once its process is gone. Pid and start time together name one process of
+one boot of one machine, and a pidfd that was opened before the start time was compared keeps
+naming it, so that no signal ever reaches a stranger.
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+STOPPED = "T"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process of this boot of this machine.
+
+    Attributes:
+        pid: its number while it lives.
+        start_time: clock ticks from boot to its start (field 22 of /proc/PID/stat).
+    """
+
+    pid: int
+    start_time: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """The process that has this pid now.
+
+        Raises:
+            ProcessLookupError: none has.
+        """
+        return cls(pid, _stat(f"/proc/{pid}/stat")[1])
+
+    def is_alive(self) -> bool:
+        """Whether it runs or is stopped; a zombie is not alive."""
+        try:
+            state, start_time = _stat(f"/proc/{self.pid}/stat")
+        except ProcessLookupError:
+            return False
+        return start_time == self.start_time and state not in "ZX"
+
+    def is_stopped(self) -> bool:
+        """Whether every thread of it is stopped by a signal."""
+        try:
+            if ProcessIdentity.of(self.pid) != self:
+                return False
+            threads = os.listdir(f"/proc/{self.pid}/task")
+            states = {_stat(f"/proc/{self.pid}/task/{thread}/stat")[0] for thread in threads}
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+        return states == {STOPPED}
+
+    def open(self) -> int:
+        """A pidfd that names this process and no other.
+
+        Raises:
+            ProcessLookupError: it has ended, or its pid belongs to another process by now.
+        """
+        descriptor = os.pidfd_open(self.pid)
+        try:
+            if ProcessIdentity.of(self.pid) != self:
+                raise ProcessLookupError(f"pid {self.pid} is another process by now")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal to this very process; False when it has ended."""
+        try:
+            descriptor = self.open()
+        except ProcessLookupError:
+            return False
+        try:
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+
+def boot_id() -> str:
+    """Which boot of which machine this is; start times of another one mean nothing here."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _stat(path: str) -> tuple[str, int]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"{path}: no such process") from None
+    # The second field is the name in brackets, and may hold spaces and brackets itself.
+    fields = content[content.rindex(b")") + 2 :].split()
+    return fields[0].decode("ascii"), int(fields[19])

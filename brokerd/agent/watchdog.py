@@ -1,0 +1,99 @@
+"""Processes of their own that heal when nobody else is left to do it.
+
+Each waits until the lease in its file has run out, however often that was moved on, and then
+undoes one thing. It is in a session of its own, so neither the controller's death nor the
+agent's reaches it.
+"""
+
+import fcntl
+import json
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from brokerd.agent.paths import AgentPaths, replace_file
+from brokerd.agent.processes import ProcessIdentity, boot_id
+
+GRACE_NS: Final = 500_000_000
+"""How long after the lease a watchdog acts: the agent, if it lives, comes first."""
+
+
+def write_lease(path: Path, deadline_ns: int) -> None:
+    """Say until when (CLOCK_MONOTONIC) the watchdog of this file is to wait."""
+    replace_file(path, json.dumps({"deadline_ns": deadline_ns}))
+
+
+def healed_at(path: Path) -> int | None:
+    """When the watchdog of this file healed; None when it has not."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    healed_ns = found.get("healed_ns")
+    assert healed_ns is None or isinstance(healed_ns, int), found
+    return healed_ns
+
+
+def run_thaw_watchdog(config: dict[str, Any]) -> None:
+    """Continue the frozen process `pid`, `start_time` once the lease in `lease_file` is over.
+
+    Ends without doing anything when that process ends first.
+    """
+    target = ProcessIdentity(config["pid"], config["start_time"])
+    lease_file = Path(config["lease_file"])
+    try:
+        descriptor = target.open()
+    except ProcessLookupError:
+        return
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    while (left_ns := _left_ns(lease_file)) > 0:
+        if ended.poll(left_ns / 1_000_000):
+            return
+    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+
+
+def run_hold_watchdog(config: dict[str, Any]) -> None:
+    """Kill what an agent left behind, once the lease of its deployment is over.
+
+    Does nothing as long as an agent of this root lives: ending the deployment is its task.
+    """
+    paths = AgentPaths(Path(config["root"]))
+    lease_file = Path(config["lease_file"])
+    while (left_ns := _left_ns(lease_file)) > 0:
+        time.sleep(left_ns / 1e9)
+    with open(paths.lock, "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        for process in sorted(paths.processes.glob("*.json")):
+            if (identity := recorded_identity(process)) is not None:
+                identity.signal(signal.SIGKILL)
+        lease_file.unlink(missing_ok=True)
+
+
+def recorded_identity(process_file: Path) -> ProcessIdentity | None:
+    """The process that wrote this file of AgentPaths.processes, alive or not.
+
+    None when the file is empty, torn, or from before the machine was booted.
+    """
+    try:
+        found = json.loads(process_file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    if found.get("boot_id") != boot_id():
+        return None
+    return ProcessIdentity(found["pid"], found["start_time"])
+
+
+def _left_ns(lease_file: Path) -> int:
+    # A lease that cannot be read is one that is over: healing early is the smaller harm.
+    try:
+        found = json.loads(lease_file.read_text(encoding="utf-8"))
+        return int(found["deadline_ns"]) + GRACE_NS - time.monotonic_ns()
+    except (OSError, ValueError, KeyError):
+        return 0

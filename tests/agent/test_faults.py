@@ -1,0 +1,328 @@
+"""Stories about faults: done, seen to be done, healed when asked to and when nobody asks."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.errors import ControlError
+from tests.helpers.agents import Lab, happening, make_lab, run, until
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with make_lab() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def calm_lab() -> Iterator[Lab]:
+    """An agent, for tests that change nothing."""
+    with make_lab() as made:
+        made.start_agent()
+        yield made
+
+
+LONG_MS = 60_000
+
+
+# ---------------------------------------------------------------- kill and restart
+
+
+def test_a_kill_is_recorded_as_signal_9_by_this_fault(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            fault = await client.fault_apply("f1", "kill", "b1")
+            assert fault["result"]["exit_signal"] == 9
+            assert fault["result"]["pid"] == identity.pid
+            assert fault["t_applied_ns"] <= fault["result"]["t_exit_ns"]
+            row = (await client.status())["processes"]["b1"]
+            assert (row["state"], row["exit_signal"], row["exit_cause"]) == (
+                "exited",
+                9,
+                "fault:f1",
+            )
+            assert not identity.is_alive()
+
+    run(story)
+
+
+def test_a_term_lets_it_end_in_order_and_is_a_fault_all_the_same(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            fault = await client.fault_apply("f1", "term", "b1")
+            assert (fault["result"]["exit_code"], fault["result"]["exit_signal"]) == (0, None)
+            assert (await client.status())["processes"]["b1"]["exit_cause"] == "fault:f1"
+
+    run(story)
+
+
+def test_a_restarted_process_is_a_new_one_with_the_old_configuration(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            before = await lab.start(client, "b1")
+            await client.fault_apply("k", "kill", "b1")
+            fault = await client.fault_apply("r", "restart", "b1")
+            after = ProcessIdentity(fault["result"]["pid"], fault["result"]["start_time"])
+            assert after != before
+            assert (await lab.answers(client, "b1"))["pid"] == after.pid
+            row = (await client.status())["processes"]["b1"]
+            assert (row["state"], row["exit_cause"]) == ("running", None)
+
+    run(story)
+
+
+def test_a_fault_asked_for_twice_is_done_once(lab: Lab) -> None:
+    """A controller that lost the answer asks again; the broker must not die twice."""
+
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            first = await client.fault_apply("k", "kill", "b1")
+            await client.fault_apply("r", "restart", "b1")
+            await lab.answers(client, "b1")
+            assert await client.fault_apply("k", "kill", "b1") == first
+            assert (await client.status())["processes"]["b1"]["state"] == "running"
+            with pytest.raises(ControlError, match="k is another fault already"):
+                await client.fault_apply("k", "term", "b1")
+
+    run(story)
+
+
+# ---------------------------------------------------------------- freeze
+
+
+def test_a_frozen_process_is_stopped_until_it_is_healed(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            fault = await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
+            assert fault["result"]["stopped"]
+            assert identity.is_stopped()
+            assert (await client.status())["processes"]["b1"]["frozen"]
+            with pytest.raises(ControlError, match="frozen already, by f1"):
+                await client.fault_apply("f2", "freeze", "b1", lease_ms=LONG_MS)
+            watchdogs = watchdogs_of(lab)
+            healed = await client.fault_heal("f1")
+            assert (healed["state"], healed["healed_by"]) == ("healed", "request")
+            assert not identity.is_stopped()
+            assert (await client.broker("b1", "status"))["state"] == "running"
+            await until(lambda: not any(dog.is_alive() for dog in watchdogs))
+            assert watchdogs
+            assert list(lab.paths.leases.iterdir()) == []
+            assert await client.fault_heal("f1") == healed, "healed twice changes nothing"
+            assert (await client.fault_heal("f2"))["state"] == "unknown"
+
+    run(story)
+
+
+def test_a_freeze_ends_with_its_lease_and_listeners_are_told(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            events = await client.listen()
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=200)
+            details = await happening(events, "fault_healed")
+            assert (details["fault_id"], details["by"]) == ("f1", "lease")
+            assert not identity.is_stopped()
+            fault = (await client.status())["faults"][0]
+            assert fault["t_healed_ns"] - fault["t_applied_ns"] >= 150_000_000
+
+    run(story)
+
+
+def test_a_renewed_lease_holds_and_the_watchdog_knows(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=300)
+            renewed = await client.fault_renew("f1", LONG_MS)
+            assert renewed["lease_left_ms"] > LONG_MS / 2
+            other = await lab.start(client, "b2")
+            await client.fault_apply("f2", "freeze", "b2", lease_ms=1_000)
+            await until(lambda: not other.is_stopped(), "a later lease that was not renewed ends")
+            assert identity.is_stopped()
+            await client.fault_heal("f1")
+            assert not identity.is_stopped()
+
+    run(story)
+
+
+def test_a_freeze_is_healed_although_the_agent_was_killed(lab: Lab) -> None:
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=500)
+            agent.kill()
+            agent.wait()
+        assert identity.is_stopped()
+        await until(lambda: not identity.is_stopped(), "thawed by the watchdog")
+        assert identity.is_alive()
+        lab.start_agent()
+        async with lab.client() as client:
+            assert (await client.broker("b1", "status"))["pid"] == identity.pid
+            fault = (await client.status())["faults"][0]
+            assert (fault["state"], fault["healed_by"]) == ("healed", "lease")
+            await client.shutdown()
+
+    run(story)
+
+
+def test_a_new_agent_takes_over_the_freeze_of_the_old_one(lab: Lab) -> None:
+    async def story() -> None:
+        first = lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
+        first.kill()
+        first.wait()
+        watchdogs = watchdogs_of(lab)
+        assert watchdogs
+        lab.start_agent()
+        async with lab.client() as client:
+            fault = (await client.status())["faults"][0]
+            assert fault["state"] == "applied"
+            assert 0 < fault["lease_left_ms"] <= LONG_MS
+            assert identity.is_stopped()
+            await client.fault_heal("f1")
+            assert not identity.is_stopped()
+            await until(lambda: not any(dog.is_alive() for dog in watchdogs))
+
+    run(story)
+
+
+def test_a_frozen_process_that_is_killed_takes_its_freeze_with_it(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            events = await client.listen()
+            await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
+            watchdogs = watchdogs_of(lab)
+            fault = await client.fault_apply("f2", "kill", "b1")
+            assert fault["result"]["exit_signal"] == 9
+            details = await happening(events, "fault_healed")
+            assert (details["fault_id"], details["by"]) == ("f1", "process-death")
+            await client.fault_apply("f3", "restart", "b1")
+            assert not (await client.status())["processes"]["b1"]["frozen"]
+            await until(lambda: not any(dog.is_alive() for dog in watchdogs))
+            # Waited for, too: a zombie of it would be a child of the agent for ever.
+            await until(lambda: not any(os.path.exists(f"/proc/{dog.pid}") for dog in watchdogs))
+
+    run(story)
+
+
+# ---------------------------------------------------------------- links: the broker's own
+
+
+def test_a_link_fault_is_passed_on_to_its_broker_with_its_lease(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            fault = await client.fault_apply(
+                "f1", "cut", "b1", peer="s1", direction="out", lease_ms=LONG_MS
+            )
+            assert fault["t_applied_ns"] == fault["result"]["t_applied_ns"], "the broker's stamp"
+            assert (await client.broker("b1", "status"))["faults"] == ["f1"]
+            await client.fault_renew("f1", LONG_MS)
+            await client.fault_heal("f1")
+            assert (await client.broker("b1", "status"))["faults"] == []
+            assert (await client.status())["faults"][0]["state"] == "healed"
+
+    run(story)
+
+
+def test_a_link_fault_is_healed_when_its_lease_ends(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            events = await client.listen()
+            await lab.start(client, "b1")
+            await client.fault_apply("f1", "absorb", "b1", lease_ms=100)
+            details = await happening(events, "fault_healed")
+            assert details["by"] == "lease"
+            assert (await client.broker("b1", "status"))["faults"] == []
+
+    run(story)
+
+
+def test_a_refused_link_fault_has_failed_and_is_not_there(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            with pytest.raises(ControlError, match="no peer called 'nobody'"):
+                await client.fault_apply("f1", "cut", "b1", peer="nobody", lease_ms=LONG_MS)
+            assert (await client.status())["faults"][0]["state"] == "failed"
+            assert (await client.broker("b1", "status"))["faults"] == []
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "arguments,reason",
+    [
+        ({"verb": "stall"}, "no verb 'stall'"),
+        ({"verb": "blackhol"}, "did you mean 'blackhole'"),
+        ({"verb": "cut", "lease_ms": 0}, "lease_ms = 0"),
+        ({"verb": "freeze", "lease_ms": -5}, "lease_ms = -5"),
+        ({"verb": "cut", "direction": "sideways", "lease_ms": 500}, "direction = 'sideways'"),
+        ({"verb": "kill", "peer": "s1"}, "kill is for processes"),
+        ({"verb": "kill", "process": "b2"}, "did you mean 'b1'"),
+        ({"verb": "kill", "parameters": {"signal": "9"}}, "no signal '9'"),
+        ({"verb": "kill", "parameters": {"signal": "USR1"}}, "SIGUSR1 does not kill"),
+        ({"verb": "kill", "parameters": {"sig": "TERM"}}, "takes no parameter 'sig'"),
+        ({"verb": "restart"}, "b1 is running; kill it first"),
+        ({"verb": "kill", "fault_id": ""}, "cannot be an id"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused_and_nothing_happens(
+    calm_lab: Lab, arguments: dict[str, object], reason: str
+) -> None:
+    async def story() -> None:
+        async with calm_lab.client() as client:
+            identity = await calm_lab.start(client, "b1")
+            with pytest.raises(ControlError, match=reason) as caught:
+                await client.control.request(
+                    "fault_apply", **{"fault_id": "f1", "process": "b1", **arguments}
+                )
+            assert caught.value.kind == "user"
+            assert identity.is_alive()
+            assert not identity.is_stopped()
+
+    run(story)
+
+
+# ---------------------------------------------------------------- identities
+
+
+def test_an_identity_with_another_start_time_is_somebody_else() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    stranger = ProcessIdentity(own.pid, own.start_time + 1)
+    assert own.is_alive()
+    assert not stranger.is_alive()
+    assert not stranger.signal(signal.SIGKILL), "we would not be here"
+    with pytest.raises(ProcessLookupError, match="another process by now"):
+        stranger.open()
+
+
+def watchdogs_of(lab: Lab) -> list[ProcessIdentity]:
+    found = []
+    for identity in lab.descendants():
+        with open(f"/proc/{identity.pid}/comm") as comm:
+            if comm.read().startswith("pubsub:thaw"):
+                found.append(identity)
+    return found

@@ -1,0 +1,164 @@
+"""Agents of small processes in a folder of their own, and nothing left of them afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trio
+
+from brokerd.agent.client import AgentClient, open_agent
+from brokerd.agent.paths import AgentPaths
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.agent.watchdog import recorded_identity
+from brokerd.errors import ControlError
+
+DEADLINE_S = 20.0
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Lab:
+    """One root with agents that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.paths = AgentPaths(self.root)
+        self.socket = folder / "s" / "agent.sock"
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def start_agent(self, deployment: str = "d1") -> subprocess.Popen[bytes]:
+        """An agent whose clients can connect; fails with what it says if it does not come up."""
+        agent, answer = self.try_agent(deployment)
+        assert "error" not in answer, answer
+        return agent
+
+    def try_agent(self, deployment: str = "d1") -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+        ready = self.folder / f"ready-{len(self.agents)}"
+        os.mkfifo(ready)
+        command = [sys.executable, "-m", "tests.helpers.small_processes"]
+        arguments = [str(self.root), deployment, str(self.socket), str(ready)]
+        log = open(self.folder / "agent.log", "ab")  # noqa: SIM115
+        with log:
+            agent = subprocess.Popen(command + arguments, cwd=REPOSITORY, stderr=log)
+        self.agents.append(agent)
+        with open(ready, "rb") as pipe:
+            line = pipe.readline()
+        assert line, f"the agent died: {self.log()}"
+        return agent, json.loads(line)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[AgentClient]:
+        async with open_agent(self.socket) as client:
+            yield client
+
+    def log(self) -> str:
+        return (self.folder / "agent.log").read_text()
+
+    def config(self, name: str, **more: Any) -> dict[str, Any]:
+        """A sleeper's configuration."""
+        return {
+            "name": name,
+            "control_socket": str(self.folder / "s" / f"{name}.sock"),
+            "log_folder": f"run/{name}",
+            **more,
+        }
+
+    async def start(
+        self, client: AgentClient, name: str, role: str = "sleeper", **more: Any
+    ) -> ProcessIdentity:
+        """A process that was started; a sleeper answers by then."""
+        config = self.config(name, **more)
+        started = await client.start(name, role, config, config["control_socket"])
+        if role == "sleeper":
+            await self.answers(client, name)
+        return ProcessIdentity(started["pid"], started["start_time"])
+
+    async def answers(self, client: AgentClient, name: str) -> dict[str, Any]:
+        """The status of a process, as soon as it answers."""
+        with trio.fail_after(DEADLINE_S):
+            while True:
+                try:
+                    return await client.broker(name, "status")
+                except ControlError as error:
+                    if error.kind != "busy":
+                        raise
+                await trio.sleep(0.005)
+
+    def descendants(self) -> list[ProcessIdentity]:
+        """Every living process that has anything to do with this root."""
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                try:
+                    command = Path(f"/proc/{name}/cmdline").read_bytes()
+                    identity = ProcessIdentity.of(int(name))
+                except (OSError, ProcessLookupError):
+                    continue
+                if os.fsencode(self.root) in command and identity.is_alive():
+                    found.append(identity)
+        return found
+
+    def clear(self) -> None:
+        for agent in self.agents:
+            agent.kill()
+            agent.wait()
+        for file in self.paths.processes.glob("*.json"):
+            if (identity := recorded_identity(file)) is not None:
+                identity.signal(signal.SIGKILL)
+        for identity in self.descendants():
+            identity.signal(signal.SIGKILL)
+
+
+@contextmanager
+def make_lab() -> Iterator[Lab]:
+    with TemporaryDirectory(prefix="ag-") as name:
+        lab = Lab(Path(name))
+        try:
+            yield lab
+        finally:
+            lab.clear()
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Wait for a condition that only the other process can make true."""
+    with trio.move_on_after(DEADLINE_S):
+        while not condition():
+            await trio.sleep(0.005)
+        return
+    raise AssertionError(f"never came true: {what or condition}")
+
+
+async def happening(
+    events: trio.MemoryReceiveChannel[tuple[str, dict[str, Any]]], wanted: str
+) -> dict[str, Any]:
+    """The details of the next event of this name."""
+    async for name, details in events:
+        if name == wanted:
+            return details
+    raise AssertionError(f"the connection ended before {wanted}")
+
+
+def run(story: Callable[[], Any]) -> None:
+    """Run a story; one that hangs fails instead."""
+
+    async def bounded() -> None:
+        with trio.fail_after(2 * DEADLINE_S):
+            await story()
+
+    trio.run(bounded)
+
+
+def wait_until(condition: Callable[[], Any], what: str = "") -> None:
+    """`until`, for tests without an event loop."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what or condition}"
+        time.sleep(0.005)

@@ -1,0 +1,117 @@
+"""Small real processes for an agent to run, and an agent that knows them.
+
+`python -m tests.helpers.small_processes ROOT DEPLOYMENT SOCKET READY` is such an agent in the
+foreground; it writes who it is to the file READY once clients can connect.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.agent.daemon import run_agent
+from brokerd.agent.fork_server import Role
+from brokerd.errors import ConfigError, ControlError
+from brokerd.runtime.control import serve_control
+
+
+def run_sleeper(config: dict[str, Any]) -> None:
+    """Answers on its control socket, takes link faults as a broker does, ends on SIGTERM."""
+    trio.run(_Sleeper(config).live)
+
+
+class _Sleeper:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.faults: dict[str, dict[str, Any]] = {}
+        self.applied: list[str] = []
+
+    async def live(self) -> None:
+        handlers = {
+            "status": self.status,
+            "exit": self.exit,
+            "fault_apply": self.fault_apply,
+            "fault_heal": self.fault_heal,
+            "fault_renew": self.fault_renew,
+        }
+        async with trio.open_nursery() as nursery:
+            with trio.open_signal_receiver(signal.SIGTERM) as received:
+                await nursery.start(serve_control, self.config["control_socket"], handlers)
+                print("ready")  # noqa: T201
+                async for _ in received:
+                    if self.config.get("stubborn"):
+                        continue
+                    nursery.cancel_scope.cancel()
+
+    async def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "name": self.config["name"],
+            "pid": os.getpid(),
+            "state": "running",
+            "session_id": os.getsid(0),
+            "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
+            "sigint": callable(signal.getsignal(signal.SIGINT)),
+            "mask": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            "cores": sorted(os.sched_getaffinity(0)),
+            "umask": _umask(),
+            "parent": os.getppid(),
+            "faults": sorted(self.faults),
+            "applied": self.applied,
+        }
+
+    async def exit(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        os._exit(arguments["status"])
+
+    async def fault_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments["peer"] == "nobody":
+            raise ControlError("user", "no peer called 'nobody'")
+        self.faults[arguments["fault_id"]] = arguments
+        self.applied.append(arguments["fault_id"])
+        return {"t_applied_ns": time.monotonic_ns()}
+
+    async def fault_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.faults.pop(arguments["fault_id"], None)
+        return {}
+
+    async def fault_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.faults[arguments["fault_id"]]["lease_ms"] = arguments["lease_ms"]
+        return {}
+
+
+def run_failing(config: dict[str, Any]) -> None:
+    """Fails as its configuration says."""
+    if config["how"] == "config":
+        raise ConfigError("x.toml: speed = 0")
+    if config["how"] == "return":
+        return
+    if config["how"] == "child":
+        # A child of its own that ignores hanging up, and would outlive it.
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1000)
+        Path(config["child_file"]).write_text(str(pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ZeroDivisionError("too round")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+ROLES: dict[str, Role] = {"sleeper": run_sleeper, "failing": run_failing}
+
+
+def main() -> int:
+    root, deployment, socket_path, ready_file = sys.argv[1:]
+    ready = os.open(ready_file, os.O_WRONLY)
+    return run_agent(Path(root), "here", deployment, ROLES, Path(socket_path), ready)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
