@@ -229,7 +229,8 @@ def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
             yield "fail", str(error), "pubsubctl down"
             continue
         if found.strays:
-            text = f"{found.host}: {', '.join(map(str, found.strays))} of an earlier deployment still runs"
+            strays = ", ".join(map(str, found.strays))
+            text = f"{found.host}: {strays} of an earlier deployment still runs"
             yield "fail", text, "pubsubctl down"
         elif found.agent is not None:
             running = sum(state == "running" for state in (found.processes or {}).values())

@@ -212,7 +212,7 @@ class _Stray(NamedTuple):
         listening = [
             row.laddr.port
             for row in psutil.net_connections(kind="tcp")
-            if row.pid == pid and row.status == psutil.CONN_LISTEN
+            if row.pid == pid and row.laddr and row.status == psutil.CONN_LISTEN
         ]
         return Stray(pid, self.name, tuple(sorted(listening)))
 
