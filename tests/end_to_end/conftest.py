@@ -1,0 +1,134 @@
+"""The real command, in a process of its own, on real brokers of this machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import psutil
+import pytest
+
+LONGEST_COMMAND_S = 120
+
+INVENTORY = """\
+schema = "pubsubctl/inventory/1"
+name = "e2e"
+[[hosts]]
+name = "e[1:2]"
+connector = "local"
+groups = ["brokers", "clients"]
+[hosts.vars]
+ports = "23600-23699"
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Lab:
+    """A project folder, a state folder, and the command line in them."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        """Where everything of a deployment is kept."""
+        return self.folder / "state" / "pubsubctl" / "e2e"
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command and do not wait for it."""
+        command = [sys.executable, "-m", "pubsubctl", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder / "project",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def call(self, *arguments: str) -> Answer:
+        """Carry out a command."""
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=LONGEST_COMMAND_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"{arguments} took over {LONGEST_COMMAND_S} s\n{out}\n{err}")
+        return Answer(process.returncode, out, err)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that belongs to this lab, by its root in the command line."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            command = " ".join(process.info["cmdline"] or [])
+            alive = process.info["status"] != psutil.STATUS_ZOMBIE
+            if "bench.machine" in command and str(self.folder) in command and alive:
+                found.append(process)
+        return found
+
+    def left_behind(self) -> list[str]:
+        """What `down --verify` promises is not there, looked for without its help."""
+        found = [str(process) for process in self.processes()]
+        if self.state.exists():
+            found += [str(path) for path in self.state.rglob("*") if not path.is_dir()]
+        found += [str(path) for path in (self.folder / "run").rglob("*")]
+        return found
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A lab of two logical hosts; whatever a failed test leaves is taken down."""
+    # Not below pytest's folder: its path is too long for a socket's.
+    folder = Path(mkdtemp(prefix="e2e-"))
+    (folder / "project" / "inventories").mkdir(parents=True)
+    (folder / "project" / "inventories" / "local.toml").write_text(INVENTORY)
+    (folder / "run").mkdir(mode=0o700)
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("PUBSUBCTL_")},
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "PUBSUBCTL_RESULTS": str(folder / "results"),
+    }
+    lab = Lab(folder, environment)
+    try:
+        yield lab
+    finally:
+        if lab.processes():
+            lab.call("down")
+        for process in lab.processes():
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until(what: str, condition: Any, timeout_s: float = 30.0) -> None:
+    """Wait until a condition holds, and fail saying what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.05)

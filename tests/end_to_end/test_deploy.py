@@ -1,0 +1,145 @@
+"""Stories about a deployment on this machine: made once, looked at, mended, and gone."""
+
+import os
+import signal
+import socket
+
+import psutil
+import pytest
+
+from tests.end_to_end.conftest import Lab, wait_until
+
+pytestmark = pytest.mark.end_to_end
+
+
+def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> None:
+    first = lab.call("deploy", "chain3", "--json")
+    assert first.status == 0, first.err
+    assert first.document["changed"] is True
+    assert len(lab.processes()) >= 3
+
+    second = lab.call("deploy", "chain3", "-j")
+    assert second.status == 0, second.err
+    assert second.document["changed"] is False
+    assert second.document["deployment_id"] == first.document["deployment_id"]
+    third = lab.call("deploy", "chain3", "--expect-noop")
+    assert (third.status, third.out) == (0, "nothing to do\n")
+
+    status = lab.call("status", "-j")
+    assert status.status == 0, status.err
+    brokers = {row["broker"]: row for row in status.document["brokers"]}
+    assert sorted(brokers) == ["c1", "c2", "c3"]
+    assert {row["state"] for row in brokers.values()} == {"running"}
+    assert sorted(brokers["c1"]["ready"]) == sorted(brokers["c1"]["wanted"])
+    assert "c2" in brokers["c1"]["ready"]
+    text = lab.call("status").out
+    assert "chain3, delta_tree" in text
+    assert str(brokers["c3"]["pid"]) in text
+
+    logs = lab.call("logs", "c2")
+    assert logs.status == 0, logs.err
+
+    down = lab.call("down", "--verify")
+    assert down.status == 0, down.err
+    assert "verified" in down.out
+    assert lab.left_behind() == []
+    again = lab.call("down", "--verify", "--purge")
+    assert (again.status, "nothing was running" in again.out) == (0, True)
+
+
+def test_another_protocol_or_topology_is_refused_while_one_runs(lab: Lab) -> None:
+    assert lab.call("deploy", "chain3", "--protocol", "best_effort").status == 0
+    other = lab.call("deploy", "chain3")
+    assert other.status == 4
+    assert "protocol is best_effort, wanted is delta_tree" in other.err
+    assert "`pubsubctl down` first" in other.err
+    assert lab.call("deploy", "chain3", "--protocol", "best_effort", "--expect-noop").status == 0
+
+
+def test_a_broker_that_was_killed_is_started_again_by_the_next_deploy(lab: Lab) -> None:
+    assert lab.call("deploy", "chain3").status == 0
+    rows = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+    os.kill(rows["c2"]["pid"], signal.SIGKILL)
+    wait_until("c2 is seen to have ended", lambda: _state(lab, "c2") == "exited")
+    assert lab.call("deploy", "chain3", "--expect-noop").status == 4
+
+    assert lab.call("deploy", "chain3").status == 0
+    again = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+    assert {name: row["pid"] == rows[name]["pid"] for name, row in again.items()} == {
+        "c1": True,
+        "c2": False,
+        "c3": True,
+    }
+
+
+def test_a_killed_agent_is_replaced_and_its_brokers_live_on(lab: Lab) -> None:
+    assert lab.call("deploy", "chain3").status == 0
+    before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
+    brokers = set(before.values())
+    root = lab.state / "e1"
+    announced = (root / "agent" / "agent.json").read_text()
+    agent = int(announced.split('"pid": ')[1].split(",")[0])
+    os.kill(agent, signal.SIGKILL)
+    psutil.wait_procs([p for p in lab.processes() if p.pid == agent], timeout=10)
+    assert lab.call("status").status == 5
+
+    assert lab.call("deploy", "chain3").status == 0
+    after = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
+    assert after == before
+    assert brokers <= {process.pid for process in lab.processes()}
+    assert lab.call("down", "--verify").status == 0
+    assert lab.left_behind() == []
+
+
+def test_a_port_in_use_is_found_before_anything_is_started(lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", 23600)):
+        answer = lab.call("deploy", "chain3")
+    assert answer.status == 4
+    assert f"port 23600 is in use by pid {os.getpid()}" in answer.err
+    assert "broker c1 needs it" in answer.err
+    assert lab.left_behind() == []
+    assert lab.call("deploy", "chain3").status == 0
+
+
+def test_a_stale_process_of_an_earlier_deployment_is_named_and_left_to_down(lab: Lab) -> None:
+    assert lab.call("deploy", "chain3").status == 0
+    for host in ("e1", "e2"):  # as if somebody had cleaned up by hand
+        (lab.state / host / "deployment.json").unlink()
+        announced = (lab.state / host / "agent" / "agent.json").read_text()
+        os.kill(int(announced.split('"pid": ')[1].split(",")[0]), signal.SIGKILL)
+    answer = lab.call("deploy", "chain3")
+    assert answer.status == 4
+    assert "of an earlier deployment still runs" in answer.err
+    assert "port 23600" in answer.err
+    assert any(f"pid {process.pid} (" in answer.err for process in lab.processes())
+
+    assert lab.call("down", "--verify").status == 0
+    assert lab.left_behind() == []
+
+
+def test_ctrl_c_during_deploy_leaves_nothing(lab: Lab) -> None:
+    process = lab.start("deploy", "demo")
+    wait_until("something has been started", lambda: bool(lab.processes()))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130)  # 0 when it was done before the signal came
+    if process.returncode == 130:
+        assert "stopping in good order" in err
+        assert lab.left_behind() == []
+    assert lab.call("deploy", "demo").status == 0
+
+
+def test_a_second_operator_is_refused_by_name(lab: Lab) -> None:
+    from pubsubctl.lock import operator_lock
+
+    with operator_lock(lab.state / "e1", "bench demo"):
+        for arguments in (["deploy", "chain3"], ["down"]):
+            answer = lab.call(*arguments)
+            assert answer.status == 4
+            assert "for `bench demo`" in answer.err
+    assert lab.processes() == []
+
+
+def _state(lab: Lab, broker: str) -> str:
+    rows = lab.call("status", "-j").document["brokers"]
+    return str(next(row["state"] for row in rows if row["broker"] == broker))
