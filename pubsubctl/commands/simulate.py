@@ -1,14 +1,16 @@
 """`simulate`: the protocols on a virtual clock and network, seed by seed."""
 
+import difflib
 import os
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from brokerd.config import PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import UserError, VerdictInvalid
 from pubsubctl.files import shown
@@ -16,34 +18,53 @@ from pubsubctl.files import shown
 
 def simulate(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(help="swarm")] = "swarm",
+    what: Annotated[
+        str, typer.Argument(metavar="swarm|SCENARIO", help="`swarm`, or a scenario's file.")
+    ] = "swarm",
     protocol: Annotated[
         str, typer.Option("--protocol", help="delta_tree or best_effort.")
     ] = "delta_tree",
     seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="Both included.")] = "1..20",
     mutant: Annotated[
-        list[str] | None, typer.Option("--mutant", help="A named bug that every broker has.")
+        list[str] | None,
+        typer.Option("--mutant", metavar="NAME", help="A named bug that every broker has."),
     ] = None,
-    processes: Annotated[int, typer.Option("--processes", min=0, help="0 for one per core.")] = 0,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
+    ] = 0,
 ) -> Result:
-    """Run random topologies, workloads and faults, and check every rule after every step."""
-    from brokerd.simulator.swarm import SwarmOptions, run_swarm, total
+    """Run the protocols on a virtual clock.
 
+    A swarm draws topology, workload and faults from each seed and checks every rule after every
+    step. A scenario is a text of commands; what comes of them is printed, and must be what the
+    text says where it says something.
+    """
     call = invocation(context)
     call.refuse_dry_run("simulate")
     if what != "swarm":
-        raise UserError(f"simulate: nothing called {shown(what)}{nearest(what, ['swarm'])}")
+        return _scenario(Path(what))
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
-    first, last = _seeds(seeds)
-    options = SwarmOptions(mutants=frozenset(_mutant(name) for name in mutant or []))
+    mutants = frozenset(_mutant(name) for name in mutant or [])
+    return _swarm(call, protocol, *_seeds(seeds), mutants, processes or os.cpu_count() or 1)
+
+
+def _swarm(
+    call: Invocation,
+    protocol: str,
+    first: int,
+    last: int,
+    mutants: frozenset[Mutant],
+    processes: int,
+) -> Result:
+    from brokerd.simulator.swarm import SwarmOptions, run_swarm, total
+
     count = last - first + 1
     reports = []
     with call.console.progress() as progress:
-        progress.phase(f"simulating {protocol}", None)
-        for report in run_swarm(
-            range(first, last + 1), protocol, processes or os.cpu_count() or 1, options
-        ):
+        progress.phase(f"simulating {protocol}")
+        seeds = range(first, last + 1)
+        for report in run_swarm(seeds, protocol, processes, SwarmOptions(mutants=mutants)):
             reports.append(report)
             if report.violations and (count == 1 or call.console.verbose):
                 progress.say(report.in_words())
@@ -54,7 +75,7 @@ def simulate(
         document={
             "schema": "pubsubctl/swarm/1",
             "protocol": protocol,
-            "mutants": sorted(options.mutants),
+            "mutants": sorted(mutants),
             "seeds": [
                 {
                     "seed": report.seed,
@@ -77,6 +98,38 @@ def simulate(
         because=tuple(
             VerdictInvalid(f"seed {row.seed}: {row.rule}; {row.command}") for row in wrong[:20]
         ),
+    )
+
+
+def _scenario(path: Path) -> Result:
+    from brokerd.simulator.scenario import ScenarioError, play_scenario
+
+    if not path.is_file():
+        hint = nearest(path.name, ["swarm"])
+        raise UserError(f"simulate: no scenario's file {shown(str(path))}{hint}")
+    text = path.read_text(encoding="utf-8")
+    try:
+        played = play_scenario(text)
+    except ScenarioError as error:
+        raise UserError(f"{path}: {error}") from None
+    differences: list[str] = []
+    if "\n----" in text:
+        differences = list(
+            difflib.unified_diff(
+                text.splitlines(), played.splitlines(), "said", "played", lineterm="", n=1
+            )
+        )
+    return Result(
+        document={
+            "schema": "pubsubctl/scenario/1",
+            "file": str(path),
+            "played": played,
+            "differences": differences,
+        },
+        text=played,
+        because=(VerdictInvalid(f"{path}: not what it says:", *differences),)
+        if differences
+        else (),
     )
 
 

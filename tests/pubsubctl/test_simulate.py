@@ -1,0 +1,66 @@
+"""Stories about `simulate` at the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pubsubctl.conftest import Call
+
+SCENARIO = """\
+# A publication reaches its subscriber.
+protocol best_effort
+chain b1 b2
+----
+ok
+
+quietly subscribe b2 true
+"""
+
+
+def test_a_swarm_says_one_digest_per_seed_and_the_same_again(call: Call) -> None:
+    arguments = ("simulate", "swarm", "--protocol", "delta_tree", "--seeds", "3..6", "-j")
+    first = call(*arguments, "--processes", "1").document
+    assert [row["seed"] for row in first["seeds"]] == [3, 4, 5, 6]
+    assert len({row["history_digest"] for row in first["seeds"]}) == 4
+    assert first["total"]["deliveries"] > 0
+    again = call(*arguments, "--processes", "2").document
+    assert first["seeds"] == again["seeds"]
+
+
+def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> None:
+    arguments = ("simulate", "swarm", "--seeds", "1..6", "--mutant", "M21", "-j")
+    answer = call(*arguments, "--processes", "1")
+    assert answer.status == 1
+    wrong = [row for row in answer.document["seeds"] if row["violations"]]
+    assert wrong
+    assert f"--seeds {wrong[0]['seed']}..{wrong[0]['seed']} --mutant M21" in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--protocol", "delta_trees"], "did you mean 'delta_tree'?"),
+        (["--seeds", "a..b"], "write 7 or 1..500"),
+        (["--seeds", "9..3"], "runs backwards"),
+        (["--mutant", "M2"], "no mutant called 'M2'; did you mean"),
+        (["swam"], "did you mean 'swarm'?"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(call: Call, arguments: list[str], said: str) -> None:
+    answer = call("simulate", *arguments)
+    assert answer.status == 2
+    assert said in answer.err
+
+
+def test_a_scenario_is_played_and_held_to_what_it_says(call: Call, project: Path) -> None:
+    (project / "s.txt").write_text(SCENARIO)
+    played = call("simulate", "s.txt")
+    assert played.out.startswith("# A publication reaches its subscriber.\nprotocol best_effort\n")
+    (project / "s.txt").write_text(played.out)
+    assert call("simulate", "s.txt").status == 0
+    (project / "s.txt").write_text(played.out.replace("----\nok", "----\nb1 is surprised", 1))
+    answer = call("simulate", "s.txt")
+    assert answer.status == 1
+    assert "-b1 is surprised" in answer.err
+    (project / "s.txt").write_text("chian b1 b2\n")
+    assert call("simulate", "s.txt").status == 2
