@@ -1,0 +1,257 @@
+"""Who may have a session with whom, and which of several connections it is.
+
+A connection goes CONNECTING → HANDSHAKING → ESTABLISHED → CLOSED (or to CLOSED at any time);
+it carries a session only while ESTABLISHED. `SessionTable` decides for one process: it checks
+each Hello, keeps at most one session per peer, and settles two connections that cross.
+
+Paper: [DFT11] §II (sessions), §IV.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role
+
+MAXIMUM_CLIENT_NAME = 100
+
+
+class SessionState(Enum):
+    """How far a connection has come."""
+
+    CONNECTING = "connecting"
+    HANDSHAKING = "handshaking"
+    ESTABLISHED = "established"
+    CLOSED = "closed"
+
+
+_FOLLOWS = {
+    SessionState.CONNECTING: (SessionState.HANDSHAKING, SessionState.CLOSED),
+    SessionState.HANDSHAKING: (SessionState.ESTABLISHED, SessionState.CLOSED),
+    SessionState.ESTABLISHED: (SessionState.CLOSED,),
+    SessionState.CLOSED: (),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection with a peer, as far as it has come.
+
+    Attributes:
+        peer: whom it leads to.
+        identity: the session's number between the two ends (`Hello.session`).
+        number: its number at this end, never repeated within an incarnation; 0 until
+            established.
+        incarnation: of the peer; 0 until established.
+    """
+
+    peer: Peer
+    identity: int
+    state: SessionState
+    number: int = 0
+    incarnation: int = 0
+
+    def advance(self, state: SessionState) -> None:
+        """Go on to `state`."""
+        assert state in _FOLLOWS[self.state], f"session with {self.peer}: {self.state} to {state}"
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A Hello was accepted.
+
+    Attributes:
+        session: the new session, established; None when the other end only probes.
+        answer: to be sent.
+        replaces: the session that is over because of it.
+        abandons: our own attempt that is over because of it.
+    """
+
+    session: Session | None
+    answer: Hello
+    replaces: Session | None = None
+    abandons: Session | None = None
+
+
+@dataclass(slots=True)
+class SelfDescription:
+    """What this broker says of itself in each Hello.
+
+    Attributes:
+        names: name of each broker it may have sessions with, by number.
+        recovering: kept up to date by whoever knows.
+    """
+
+    protocol: str
+    deployment_id: str
+    topology_digest: str
+    name: str
+    number: BrokerNumber
+    incarnation: int
+    names: Mapping[BrokerNumber, str]
+    recovering: bool = False
+
+
+@dataclass(slots=True)
+class SessionTable:
+    """The sessions and attempts of one broker, at most one of either per peer."""
+
+    own: SelfDescription
+    sessions: dict[Peer, Session] = field(default_factory=dict)
+    attempts: dict[Peer, Session] = field(default_factory=dict)
+    _newest: dict[Peer, int] = field(default_factory=dict)
+    _opened: int = 0
+    _established: int = 0
+
+    # ------------------------------------------------------------ opening
+
+    def open(self, peer: BrokerNumber) -> Session | None:
+        """A new attempt; None while there is a session with the peer or an attempt to have one."""
+        if peer in self.sessions or peer in self.attempts:
+            return None
+        self._opened += 1
+        # Both ends number what they open; the last bit keeps the two series apart.
+        identity = 2 * self._opened + (self.own.number > peer)
+        attempt = Session(peer, identity, SessionState.CONNECTING)
+        self.attempts[peer] = attempt
+        return attempt
+
+    def hello(self, attempt: Session) -> Hello:
+        """What to say on an attempt whose connection is there."""
+        attempt.advance(SessionState.HANDSHAKING)
+        newest = self._newest.get(attempt.peer, 0)
+        self._newest[attempt.peer] = attempt.identity
+        return self._describe("broker", attempt.identity, newest)
+
+    def probe_hello(self) -> Hello:
+        """What to say on a connection that only finds out whether a session is possible."""
+        return self._describe("probe", 0, 0)
+
+    def answered(self, attempt: Session, hello: Hello) -> Farewell | None:
+        """Establish an attempt by the other end's Hello; returns a refusal where it is wrong.
+
+        The attempt must not be over.
+        """
+        refusal = self._find_fault(hello) or self._find_stranger(attempt.peer, hello)
+        if refusal is None and hello.session != attempt.identity:
+            refusal = f"answered for session {hello.session}, not {attempt.identity}"
+        if refusal is not None:
+            return Farewell("refused", refusal)
+        del self.attempts[attempt.peer]
+        self._establish(attempt, hello)
+        return None
+
+    def probed(self, peer: BrokerNumber, hello: Hello) -> str | None:
+        """What is wrong with the answer to a probe; None when a session would be possible."""
+        return self._find_fault(hello) or self._find_stranger(peer, hello)
+
+    # ------------------------------------------------------------ accepting
+
+    def accept(self, hello: Hello) -> Accepted | Farewell:
+        """Decide on the Hello of a connection that the other end opened.
+
+        What is replaced or abandoned is already forgotten here. A session that an established
+        one would have to give way to is told from a stale crossed attempt by the newest session
+        its opener knew: who re-opens has known the one that is to be replaced.
+        """
+        fault = self._find_fault(hello)
+        if fault is not None:
+            return Farewell("refused", fault)
+        if hello.role == "client":
+            return self._accept_client(hello)
+        if hello.role == "probe":
+            return Accepted(None, self._describe("broker", hello.session, 0))
+        peer = hello.number
+        attempt, old = self.attempts.get(peer), self.sessions.get(peer)
+        if attempt is not None and self.own.number < peer:
+            return Farewell("crossed", "the attempt of the broker with the smaller number is kept")
+        if old is not None and not _may_replace(hello, old):
+            return Farewell("refused", f"session {old.identity} is up and was not known")
+        return self._accept_session(peer, hello, old, attempt)
+
+    def _accept_client(self, hello: Hello) -> Accepted:
+        return self._accept_session(hello.name, hello, self.sessions.get(hello.name), None)
+
+    def _accept_session(
+        self, peer: Peer, hello: Hello, old: Session | None, attempt: Session | None
+    ) -> Accepted:
+        for over in (old, attempt):
+            if over is not None:
+                self.close(over)
+        session = Session(peer, hello.session, SessionState.HANDSHAKING)
+        answer = self._describe("broker", hello.session, self._newest.get(peer, 0))
+        self._establish(session, hello)
+        return Accepted(session, answer, old, attempt)
+
+    # ------------------------------------------------------------ both
+
+    def close(self, session: Session) -> None:
+        """The session or attempt is over."""
+        session.advance(SessionState.CLOSED)
+        for table in (self.sessions, self.attempts):
+            if table.get(session.peer) is session:
+                del table[session.peer]
+
+    def _establish(self, session: Session, hello: Hello) -> None:
+        self._established += 1
+        session.number = self._established
+        session.incarnation = hello.incarnation
+        session.advance(SessionState.ESTABLISHED)
+        self.sessions[session.peer] = session
+        if isinstance(session.peer, int):
+            self._newest[session.peer] = session.identity
+
+    def _describe(self, role: Role, session: int, newest: int) -> Hello:
+        own = self.own
+        return Hello(
+            WIRE_VERSION,
+            own.protocol,
+            own.deployment_id,
+            own.topology_digest,
+            role,
+            own.name,
+            own.number,
+            own.incarnation,
+            session,
+            newest,
+            own.recovering,
+            (),
+        )
+
+    def _find_fault(self, hello: Hello) -> str | None:
+        own = self.own
+        if hello.wire_version != WIRE_VERSION:
+            return f"wire version {hello.wire_version}; this is {WIRE_VERSION}"
+        for what, theirs, ours in (
+            ("protocol", hello.protocol, own.protocol),
+            ("deployment", hello.deployment_id, own.deployment_id),
+            ("topology digest", hello.topology_digest, own.topology_digest),
+        ):
+            if theirs != ours and (theirs or hello.role != "client"):
+                return f"{what} {theirs[:64]!r}; this is {ours!r}"
+        if hello.role == "client":
+            if not 0 < len(hello.name) <= MAXIMUM_CLIENT_NAME or not hello.name.isprintable():
+                return f"a client's name has 1 to {MAXIMUM_CLIENT_NAME} printable characters"
+        elif own.names.get(hello.number) != hello.name:
+            return f"{hello.name[:64]!r} is not number {hello.number} near {own.name}"
+        return None
+
+    def _find_stranger(self, peer: Peer, hello: Hello) -> str | None:
+        if hello.role != "broker" or hello.number != peer:
+            return f"{hello.role} {hello.name[:64]!r} answers in the place of broker {peer}"
+        return None
+
+
+def _may_replace(hello: Hello, old: Session) -> bool:
+    if hello.incarnation == old.incarnation:
+        return hello.newest == old.identity
+    return hello.incarnation > old.incarnation
+
+
+def client_hello(name: ClientId, deployment_id: str, incarnation: int, session: int) -> Hello:
+    """What a client says first."""
+    return Hello(
+        WIRE_VERSION, "", deployment_id, "", "client", name, 0, incarnation, session, 0, False, ()
+    )

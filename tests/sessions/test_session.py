@@ -1,0 +1,213 @@
+"""Which of several connections is the session, and who may have one."""
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from brokerd.sessions.messages import Farewell, Hello
+from brokerd.sessions.session import (
+    Accepted,
+    SelfDescription,
+    Session,
+    SessionState,
+    SessionTable,
+    client_hello,
+)
+
+NAMES = {0: "b0", 1: "b1", 2: "b2"}
+
+
+def table(number: int, incarnation: int = 1) -> SessionTable:
+    names = {other: name for other, name in NAMES.items() if other != number}
+    own = SelfDescription("p", "d", "t", NAMES[number], number, incarnation, names)
+    return SessionTable(own)
+
+
+def opened(opener: SessionTable, peer: int) -> tuple[Session, Hello]:
+    attempt = opener.open(peer)
+    assert attempt is not None
+    return attempt, opener.hello(attempt)
+
+
+def joined(opener: SessionTable, accepter: SessionTable) -> tuple[Session, Session]:
+    """A session that both ends have established: the opener's end and the accepter's."""
+    attempt, hello = opened(opener, accepter.own.number)
+    accepted = accepter.accept(hello)
+    assert isinstance(accepted, Accepted)
+    assert accepted.session is not None
+    assert opener.answered(attempt, accepted.answer) is None
+    return attempt, accepted.session
+
+
+def test_two_brokers_agree_on_one_session() -> None:
+    b0, b1 = table(0, incarnation=4), table(1, incarnation=7)
+    near, far = joined(b0, b1)
+    assert near.identity == far.identity
+    assert (near.incarnation, far.incarnation) == (7, 4)
+    assert b0.sessions == {1: near}
+    assert b1.sessions == {0: far}
+    assert b0.open(1) is None
+
+
+@pytest.mark.parametrize("smaller_arrives_first", [True, False])
+def test_of_two_crossing_attempts_the_one_of_the_smaller_broker_is_kept(
+    smaller_arrives_first: bool,
+) -> None:
+    b0, b1 = table(0), table(1)
+    kept, from_b0 = opened(b0, 1)
+    given_up, from_b1 = opened(b1, 0)
+    if not smaller_arrives_first:
+        assert isinstance(b0.accept(from_b1), Farewell)
+    accepted = b1.accept(from_b0)
+    assert isinstance(accepted, Accepted)
+    assert accepted.abandons is given_up
+    assert given_up.state is SessionState.CLOSED
+    if smaller_arrives_first:
+        refusal = b0.accept(from_b1)
+        assert isinstance(refusal, Farewell)
+        assert refusal.kind == "crossed"
+    assert b0.answered(kept, accepted.answer) is None
+    assert b0.sessions[1].identity == b1.sessions[0].identity == kept.identity
+
+
+def test_a_crossed_attempt_that_arrives_late_does_not_replace_the_session() -> None:
+    b0, b1 = table(0), table(1)
+    _, late = opened(b1, 0)
+    near, _ = joined(b0, b1)
+    refusal = b0.accept(late)
+    assert isinstance(refusal, Farewell)
+    assert b0.sessions == {1: near}
+
+
+def test_who_lost_a_session_may_replace_it_at_the_end_that_did_not_notice() -> None:
+    b0, b1 = table(0), table(1)
+    near, far = joined(b0, b1)
+    b1.close(far)
+    _, again = opened(b1, 0)
+    accepted = b0.accept(again)
+    assert isinstance(accepted, Accepted)
+    assert accepted.replaces is near
+    assert b0.sessions == {1: accepted.session}
+    assert accepted.session is not None
+    assert accepted.session.number == near.number + 1
+
+
+def test_an_opener_whose_answer_got_lost_may_replace_what_the_other_end_has() -> None:
+    b0, b1 = table(0), table(1)
+    attempt, hello = opened(b0, 1)
+    first = b1.accept(hello)
+    assert isinstance(first, Accepted)
+    b0.close(attempt)
+    _, again = opened(b0, 1)
+    second = b1.accept(again)
+    assert isinstance(second, Accepted)
+    assert second.replaces is first.session
+
+
+def test_a_restarted_broker_replaces_its_session_and_an_earlier_incarnation_does_not() -> None:
+    b0, b1 = table(0, incarnation=2), table(1)
+    joined(b0, b1)
+    _, newer = opened(table(0, incarnation=3), 1)
+    _, older = opened(table(0, incarnation=1), 1)
+    assert isinstance(b1.accept(newer), Accepted)
+    assert isinstance(b1.accept(older), Farewell)
+
+
+def test_whatever_crosses_there_is_at_most_one_session_and_retries_bring_it_up() -> None:
+    """Hellos of three attempts, the middle one of a broker that lost a session, in any order."""
+    for order in permutations(range(3)):
+        b0, b1 = table(0), table(1)
+        hellos: list[tuple[SessionTable, SessionTable, Session, Hello]] = []
+        for opener, accepter in ((b0, b1), (b1, b0), (b0, b1)):
+            for attempt in list(opener.attempts.values()):
+                opener.close(attempt)  # timed out
+            attempt, hello = opened(opener, accepter.own.number)
+            hellos.append((opener, accepter, attempt, hello))
+        for place in order:
+            opener, accepter, attempt, hello = hellos[place]
+            accepted = accepter.accept(hello)
+            over = attempt.state is SessionState.CLOSED
+            if isinstance(accepted, Accepted) and over and accepted.session is not None:
+                accepter.close(accepted.session)  # the opener closed the connection
+            elif isinstance(accepted, Accepted):
+                assert opener.answered(attempt, accepted.answer) is None
+        if not b0.sessions and not b1.sessions:
+            for one in (*b0.attempts.values(), *b1.attempts.values()):
+                (b0 if one.peer == 1 else b1).close(one)
+            joined(b1, b0)
+        assert b0.sessions[1].identity == b1.sessions[0].identity, order
+
+
+def test_a_client_supersedes_its_older_session() -> None:
+    broker = table(0)
+    first = broker.accept(client_hello("c", "", 1, 1))
+    second = broker.accept(client_hello("c", "d", 1, 1))
+    assert isinstance(first, Accepted)
+    assert isinstance(second, Accepted)
+    assert second.replaces is first.session
+    assert broker.sessions == {"c": second.session}
+
+
+def test_a_probe_gets_an_answer_and_no_session() -> None:
+    b0, b1 = table(0), table(1)
+    joined(b0, b1)
+    accepted = b1.accept(b0.probe_hello())
+    assert isinstance(accepted, Accepted)
+    assert accepted.session is None
+    assert b0.probed(1, accepted.answer) is None
+    assert "answers in the place of broker 2" in str(b0.probed(2, accepted.answer))
+    assert 0 in b1.sessions
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"wire_version": 2}, "wire version 2; this is 1"),
+        ({"protocol": "q"}, "protocol 'q'; this is 'p'"),
+        ({"protocol": ""}, "protocol"),
+        ({"deployment_id": "other"}, "deployment 'other'; this is 'd'"),
+        ({"topology_digest": "x" * 1000}, "topology digest 'xxx"),
+        ({"number": 1}, "'b0' is not number 1 near b1"),
+        ({"number": 7}, "number 7"),
+        ({"name": "b2"}, "'b2' is not number 0"),
+        ({"role": "client", "name": ""}, "1 to 100 printable"),
+        ({"role": "client", "name": "x" * 101}, "1 to 100 printable"),
+        ({"role": "client", "name": "a\nb"}, "1 to 100 printable"),
+        ({"role": "client", "deployment_id": "other"}, "deployment"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused_with_the_reason(
+    change: dict[str, Any], why: str
+) -> None:
+    b0, b1 = table(0), table(1)
+    attempt, hello = opened(b0, 1)
+    refusal = b1.accept(replace(hello, **change))
+    assert isinstance(refusal, Farewell)
+    assert refusal.kind == "refused"
+    assert why in refusal.reason
+    assert len(refusal.reason) < 300
+    assert b1.sessions == {}
+    assert attempt.state is SessionState.HANDSHAKING
+
+
+def test_an_answer_from_somebody_else_is_refused() -> None:
+    b0, b1, b2 = table(0), table(1), table(2)
+    attempt, _ = opened(b0, 1)
+    for answer in (
+        replace(b2.probe_hello(), role="broker", session=attempt.identity),
+        replace(b1.probe_hello(), session=attempt.identity),
+        replace(b1.probe_hello(), role="broker", session=attempt.identity + 2),
+    ):
+        assert isinstance(b0.answered(attempt, answer), Farewell)
+    assert b0.sessions == {}
+
+
+def test_a_closed_connection_goes_nowhere() -> None:
+    b0 = table(0)
+    attempt, _ = opened(b0, 1)
+    b0.close(attempt)
+    assert b0.attempts == {}
+    with pytest.raises(AssertionError):
+        attempt.advance(SessionState.ESTABLISHED)
