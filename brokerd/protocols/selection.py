@@ -57,6 +57,17 @@ class RunSelection:
             self._parts[key] = part
         return part
 
+    def extent(self, places: Sequence[int]) -> tuple[int, int, int]:
+        """First and last sequence of `having(places)`, and how many it holds, without making it."""
+        run = self._run
+        if len(places) == len(run.attribute_table):
+            return run.first, run.last, len(run)
+        positions = self._positions or self._sort()
+        first = min(positions[place][0] for place in places)
+        last = max(positions[place][-1] for place in places)
+        count = sum(len(positions[place]) for place in places)
+        return run.sequences[first], run.sequences[last], count
+
     def stretches(self, results: Sequence[Result]) -> list[tuple[Result, PublicationRun]]:
         """The run cut wherever the result (one per table place) changes, in order."""
         run, index = self._run, self._run.attribute_index

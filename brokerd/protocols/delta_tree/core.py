@@ -116,7 +116,7 @@ class DeltaTree(EventMachine):
         return {
             **self._state.counters,
             "queue_publications": self._publications.publications,
-            "queue_bytes": self._publications.payload_bytes,
+            "queue_bytes": self._publications.payload_bytes(),
             "subscriptions": len(self._subscriptions),
             "matching_hits": self._subscriptions.memo.hits,
             "matching_misses": self._subscriptions.memo.misses,

@@ -8,8 +8,9 @@ confirmed to its sender when all entries made of it are done.
 Paper: [DFT11] §VI, Fig. 8.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.config import Mutant
@@ -55,14 +56,17 @@ class Transfer:
 
     Attributes:
         destinations: home brokers it is for, as a bit set.
-        left: what the hop has not confirmed.
+        first, last: what the hop has not confirmed lies between.
+        left: exactly that, once a confirmation has covered a part; None while it is all.
     """
 
     entry: "Entry"
     hop: BrokerNumber
     session: int
     destinations: int
-    left: PublicationRun
+    first: int
+    last: int
+    left: PublicationRun | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +74,9 @@ class Entry:
     """Publications of one source with one audience, until that has all of them.
 
     Attributes:
+        selection, places: which publications of which frame.
+        frame_first: the first sequence of what was new in that frame.
+        first, last, publications: their extent and number.
         path: source broker … here.
         receipts: frames that wait for this entry.
         unsent: home brokers to which no hop leads at present, as a bit set.
@@ -77,12 +84,66 @@ class Entry:
         deliveries: how many deliveries to local clients are not acknowledged.
     """
 
-    run: PublicationRun
+    source: SourceId
+    selection: RunSelection
+    places: tuple[int, ...]
+    frame_first: int
+    first: int
+    last: int
+    publications: int
     path: Path
     receipts: list[Receipt]
     unsent: int = 0
     transfers: dict[BrokerNumber, Transfer] = field(default_factory=dict)
     deliveries: int = 0
+    done: bool = False
+
+    def run(self) -> PublicationRun:
+        """The publications themselves."""
+        return self.selection.having(self.places)
+
+
+class SourceQueue:
+    """The entries of one source that are not done, in the order of their frames.
+
+    Frames follow one another without overlap; entries of one frame may interleave.
+    """
+
+    __slots__ = ("_entries", "_frame_firsts", "_living")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._frame_firsts: list[int] = []
+        self._living = 0
+
+    def __len__(self) -> int:
+        return self._living
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter([entry for entry in self._entries if not entry.done])
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry of the newest frame."""
+        self._entries.append(entry)
+        self._frame_firsts.append(entry.frame_first)
+        self._living += 1
+
+    def end(self, entry: Entry) -> None:
+        """The entry is done; forget it."""
+        entry.done = True
+        self._living -= 1
+        if self._living < len(self._entries) // 2:
+            self._entries = [entry for entry in self._entries if not entry.done]
+            self._frame_firsts = [entry.frame_first for entry in self._entries]
+
+    def between(self, first: int, last: int) -> list[Entry]:
+        """The entries that may hold a publication numbered in [first, last]."""
+        firsts = self._frame_firsts
+        start = bisect_right(firsts, first)
+        if start:
+            start = bisect_left(firsts, firsts[start - 1])
+        found = self._entries[start : bisect_right(firsts, last)]
+        return [entry for entry in found if not entry.done and entry.last >= first]
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,19 +170,22 @@ class Publications:
         self._subscriptions = subscriptions
         self._sequences = sequences
         self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
-        self._queue: dict[SourceId, dict[Entry, None]] = {}
+        self._queue: dict[SourceId, SourceQueue] = {}
         self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
         self._routed_homes = 0
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self._client_sessions: dict[ClientId, int] = {}
         self.publications = 0
-        self.payload_bytes = 0
         self._over_limit = False
 
     def client_session(self, client: ClientId, session: int) -> None:
         """The session of a client, 0 when it has none."""
         self._client_sessions[client] = session
+
+    def payload_bytes(self) -> int:
+        """The size of the payloads of all publications that are not done."""
+        return sum(entry.run().payload_bytes() for queue in self._queue.values() for entry in queue)
 
     def pending(self, source: SourceId) -> bool:
         """Whether any publication of the source is not done."""
@@ -173,10 +237,10 @@ class Publications:
 
     def _receive_again(self, receipt: Receipt, last: int) -> None:
         """Let the receipt wait for what is still pending of publications that came before."""
-        for entry in self._queue.get(receipt.source, ()):
-            if entry.run.first <= last and entry.run.last >= receipt.first:
-                entry.receipts.append(receipt)
-                receipt.remaining += 1
+        queue = self._queue.get(receipt.source)
+        for entry in queue.between(receipt.first, last) if queue is not None else ():
+            entry.receipts.append(receipt)
+            receipt.remaining += 1
 
     def _where_streams_begin(
         self, run: PublicationRun, audiences: Sequence[Audience]
@@ -226,7 +290,7 @@ class Publications:
             by_client = self._local_audience(audience, run)
             if not destinations and not by_client:
                 continue
-            entry = self._new_entry(selection.having(places), path, receipt)
+            entry = self._new_entry(run, selection, places, path, receipt)
             for route in self._routes:
                 reached = destinations & route.destinations
                 if reached:
@@ -301,33 +365,36 @@ class Publications:
             if not transfers:
                 continue
             kept: list[Transfer] = []
-            while transfers and transfers[0].left.first <= last:
+            while transfers and transfers[0].first <= last:
                 transfer = transfers.popleft()
-                left = without(transfer.left, first, last)
-                if left is None:
+                if first <= transfer.first and transfer.last <= last:
                     del transfer.entry.transfers[peer]
-                    self._complete_if_done(transfer.entry)
+                    self._end_if_done(transfer.entry)
                 else:
-                    transfer.left = left
+                    self._cut_transfer(transfer, first, last)
                     kept.append(transfer)
             transfers.extendleft(reversed(kept))
             if not transfers:
                 del sent[source]
 
+    def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
+        """Take [first, last], which is not all of it, out of a transfer."""
+        left = without(transfer.left or transfer.entry.run(), first, last)
+        assert left is not None, f"[{first}, {last}] leaves nothing of {transfer}"
+        transfer.left, transfer.first, transfer.last = left, left.first, left.last
+
     def _delivered(self, entry: Entry) -> None:
         entry.deliveries -= 1
-        self._complete_if_done(entry)
+        self._end_if_done(entry)
 
-    def _complete_if_done(self, entry: Entry) -> None:
+    def _end_if_done(self, entry: Entry) -> None:
         if entry.transfers or entry.unsent or entry.deliveries:
             return
-        source = entry.run.source
-        entries = self._queue[source]
-        del entries[entry]
-        if not entries:
-            del self._queue[source]
-        self.publications -= len(entry.run)
-        self.payload_bytes -= entry.run.payload_bytes()
+        queue = self._queue[entry.source]
+        queue.end(entry)
+        if not queue:
+            del self._queue[entry.source]
+        self.publications -= entry.publications
         for receipt in entry.receipts:
             receipt.remaining -= 1
             if receipt.remaining == 0:
@@ -384,8 +451,8 @@ class Publications:
             if session_by_hop.get(hop) != session:
                 del self._sent[hop]
         sends: dict[BrokerNumber, list[Transfer]] = {}
-        for entries in self._queue.values():
-            for entry in list(entries):
+        for queue in list(self._queue.values()):
+            for entry in queue:
                 self._reroute_entry(entry, session_by_hop, sends)
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
@@ -407,13 +474,13 @@ class Publications:
             reached = homeless & route.destinations
             if reached:
                 homeless &= ~reached
-                assert route.hop not in entry.transfers, f"{entry.run.source} twice via {route}"
+                assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
                 transfer = self._new_transfer(entry, route, reached)
                 sends.setdefault(route.hop, []).append(transfer)
         if Mutant.DROP_UNREACHABLE_DESTINATIONS in self._state.mutants:
             homeless &= ~self._unreachable()
         entry.unsent = homeless
-        self._complete_if_done(entry)
+        self._end_if_done(entry)
 
     def _find_routes(self) -> list[Route]:
         """The hops in use; each destination is behind at most one of them."""
@@ -437,24 +504,44 @@ class Publications:
 
     # ------------------------------------------------------------ sending
 
-    def _new_entry(self, run: PublicationRun, path: Path, receipt: Receipt) -> Entry:
-        entry = Entry(run, path, [receipt])
+    def _new_entry(
+        self,
+        run: PublicationRun,
+        selection: RunSelection,
+        places: list[int],
+        path: Path,
+        receipt: Receipt,
+    ) -> Entry:
+        first, last, publications = selection.extent(places)
+        entry = Entry(
+            run.source,
+            selection,
+            tuple(places),
+            run.first,
+            first,
+            last,
+            publications,
+            path,
+            [receipt],
+        )
         receipt.remaining += 1
-        self._queue.setdefault(run.source, {})[entry] = None
-        self.publications += len(run)
-        self.payload_bytes += run.payload_bytes()
+        queue = self._queue.get(run.source)
+        if queue is None:
+            queue = self._queue[run.source] = SourceQueue()
+        queue.append(entry)
+        self.publications += publications
         return entry
 
     def _new_transfer(self, entry: Entry, route: Route, destinations: int) -> Transfer:
-        transfer = Transfer(entry, route.hop, route.session, destinations, entry.run)
+        transfer = Transfer(entry, route.hop, route.session, destinations, entry.first, entry.last)
         entry.transfers[route.hop] = transfer
         return transfer
 
     def _note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
         """Remember what of one run was sent to a hop, ordered by first sequence."""
         by_source = self._sent.setdefault(hop, {})
-        for transfer in sorted(transfers, key=lambda item: item.left.first):
-            by_source.setdefault(transfer.entry.run.source, deque()).append(transfer)
+        for transfer in sorted(transfers, key=lambda item: item.first):
+            by_source.setdefault(transfer.entry.source, deque()).append(transfer)
 
     def _send(self, hop: BrokerNumber, run: PublicationRun, path: Path) -> None:
         self._state.counters["publications_forwarded"] += len(run)
@@ -468,15 +555,15 @@ class Publications:
             return
         by_source: dict[SourceId, list[Transfer]] = {}
         for transfer in transfers:
-            by_source.setdefault(transfer.entry.run.source, []).append(transfer)
+            by_source.setdefault(transfer.entry.source, []).append(transfer)
         for of_source in by_source.values():
-            of_source.sort(key=lambda item: item.left.first)
+            of_source.sort(key=lambda item: item.first)
             self._note_sent(hop, of_source)
             frames = list(_frames(of_source))
             if Mutant.RESEND_AFTER_NEWER in self._state.mutants:
                 frames = [[transfer] for transfer in reversed(of_source)]
             for frame in frames:
-                run = merge_runs([transfer.entry.run for transfer in frame])
+                run = merge_runs([transfer.entry.run() for transfer in frame])
                 self._state.counters["resent_publications"] += len(run)
                 self._send(hop, run, frame[0].entry.path)
 
@@ -508,7 +595,7 @@ def _frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
     size = 0
     last = 0
     for transfer in transfers:
-        run = transfer.entry.run
+        run = transfer.entry.run()
         if frame and run.first > last and size + run.payload_bytes() > FRAME_PAYLOAD_BYTES:
             yield frame
             frame, size = [], 0

@@ -46,6 +46,7 @@ class Recovery:
         """The peer, for which the session is active, has sent all it had to."""
         node = self._sessions.node(peer)
         node.synchronised, node.recovering = True, message.recovering
+        node.complete = not message.recovering
         self.end_if_complete()
 
     def on_recovery_flag(self, peer: BrokerNumber, message: RecoveryFlag) -> None:
@@ -56,14 +57,12 @@ class Recovery:
     def end_if_complete(self) -> None:
         """End the recovery once the neighbours have told what they know.
 
-        A peer that recovers too may know no more than this broker: at least one must not. A
-        SyncEnd counts from active sessions only, and is sent on no others.
+        A peer that recovers too may know no more than this broker: one must have known
+        everything when it sent its SyncEnd, which is sent on active sessions only. That a peer
+        has recovered since does not help, unless it has sent what it learnt.
         """
         if self._state.recovering and self._neighbours_have_told():
-            helped = any(
-                node.ready and node.synchronised and not node.recovering
-                for node in self._sessions.nodes.values()
-            )
+            helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             if helped or not self._sessions.nodes:
                 self._end()
 

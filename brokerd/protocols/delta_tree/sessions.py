@@ -36,6 +36,7 @@ class Node:
         ready: its Summary has come on that session.
         activated: the session for which this end has done all that activation asks for.
         synchronised: its SyncEnd has come on that session.
+        complete: it was not recovering when it sent that.
         recovering: what it last said about itself.
         attempting: an attempt to open a session has not been answered yet.
         wait_ns: how long to wait before the next attempt but one.
@@ -49,6 +50,7 @@ class Node:
     active: bool = False
     activated: int = 0
     synchronised: bool = False
+    complete: bool = False
     recovering: bool = False
     attempting: bool = False
     wait_ns: int = 0
@@ -77,7 +79,7 @@ class Sessions:
         node = self.node(peer)
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
         node.reach, node.session = Reach.ESTABLISHED, session
-        node.ready = node.synchronised = node.attempting = False
+        node.ready = node.synchronised = node.complete = node.attempting = False
         self._state.deadlines.cancel((RETRY, peer))
 
     def summary_came(self, peer: BrokerNumber, recovering: bool) -> None:
@@ -90,7 +92,7 @@ class Sessions:
         node = self.node(peer)
         assert node.session == session, f"session {session} with {peer} is not {node.session}"
         node.reach, node.session = Reach.UNREACHABLE, 0
-        node.ready = node.synchronised = False
+        node.ready = node.synchronised = node.complete = False
 
     def open_failed(self, peer: BrokerNumber) -> None:
         """An attempt came to nothing."""
