@@ -362,7 +362,9 @@ class _Source:
         self.content = history.content
         self.some_log_is_open = not all(log.closed for log in history.publishers)
         self.publisher = history.content.publishers[log.name]
-        self.by_key = {publication.key: publication for publication in log.published}
+        self.by_key: dict[Key, Published] = {}
+        for publication in log.published:
+            self.by_key.setdefault(publication.key, publication)
         seen = {
             (row.incarnation, row.sequence)
             for subscription in history.subscriptions

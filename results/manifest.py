@@ -1,0 +1,317 @@
+"""What a run directory says about itself: manifest, specification, faults, checksums.
+
+All of it is small and read at once, without Spark. The logs are read by `results.logs`.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.expectation import ExpectedContent
+from results.reference_check import Fault, Guarantee
+
+CHECKSUMS = "SHA256SUMS"
+RUN_STATES = ("running", "complete", "partial", "aborted")
+
+# Made anew from the rest at any time, and not the same bytes twice.
+NOT_SEALED = ("tables",)
+DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
+
+FAULT_STAMPS = (
+    "t_planned_ns", "t_requested_ns", "t_applied_ns", "t_observed_ns", "t_heal_requested_ns",
+    "t_healed_ns", "t_recovered_ns",
+)  # fmt: skip
+
+
+class ResultsError(Exception):
+    """A run that cannot be worked on because of what the user asked for."""
+
+    exit_status = 2
+
+
+class IntegrityError(Exception):
+    """A file of a run is not what was written when the run ended; says which, and how.
+
+    Neither the tool nor the brokers are to blame: somebody or something changed the files.
+    """
+
+    exit_status = 8
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a run, on its own time line."""
+
+    name: str
+    from_ns: int
+    to_ns: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The small facts of one run, with all times moved to the run's own time line.
+
+    Attributes:
+        folder: of the run.
+        origin_ns: what the hosts' monotonic clock said at the start of the measure phase.
+        fault_rows: rows of the `faults` table.
+        doubts: what is missing from these facts themselves.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    topology: Mapping[str, Any]
+    origin_ns: int
+    phases: tuple[Phase, ...]
+    fault_rows: tuple[Mapping[str, Any], ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.manifest["run_id"])
+
+    @property
+    def protocol(self) -> str:
+        return str(self.manifest.get("protocol") or self.workload.get("protocol", ""))
+
+    @property
+    def content(self) -> ExpectedContent:
+        """What publications must have held."""
+        return ExpectedContent.of_workload(self.workload, self.run_id)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the run is judged against."""
+        return Guarantee(**self.workload.get("guarantee", {}))
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        return [(a, b) for a, b in self.topology["links"]]
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults as the checkers need them."""
+        return [
+            Fault(
+                row["fault_id"],
+                row["verb"],
+                row["target"],
+                row.get("t_applied_ns"),
+                row.get("t_observed_ns"),
+                row.get("t_healed_ns"),
+            )
+            for row in self.fault_rows
+        ]
+
+    def phase(self, name: str) -> Phase:
+        """The phase of this name; one without length at the origin where there was none."""
+        found = [phase for phase in self.phases if phase.name == name]
+        return found[0] if found else Phase(name, 0, 0)
+
+    def subscribers(self) -> list[str]:
+        """Client names that the workload asks for."""
+        names = []
+        at_broker: dict[str, int] = {}
+        for entry in self.workload.get("subscribers", ()):
+            places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
+            for broker in (broker for broker in places for _ in range(entry.get("count", 1))):
+                at_broker[broker] = at_broker.get(broker, 0) + 1
+                names.append(f"{broker}-sub-{at_broker[broker]}")
+        return names
+
+
+def read_run(folder: Path) -> Run:
+    """The small facts of the run in `folder`.
+
+    Raises:
+        ResultsError: there is no run.
+        IntegrityError: what is there cannot be a run's.
+    """
+    folder = Path(folder).resolve()
+    if not (folder / "manifest.json").is_file():
+        raise ResultsError(f"{folder} holds no run: it has no manifest.json")
+    manifest = read_json(folder / "manifest.json")
+    for key in ("run_id", "state"):
+        if not isinstance(manifest.get(key), str):
+            raise IntegrityError(f"{folder / 'manifest.json'}: {key} is missing")
+    if manifest["state"] not in RUN_STATES:
+        raise IntegrityError(f"{folder / 'manifest.json'}: state {manifest['state']!r} is unknown")
+
+    doubts = []
+    if manifest["state"] != "complete":
+        reasons = "; ".join(str(reason) for reason in manifest.get("reasons") or ())
+        doubts.append(f"the run is {manifest['state']}" + (f": {reasons}" if reasons else ""))
+    origin_ns = manifest.get("origin_ns")
+    if not isinstance(origin_ns, int):
+        doubts.append("the run never came to its measure phase")
+        origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
+    fault_rows = [*_fault_rows(folder, origin_ns)]
+    doubts += _doubts_about_fault_log(folder, fault_rows)
+    return Run(
+        folder=folder,
+        manifest=manifest,
+        workload=read_toml(folder / "spec" / "workload.toml"),
+        topology=read_toml(folder / "spec" / "topology.toml"),
+        origin_ns=origin_ns,
+        phases=tuple(
+            Phase(phase["phase"], phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
+            for phase in manifest.get("phases") or ()
+            if phase.get("t1_ns") is not None
+        ),
+        fault_rows=tuple(fault_rows),
+        doubts=tuple(doubts),
+    )
+
+
+def _fault_rows(folder: Path, origin_ns: int) -> Iterator[dict[str, Any]]:
+    for row in read_json_lines(folder / "faults" / "faults.jsonl", missing_ok=True):
+        moved = dict(row)
+        for name in FAULT_STAMPS:
+            if moved.get(name) is not None:
+                moved[name] -= origin_ns
+        yield moved
+
+
+def _doubts_about_fault_log(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    logged = {row["fault_id"] for row in rows}
+    for planned in read_json_lines(folder / "faults" / "plan.jsonl", missing_ok=True):
+        if planned.get("fault_id") not in logged:
+            yield f"fault {planned.get('fault_id')} was planned and is not in the fault log"
+    if (folder / "spec" / "faults.toml").is_file() and not rows:
+        yield "the run had a fault schedule and its fault log is empty"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object in a file.
+
+    Raises:
+        IntegrityError: the file is missing or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{path}: not a JSON object")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML document in a file.
+
+    Raises:
+        IntegrityError: the file is missing or cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+
+
+def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file, one a line; a line torn off at the end is left out.
+
+    Raises:
+        IntegrityError: the file is missing, or a line before the last cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        if missing_ok:
+            return
+        raise IntegrityError(f"{path} is missing") from None
+    whole, _, _torn = text.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise IntegrityError(f"{path}, line {number}: {error}") from None
+        if not isinstance(value, dict):
+            raise IntegrityError(f"{path}, line {number}: not a JSON object")
+        yield value
+
+
+# --- Checksums ------------------------------------------------------------------------------
+
+
+def seal(folder: Path) -> None:
+    """Write SHA256SUMS over all files of a run but its tables, which are made anew at will."""
+    lines = [
+        f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in _sealed(folder)
+    ]
+    _write_whole(folder / CHECKSUMS, "".join(lines))
+
+
+def verify_seal(folder: Path) -> None:
+    """Compare a run's files with its SHA256SUMS, where it has one.
+
+    Files that are made from the others (verdict, evidence, figures, report) may differ.
+
+    Raises:
+        IntegrityError: a file was changed, removed or added; names the first few.
+    """
+    if not (folder / CHECKSUMS).is_file():
+        return
+    listed: dict[str, str] = {}
+    for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        listed[name] = digest
+    found = {path.relative_to(folder).as_posix(): path for path in _sealed(folder)}
+    problems = [f"{name} is missing" for name in listed if name not in found]
+    problems += [f"{name} is not in {CHECKSUMS}" for name in found if name not in listed]
+    problems += [
+        f"{name} has changed"
+        for name, path in found.items()
+        if name in listed and not is_derived(name) and _sha256(path) != listed[name]
+    ]
+    problems = [text for text in problems if not is_derived(text.partition(" ")[0])]
+    if problems:
+        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise IntegrityError(f"{folder}: {', '.join(problems[:4])}{more}")
+
+
+def is_derived(name: str) -> bool:
+    """Whether a file of a run is made from the others."""
+    return name.partition("/")[0] in DERIVED
+
+
+def _sealed(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not path.is_symlink()
+        and path.name != CHECKSUMS
+        and path.relative_to(folder).parts[0] not in NOT_SEALED
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON document, whole or not at all, the same bytes for the same value."""
+    _write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_json_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
+    """Write JSON objects, one a line."""
+    _write_whole(path, "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
