@@ -31,6 +31,9 @@ from brokerd.wire.attributes import encode_attributes
 CONVERGENCE_NS = 30 * SECOND_NS
 """How long everything owed may take to arrive once all is healed."""
 
+MOST_PUBLICATIONS = 500
+"""Per seed; what a small client window lets through a slow network well within convergence."""
+
 ENDLESS = 100_000
 """So many steps of an adversary after healing mean that it will never end."""
 
@@ -41,6 +44,8 @@ _PREDICATES = (
     "price < 30",
     "price >= 70 or kind = 'c'",
     "kind = 'b' and price >= 50",
+    "kind = 'd'",
+    "price = 10 or price = 60",
 )
 
 
@@ -94,7 +99,11 @@ class SeedReport:
 
 @dataclass(slots=True)
 class _Scene:
-    """What a seed draws before anything runs."""
+    """What a seed draws before anything runs.
+
+    `flaps`: sessions break all the time under many new subscriptions, and nothing else fails;
+    what a subscription is owed from where on is then asked for most often.
+    """
 
     topology: Topology
     parameters: DeltaTreeParameters
@@ -105,6 +114,7 @@ class _Scene:
     early_subscribers: int
     late_subscribers: int
     longest_run: int
+    flaps: bool
     subscriptions: list[Subscription] = field(default_factory=list)
 
 
@@ -285,7 +295,8 @@ class _Run:
         steps = random.randrange(800, 2_500)
         late = sorted(random.randrange(steps) for _ in range(self._scene.late_subscribers))
         publishing = random.choice((0.02, 0.05, 0.1))
-        failing = random.choice((0.005, 0.02, 0.04)) if self._options.faults else 0.0
+        failing = random.choice((0.005, 0.02, 0.04)) * (2 if self._scene.flaps else 1)
+        failing = failing if self._options.faults else 0.0
         for step in range(steps):
             while late and late[0] <= step:
                 late.pop(0)
@@ -372,6 +383,8 @@ class _Run:
 
     def _publish(self, publisher: str) -> None:
         random = self._random
+        if self._cluster.oracle.published_count >= MOST_PUBLICATIONS:
+            return
         contents = [
             (random.choice(self._blobs), random.randbytes(random.choice((0, 3, 8))))
             for _ in range(random.randrange(1, self._scene.longest_run + 1))
@@ -454,7 +467,10 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         names = list(topology.brokers)
         random.shuffle(names)
         topology = replace(topology, brokers=tuple(names))
+    flaps = random.random() < 0.3
     kinds = tuple(k for k in (*BROKER_KINDS, *LINK_KINDS, *FREE_KINDS) if random.random() < 0.5)
+    if flaps:
+        kinds = ("suspect", "suspect", "cut", "absorb_link_then_cut", "cut_one_way")
     quick = random.random() < 0.8
     parameters = DeltaTreeParameters(
         delta=delta,
@@ -462,7 +478,7 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         retry_limit_ns=(800 if quick else 5_000) * MILLISECOND_NS,
         client_linger_ns=1_000_000 * SECOND_NS,
         cold_start_after_ns=1_000_000 * SECOND_NS,
-        client_window=random.choice((4, 64, 16_384)),
+        client_window=random.choice((16, 256, 16_384)),
     )
     session = SessionParameters(
         heartbeat_ns=(80 if quick else 250) * MILLISECOND_NS,
@@ -485,6 +501,7 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         links_at_once=3 * delta if random.random() < 0.2 else delta,
         publishers=[f"p{place}-{home}" for place, home in enumerate(homes)],
         early_subscribers=random.randrange(1, 5),
-        late_subscribers=random.randrange(1, 5),
-        longest_run=random.choice((1, 3, 8)),
+        late_subscribers=random.randrange(4, 16) if flaps else random.randrange(1, 8),
+        longest_run=1 if flaps else random.choice((1, 3, 8)),
+        flaps=flaps,
     )
