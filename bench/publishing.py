@@ -5,7 +5,6 @@ as it is attached and its window has room. What has to wait keeps its intended t
 broker can slow down sending, never the schedule.
 """
 
-import struct
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +13,7 @@ from typing import Any, Protocol, Self
 from bench.content import ContentTables, SourceContent
 from bench.pacing import Histogram
 from bench.recording import publication_rows
-
-ACKNOWLEDGED, REJECTED = 1, 2
-ACK = struct.Struct("<qqqHHBxxx")
-INTENT = struct.Struct("<qqHHxxxxxxxxxxxx")
+from brokerd.history.records import ACKNOWLEDGED, ACKS, INTENTS
 
 _LONGEST_RUN = 1024
 _BATCH_SHARE = 8  # at rate `max`, a batch waits for this part of the window to be free
@@ -237,7 +233,7 @@ class PublisherLoad:
             self.counts.acknowledged += count
         else:
             self.counts.rejected += count
-        return ACK.pack(first, last, now_ns, self._number, self.incarnation, outcome)
+        return ACKS.row.pack(first, last, now_ns, self._number, self.incarnation, outcome)
 
     def wants_numbers(self) -> int:
         """Up to which sequence number to reserve next; 0 while enough are reserved."""
@@ -248,4 +244,4 @@ class PublisherLoad:
 
     def intent_row(self, reserve_to: int, now_ns: int) -> bytes:
         """The row of intents.rec that reserves numbers; `reserved` follows once it is on disk."""
-        return INTENT.pack(reserve_to, now_ns, self._number, self.incarnation)
+        return INTENTS.row.pack(reserve_to, now_ns, self._number, self.incarnation)

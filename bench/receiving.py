@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from bench.content import AttributeSet, ContentTables, SourceContent
 from bench.online_checker import ContentCheck, OnlineChecker, match_table
-from bench.recording import LAYER_APPLICATION, LAYER_WIRE, delivery_rows
+from bench.recording import delivery_rows
+from brokerd.history.records import APPLICATION, WIRE
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from results.expectation import parse_predicate
@@ -140,7 +141,7 @@ class Receiver:
 
     def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The application of subscription number `subscription` was given this run."""
-        identity, examined = self._write(subscription, run, received_ns, LAYER_APPLICATION)
+        identity, examined = self._write(subscription, run, received_ns, APPLICATION)
         self.delivered += len(run)
         self.checker.take(
             self.subscriptions[subscription], identity, run.source.incarnation,
@@ -149,7 +150,7 @@ class Receiver:
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""
-        self._write(subscription, run, received_ns, LAYER_WIRE)
+        self._write(subscription, run, received_ns, WIRE)
         self.withheld += len(run)
 
     def _write(

@@ -4,17 +4,10 @@ A row is 32 bytes, so four 64-bit words; a column of a run is written with one s
 assignment. Row by row, `struct` would cost as much as everything else a message costs here.
 """
 
-import struct
 from array import array
 from collections.abc import Sequence
 
-ROW_BYTES = 32
-
-PUBLICATION = struct.Struct("<qqqHHI")
-DELIVERY = struct.Struct("<qqIIHHBBxx")
-
-KIND_DATA, KIND_FENCE = 0, 1
-LAYER_WIRE, LAYER_APPLICATION = 0, 1
+from brokerd.history.records import APPLICATION, DATA, DELIVERIES, FENCE, PUBLICATIONS, ROW_BYTES
 
 _SINGLE = 4  # rows up to which packing them one by one is faster
 
@@ -31,7 +24,7 @@ def publication_rows(
     count = len(sequences)
     if count <= _SINGLE:
         return b"".join(
-            PUBLICATION.pack(sequence, intended, sent_ns, publisher, incarnation, chosen)
+            PUBLICATIONS.row.pack(sequence, intended, sent_ns, publisher, incarnation, chosen)
             for sequence, intended, chosen in zip(sequences, intended_ns, sets, strict=True)
         )
     rows = bytearray(ROW_BYTES * count)
@@ -56,7 +49,7 @@ def delivery_rows(
     publisher: int,
     incarnation: int,
     fences: Sequence[int] = (),
-    layer: int = LAYER_APPLICATION,
+    layer: int = APPLICATION,
 ) -> bytes | bytearray:
     """Rows of deliveries.rec for a run that was received at one instant.
 
@@ -65,9 +58,9 @@ def delivery_rows(
     count = len(sequences)
     if count <= _SINGLE:
         return b"".join(
-            DELIVERY.pack(
+            DELIVERIES.row.pack(
                 sequence, received_ns, digest, subscription, publisher, incarnation,
-                KIND_FENCE if position in fences else KIND_DATA, layer,
+                FENCE if position in fences else DATA, layer,
             )
             for position, (sequence, digest) in enumerate(zip(sequences, digests, strict=True))
         )  # fmt: skip
@@ -78,8 +71,8 @@ def delivery_rows(
     halves = memoryview(rows).cast("I")
     halves[4::8] = memoryview(digests)
     halves[5::8] = memoryview(array("I", [subscription]) * count)
-    last = publisher | incarnation << 16 | KIND_DATA << 32 | layer << 40
+    last = publisher | incarnation << 16 | DATA << 32 | layer << 40
     words[3::4] = memoryview(array("q", [last]) * count)
     for position in fences:
-        rows[ROW_BYTES * position + 28] = KIND_FENCE
+        rows[ROW_BYTES * position + 28] = FENCE
     return rows

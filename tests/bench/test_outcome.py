@@ -1,0 +1,93 @@
+"""The numbers of a run, against record files whose every row is known."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from bench import outcome
+from bench.outcome import measure, percentiles_us
+from bench.recording import delivery_rows, publication_rows
+from brokerd.history.records import DELIVERIES, PUBLICATIONS, WIRE
+from brokerd.history.writer import RecordWriter
+
+MS = 1_000_000
+
+
+def write_run(raw: Path) -> None:
+    """Two publishers each publish a fence at 0 and then every 10 ms from 10 ms on, 100 times.
+
+    The first one's are sent at once and take 2 ms; the second's are sent 5 ms late and take
+    3 ms more; one subscriber gets all, another those of the first publisher only.
+    """
+    for folder in (raw / "h" / "pub", raw / "h" / "sub"):
+        folder.mkdir(parents=True)
+    publications = RecordWriter(raw / "h" / "pub", PUBLICATIONS, "run")
+    deliveries = RecordWriter(raw / "h" / "sub", DELIVERIES, "run")
+    for publisher, late_ms in ((0, 0), (1, 5)):
+        publications.append(publication_rows(range(1, 2), array("q", [0]), 0, publisher, 1, [2]))
+        for sequence in range(2, 102):
+            at = (sequence - 1) * 10 * MS
+            sent = at + late_ms * MS
+            row = publication_rows(
+                range(sequence, sequence + 1), array("q", [at]), sent, publisher, 1, [0]
+            )
+            publications.append(row)
+    received = []
+    for sequence in range(1, 102):
+        fences = (0,) if sequence == 1 else ()
+        for publisher, after_ms, subscriptions in ((0, 2, (0, 1)), (1, 8, (0,))):
+            at = ((sequence - 1) * 10 + after_ms) * MS
+            received += [(at, s, sequence, publisher, fences) for s in subscriptions]
+    for at, subscription, sequence, publisher, fences in sorted(received):
+        digest = array("I", [0])
+        row = delivery_rows([sequence], at, digest, subscription, publisher, 1, fences)
+        deliveries.append(row)
+        if sequence == 50:
+            deliveries.append(
+                delivery_rows([sequence], at, digest, subscription, publisher, 1, (), WIRE)
+            )
+    publishers = ["p1/1", "p1/2"]
+    publications.close({"publishers": publishers, "attribute_sets": [{}, {}, {"fence": "run"}]})
+    deliveries.close({"publishers": publishers, "subscriptions": ["a/1", "b/1"]})
+
+
+def test_a_phase_is_counted_by_intended_and_received_time(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    found = measure(tmp_path, 200 * MS, 700 * MS)
+    assert found.published == 100
+    assert found.delivered == 50 * 3  # those on the way at its start and its end are equally many
+    assert found.response_us == {
+        "p50": 2000.0, "p90": 8000.0, "p99": 8000.0, "p999": 8000.0, "max": 8000.0,
+    }  # fmt: skip
+    assert found.service_us["max"] == 3000.0
+
+
+def test_a_sample_has_the_percentiles_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path)
+    everything = measure(tmp_path, 0, 10_000 * MS)
+    monkeypatch.setattr(outcome, "LARGEST_SAMPLE", 70)
+    assert measure(tmp_path, 0, 10_000 * MS) == everything
+
+
+def test_a_torn_row_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    before = measure(tmp_path, 0, 10_000 * MS)
+    with (tmp_path / "h" / "sub" / "deliveries.rec").open("ab") as stream:
+        stream.write(b"\1" * 17)
+    assert measure(tmp_path, 0, 10_000 * MS) == before
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert percentiles_us([1000 * n for n in range(1, 101)]) == {
+        "p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 100.0, "max": 100.0,
+    }  # fmt: skip
+    assert percentiles_us([]) == {}
+    assert percentiles_us([7000])["p50"] == 7.0
+
+
+def test_nothing_was_measured_where_nothing_was_logged(tmp_path: Path) -> None:
+    found = measure(tmp_path, 0, 1)
+    assert (found.published, found.delivered, found.response_us) == (0, 0, {})
