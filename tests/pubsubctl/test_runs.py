@@ -1,0 +1,64 @@
+"""Stories about naming a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.project import Project
+from pubsubctl.runs import find_run, find_runs, manifest
+
+FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
+
+
+@pytest.fixture
+def home(project: Path) -> Project:
+    """A project with a run of each of two experiments."""
+    for experiment, run in (("demo", FIRST), ("chain3", SECOND)):
+        folder = project / "results" / "runs" / experiment / run
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"run_id": run}))
+        (folder.parent / "latest").symlink_to(run)
+    (project / "results" / "runs" / "latest").symlink_to(f"chain3/{SECOND}")
+    return Project(project)
+
+
+@pytest.mark.parametrize(
+    "name, run",
+    [
+        (FIRST, FIRST),
+        (SECOND, SECOND),
+        ("latest", SECOND),
+        ("demo/latest", FIRST),
+        (f"results/runs/demo/{FIRST}", FIRST),
+        (f"results/runs/demo/{FIRST}/", FIRST),
+    ],
+)
+def test_a_run_is_a_folder_an_id_or_the_latest(home: Project, name: str, run: str) -> None:
+    found = find_run(home, name)
+    assert found == Path("results/runs", "demo" if run == FIRST else "chain3", run)
+    assert manifest(found)["run_id"] == run
+
+
+@pytest.mark.parametrize("name", ["latst", FIRST[:-1], "", "*", "../x"])
+def test_a_run_that_is_not_there_is_refused_with_the_nearest(home: Project, name: str) -> None:
+    with pytest.raises(UserError, match=r"no such folder or run id; (did you mean|known)"):
+        find_run(home, name)
+
+
+def test_the_same_run_named_twice_is_one(home: Project) -> None:
+    assert len(find_runs(home, [SECOND, "latest", FIRST])) == 2
+
+
+def test_where_nothing_was_run_yet_that_is_said(project: Path) -> None:
+    with pytest.raises(UserError, match=r"there are no runs in .*results/runs yet"):
+        find_run(Project(project), "latest")
+
+
+def test_a_manifest_that_is_not_json_is_an_integrity_error(home: Project) -> None:
+    path = find_run(home, FIRST)
+    (path / "manifest.json").write_text("{")
+    with pytest.raises(IntegrityError) as caught:
+        manifest(path)
+    assert caught.value.exit_status == 8
