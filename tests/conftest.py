@@ -8,6 +8,15 @@ settings.register_profile("house", deadline=None, print_blob=True)
 settings.load_profile("house")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of our own."""
+    parser.addoption(
+        "--rewrite-scenarios",
+        action="store_true",
+        help="write what the simulator does today into the scenario files, for review as a diff",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters."""
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files

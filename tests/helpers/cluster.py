@@ -1,0 +1,41 @@
+"""Clusters for stories: trees by the names of their brokers."""
+
+from itertools import pairwise
+
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.simulator.clock import MILLISECOND_NS
+from brokerd.simulator.network import NetworkParameters
+
+STEADY = NetworkParameters(
+    latency_lowest_ns=MILLISECOND_NS,
+    latency_highest_ns=MILLISECOND_NS,
+    jitter_ns=0,
+    lost_on_close=False,
+)
+"""Every message takes one millisecond, and what was sent before a close arrives before it."""
+
+
+def tree(*links: str, delta: int = 1) -> Topology:
+    """The tree of links like "b1-b2"; brokers are numbered as they are first named."""
+    pairs = [link.split("-") for link in links]
+    return Topology.from_mapping(
+        {
+            "schema": SCHEMA,
+            "name": "story",
+            "kind": "tree",
+            "parameters": {"delta": delta},
+            "brokers": list(dict.fromkeys(name for pair in pairs for name in pair)),
+            "links": pairs,
+        },
+        "story",
+    )
+
+
+def chain(*names: str, delta: int = 1) -> Topology:
+    """A line of brokers."""
+    return tree(*(f"{a}-{b}" for a, b in pairwise(names)), delta=delta)
+
+
+def star(middle: str, *others: str, delta: int = 1) -> Topology:
+    """One broker in the middle of all others."""
+    return tree(*(f"{middle}-{other}" for other in others), delta=delta)

@@ -1,0 +1,129 @@
+"""Swarms: whole clusters drawn from a seed, broken at random, and judged by the oracle."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brokerd.simulator.swarm import SeedReport, SwarmOptions, run_seed, run_swarm, total
+
+ROOT = Path(__file__).parents[2]
+CHUNK = 15
+SEEDS = 300
+
+# What must have happened somewhere in the 300 seeds for their verdict to mean anything.
+LEAST = {
+    "adversarial_seeds": SEEDS // 2,
+    "simulated_ms": 500_000,
+    "published": 40_000,
+    "deliveries": 50_000,
+    "owed": 50_000,
+    "at_risk": 5_000,
+    "subscriptions": 1_500,
+    "duplicates_at_clients": 10,
+    "bypass_sessions": 2_000,
+    "old_messages": 100,
+    "messages_lost": 2_000,
+    "sessions_lost_silent": 1_000,
+    "opens_failed": 1_000,
+    "duplicates_received": 10_000,
+    "resent_publications": 10_000,
+    "messages_ignored": 100,
+    "fault_kill": 50,
+    "fault_kill_twice": 50,
+    "fault_absorb_then_kill": 50,
+    "fault_absorb_then_release": 50,
+    "fault_freeze_then_thaw": 50,
+    "fault_freeze_then_kill": 50,
+    "fault_cut": 50,
+    "fault_cut_one_way": 50,
+    "fault_blackhole": 50,
+    "fault_absorb_link_then_cut": 50,
+    "fault_absorb_link_then_heal": 50,
+    "fault_suspect": 50,
+    "fault_delay": 50,
+    "fault_client_drop": 50,
+    "fault_slow_client": 50,
+}
+
+_reports: list[SeedReport] = []
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_delta_tree_keeps_its_promises_under_up_to_delta_failures(first: int) -> None:
+    for report in run_swarm(range(first, first + CHUNK), "delta_tree"):
+        assert not report.violations, report.in_words()
+        _reports.append(report)
+
+
+def test_the_seeds_were_not_empty() -> None:
+    """A swarm in which nothing fails or nothing is owed proves nothing."""
+    if len(_reports) < SEEDS:
+        pytest.skip("judges the 300 seeds above, of which not all were run")
+    ledger = total(_reports)
+    lacking = {
+        name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
+    }
+    assert not lacking, f"too little of {lacking} in {ledger}"
+
+
+def test_best_effort_loses_publications_when_something_fails() -> None:
+    """The proof that the oracle can find something."""
+    reports = list(run_swarm(range(20), "best_effort"))
+    violating = [report for report in reports if report.violations]
+    assert len(violating) > 10, total(reports)
+    rules = " ".join(violation for report in violating for violation in report.violations)
+    assert "gap" in rules
+    assert "incomplete" in rules
+
+
+def test_best_effort_loses_nothing_while_nothing_fails() -> None:
+    for report in run_swarm(range(30), "best_effort", options=SwarmOptions(faults=False)):
+        assert not report.violations, report.in_words()
+        assert report.counters["deliveries"]
+
+
+def test_a_violation_says_how_to_repeat_it() -> None:
+    report = run_seed(3, "best_effort")
+    said = report.in_words()
+    assert "seed 3: at " in said
+    assert "last steps:" in said
+    assert "pubsubctl simulate swarm --protocol best_effort --seeds 3..3" in said
+
+
+def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
+    first, again, other = (run_seed(seed, "delta_tree") for seed in (8, 8, 9))
+    assert first == again
+    assert first.digest != other.digest
+
+
+def test_a_swarm_over_processes_reports_what_one_process_reports() -> None:
+    alone = [report.digest for report in run_swarm(range(4), "delta_tree")]
+    shared = [report.digest for report in run_swarm(range(4), "delta_tree", processes=2)]
+    assert shared == alone
+
+
+def test_a_seed_goes_the_same_way_under_another_hash_seed() -> None:
+    """Iterating a set of strings anywhere would show here."""
+    program = (
+        "from brokerd.simulator.swarm import run_seed\n"
+        "for seed in range(6):\n"
+        "    report = run_seed(seed, 'delta_tree')\n"
+        "    assert report.counters['deliveries'], report\n"
+        "    print(seed, report.digest)\n"
+    )
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert len(seen[0].splitlines()) == 6
+    assert seen[0] == seen[1]
