@@ -1,0 +1,473 @@
+"""Fault schedules: what is broken when, read from TOML, checked, and drawn from a seed.
+
+A schedule is a list of steps. A step begins `at` a time after the origin (the start of the
+measure phase), or `after` another step: "x.applied", "x.observed", "x.healed", "x.recovered",
+or plain "x", the end of x's `for`. Nothing here touches a lab.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from fault_injection.durations import Span, format_duration, parse_duration_ns
+from fault_injection.targets import is_same_target
+
+SCHEMA: Final = "pubsubctl/faults/1"
+FOLDER: Final = Path(__file__).parent
+
+LASTING_VERBS: Final = ("absorb", "blackhole", "cut", "freeze")
+ENDING_VERBS: Final = ("kill", "term")
+LINK_VERBS: Final = ("absorb", "blackhole", "cut")
+VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart", "crash")
+STAGES: Final = ("applied", "observed", "healed", "recovered")
+END: Final = "end"
+"""The stage that a bare step id means: the end of its `for`."""
+
+OBSERVE_WITHIN_NS: Final = 5 * 10**9
+RECOVER_WITHIN_NS: Final = 60 * 10**9
+
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_SYNONYMS: Final = {"stall": "absorb", "pause": "freeze", "stop": "term", "start": "restart"}
+_SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a schedule, and where.
+
+    Attributes:
+        where: the file.
+        step: its id, or "" for the schedule itself.
+        severity: error (it cannot run) or warning (it may not do what it seems to).
+    """
+
+    where: str
+    step: str
+    key: str
+    value: object
+    text: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        step = f" step {self.step}:" if self.step else ""
+        key = f" {self.key} = {_shown(self.value)}:" if self.key else ""
+        warning = " warning:" if self.severity == "warning" else ""
+        return f"{self.where}:{warning}{step}{key} {self.text}"
+
+
+class ScheduleError(ConfigError):
+    """A schedule that cannot be used.
+
+    Attributes:
+        problems: all of them.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+SpanText = Annotated[
+    Span, BeforeValidator(Span.read), PlainSerializer(lambda span: span.to_value())
+]
+DurationText = Annotated[
+    int,
+    BeforeValidator(parse_duration_ns),
+    PlainSerializer(format_duration, return_type=str),
+]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
+    )
+
+
+class Guard(_Closed):
+    """Limits that hold whatever the steps say.
+
+    Attributes:
+        lease: targets heal themselves this long after the controller vanishes.
+        max_faulty_brokers: how many brokers and links may be failed at once; δ by default.
+    """
+
+    lease: DurationText = 15 * 10**9
+    max_faulty_brokers: Annotated[int, Field(ge=0)] | None = None
+
+
+class Exercised(_Closed):
+    """What must have happened, or the verdict is unknown.
+
+    Attributes:
+        absorbed_msgs_min: publications that were absorbed, over all steps.
+        subscribers_on_path: brokers whose subscribers must be owed some of what was at risk.
+    """
+
+    absorbed_msgs_min: Annotated[int, Field(ge=0)] = 0
+    subscribers_on_path: list[str] = Field(default_factory=list)
+
+
+class Expect(_Closed):
+    """What a kill must be seen to have done, and by when."""
+
+    exit_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    within: DurationText = OBSERVE_WITHIN_NS
+
+
+class Await(_Closed):
+    """Until when a broker or link must have recovered; else the step has not."""
+
+    state: Literal["ready"] = "ready"
+    within: DurationText = RECOVER_WITHIN_NS
+
+
+class Step(_Closed):
+    """One [[step]] of a schedule file; `expand` gives it its drawn values."""
+
+    id: str = ""
+    at: SpanText | None = None
+    after: str | None = None
+    delay: SpanText | None = None
+    do: str
+    on: str
+    lasts: Annotated[SpanText | None, Field(alias="for")] = None
+    signal: str | None = None
+    expect: Expect | None = None
+    awaits: Annotated[Await | None, Field(alias="await")] = None
+    stall: SpanText | None = None
+    down: SpanText | None = None
+
+    @property
+    def anchor(self) -> tuple[str, str] | None:
+        """(step, stage) that `after` names."""
+        if self.after is None:
+            return None
+        step, dot, stage = self.after.partition(".")
+        return step, stage if dot else END
+
+
+_TABLES: Final[Mapping[str, type[BaseModel]]] = {
+    "guard": Guard,
+    "exercised": Exercised,
+    "expect": Expect,
+    "await": Await,
+}
+
+
+class _Document(_Closed):
+    schema_: Annotated[Literal["pubsubctl/faults/1"], Field(alias="schema")]
+    name: str
+    seed: Annotated[int, Field(ge=0)] = 1
+    origin: Literal["measure"] = "measure"
+    guard: Guard = Guard()
+    exercised: Exercised = Exercised()
+    step: Annotated[list[Step], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSchedule:
+    """A schedule whose every step makes sense by itself; `lint` looks at them together.
+
+    Attributes:
+        steps: in file order, each with an id; `crash` is spelled out.
+        source: the file.
+    """
+
+    name: str
+    seed: int
+    guard: Guard
+    exercised: Exercised
+    steps: tuple[Step, ...]
+    source: str = ""
+
+    def step(self, step_id: str) -> Step:
+        """The step of this id."""
+        return next(step for step in self.steps if step.id == step_id)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of a TOML file that says the same."""
+        dump: dict[str, Any] = {"by_alias": True, "exclude_none": True}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "seed": self.seed,
+            "origin": "measure",
+            "guard": self.guard.model_dump(**dump),
+            "exercised": self.exercised.model_dump(**dump),
+            "step": [step.model_dump(**dump) for step in self.steps],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step with every random value drawn.
+
+    Attributes:
+        at_ns: after the origin; None for a step that waits for another one.
+        after: (step, stage) it waits for, None when `at_ns` is given.
+        delay_ns: how long after that.
+        duration_ns: of its `for`; None for what is over once done.
+        exit_signal: what a kill is expected to be recorded as; None for any.
+        ended_by: the step that kills or cuts this absorb's target at its end, so that what it
+            holds is never released; "" for none.
+    """
+
+    id: str
+    verb: str
+    on: str
+    at_ns: int | None = None
+    after: tuple[str, str] | None = None
+    delay_ns: int = 0
+    duration_ns: int | None = None
+    signal: str = "KILL"
+    exit_signal: int | None = None
+    observe_within_ns: int = OBSERVE_WITHIN_NS
+    recover_within_ns: int = RECOVER_WITHIN_NS
+    ended_by: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.after is None:
+            when = f"at {format_duration(self.at_ns or 0)}"
+        else:
+            step, stage = self.after
+            when = f"after {step}" + ("" if stage == END else f".{stage}")
+            when += f" + {format_duration(self.delay_ns)}" if self.delay_ns else ""
+        lasts = f" for {format_duration(self.duration_ns)}" if self.duration_ns else ""
+        released = f", never released ({self.ended_by} ends it)" if self.ended_by else ""
+        return f"{self.id}: {when}: {self.verb} {self.on}{lasts}{released}"
+
+
+def load_schedule(path_or_name: str | Path) -> FaultSchedule:
+    """The schedule in a file, or the one of this name in the project's own folder.
+
+    Raises:
+        ScheduleError: there is none, it is not TOML, or steps are wrong by themselves.
+    """
+    path = Path(path_or_name)
+    if not path.exists() and path.suffix == "" and len(path.parts) == 1:
+        names = sorted(file.stem for file in FOLDER.glob("*.toml"))
+        if str(path) not in names:
+            text = f"no schedule called so{nearest(path, names)}"
+            raise ScheduleError([Problem(str(path), "", "", None, text)])
+        path = FOLDER / f"{path}.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScheduleError([Problem(str(path), "", "", None, str(error))]) from error
+    return read_schedule(document, str(path))
+
+
+def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
+    """The schedule in a TOML document's content.
+
+    Raises:
+        ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
+    """
+    try:
+        read = _Document.model_validate(document)
+    except ValidationError as error:
+        raise ScheduleError(_explain(error, document, where)) from None
+    problems: list[Problem] = []
+    steps: list[Step] = []
+    for step in read.step:
+        named = step.model_copy(update={"id": step.id or _default_id(step)})
+        own = [Problem(where, named.id, *found) for found in _check_step(named)]
+        problems += own
+        if not own:
+            steps += _spell_out(named)
+    seen: set[str] = set()
+    for step in steps:
+        if step.id in seen:
+            problems.append(Problem(where, step.id, "id", step.id, "another step has this id"))
+        seen.add(step.id)
+    if problems:
+        raise ScheduleError(problems)
+    return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
+
+
+def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedStep, ...]:
+    """The steps with every random value drawn, from `seed` or else the schedule's own.
+
+    The same seed gives the same values, and a step its own whatever other steps there are.
+    """
+    chosen = schedule.seed if seed is None else seed
+    return tuple(_plan(step, schedule, chosen) for step in schedule.steps)
+
+
+def ender_of(step: Step, steps: Iterable[Step]) -> Step | None:
+    """The step that kills or cuts the target of an absorb at the end of it, where one does."""
+    if step.do != "absorb":
+        return None
+    for other in steps:
+        ends = other.do in (*ENDING_VERBS, "cut") and is_same_target(other.on, step.on)
+        at_once = other.delay is None or other.delay == Span(0, 0)
+        if ends and at_once and other.anchor == (step.id, END):
+            return other
+    return None
+
+
+def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
+    def draw(key: str, span: Span | None) -> int | None:
+        if span is None:
+            return None
+        value_ns = span.draw(Random(f"{seed}/{step.id}/{key}"))
+        if not span.is_fixed:
+            params[key] = format_duration(value_ns)
+        return value_ns
+
+    params: dict[str, str] = {}
+    ender = ender_of(step, schedule.steps)
+    at_ns, delay_ns = draw("at", step.at), draw("delay", step.delay) or 0
+    duration_ns = draw("for", step.lasts)
+    if duration_ns is not None:
+        params["for"] = format_duration(duration_ns)
+    if step.do == "kill":
+        params["signal"] = step.signal or "KILL"
+    expect, awaits = step.expect or Expect(), step.awaits or Await()
+    return PlannedStep(
+        id=step.id,
+        verb=step.do,
+        on=step.on,
+        at_ns=at_ns,
+        after=step.anchor,
+        delay_ns=delay_ns,
+        duration_ns=duration_ns,
+        signal=step.signal or "KILL",
+        exit_signal=expect.exit_signal,
+        observe_within_ns=expect.within,
+        recover_within_ns=awaits.within,
+        ended_by=ender.id if ender else "",
+        params=params,
+    )
+
+
+def _default_id(step: Step) -> str:
+    return f"{step.do}-{step.on.replace('->', '-to-')}"
+
+
+def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
+    """What is wrong with a step by itself: (key, value, text)."""
+    if not _ID.fullmatch(step.id):
+        yield "id", step.id, "ids are of [a-z0-9-], at most 64"
+    if step.do not in VERBS:
+        hint = nearest(_SYNONYMS.get(step.do, step.do), VERBS)
+        yield "do", step.do, f"no such verb{hint}"
+        return
+    if (step.at is None) == (step.after is None):
+        yield "", None, "needs either at or after"
+    if step.delay is not None and step.after is None:
+        yield "delay", str(step.delay), "goes with after; at is exact by itself"
+    if step.anchor is not None and step.anchor[1] not in (*STAGES, END):
+        stage = step.anchor[1]
+        yield "after", step.after, f"no stage {stage!r}{nearest(stage, STAGES)}"
+    takes = {
+        "for": (step.lasts, LASTING_VERBS),
+        "signal": (step.signal, ("kill",)),
+        "expect": (step.expect, ENDING_VERBS),
+        "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
+        "stall": (step.stall, ("crash",)),
+        "down": (step.down, ("crash",)),
+    }
+    for key, (value, verbs) in takes.items():
+        if value is not None and step.do not in verbs:
+            yield key, _plain(value), f"{step.do} takes none; only {', '.join(verbs)}"
+    if step.do in LASTING_VERBS and step.lasts is None:
+        yield "do", step.do, "needs a for: how long it lasts"
+    if step.lasts is not None and step.lasts.low_ns == 0:
+        yield "for", str(step.lasts), "lasts no time at all"
+    if step.signal is not None and step.signal not in _SIGNALS:
+        yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
+    if "->" in step.on and step.do not in LINK_VERBS:
+        yield "on", step.on, f"{step.do} is for brokers, not for links"
+
+
+def _spell_out(step: Step) -> list[Step]:
+    """A crash as the steps it is short for; any other step as it is."""
+    if step.do != "crash":
+        return [step]
+    kill_id, steps = f"{step.id}-kill", []
+    start: dict[str, Any] = {"at": step.at, "after": step.after, "delay": step.delay}
+    if step.stall is not None:
+        stall_id = f"{step.id}-stall"
+        steps.append(
+            Step.model_construct(id=stall_id, do="absorb", on=step.on, lasts=step.stall, **start)
+        )
+        start = {"at": None, "after": stall_id, "delay": None}
+    steps.append(
+        Step.model_construct(
+            id=kill_id, do="kill", on=step.on, expect=Expect(exit_signal=9), **start
+        )
+    )
+    if step.down is not None:
+        steps.append(
+            Step.model_construct(
+                id=f"{step.id}-restart",
+                do="restart",
+                on=step.on,
+                after=f"{kill_id}.applied",
+                delay=step.down,
+                awaits=step.awaits,
+            )
+        )
+    return steps
+
+
+def _explain(error: ValidationError, document: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """What pydantic found, in our words."""
+    for found in error.errors():
+        location = [part for part in found["loc"] if part != "schema_"]
+        step, names = "", _known_keys(_Document)
+        if location[:1] == ["step"] and len(location) > 1:
+            place = location[1]
+            assert isinstance(place, int), found
+            step = _name_of(document["step"][place], place)
+            location, names = location[2:], _known_keys(Step)
+        if len(location) > 1:
+            inner = _TABLES.get(str(location[0]))
+            names = _known_keys(inner) if inner else ()
+        key = ".".join(map(str, location))
+        if found["type"] == "extra_forbidden":
+            yield Problem(
+                where, step, "", None, f"unknown key {key!r}{nearest(location[-1], names)}"
+            )
+        elif found["type"] == "missing":
+            yield Problem(where, step, "", None, f"key {key!r} is missing")
+        else:
+            text = found["msg"].removeprefix("Value error, ")
+            yield Problem(where, step, key, found["input"], text)
+
+
+def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(info.alias or name for name, info in model.model_fields.items())
+
+
+def _name_of(step: Any, place: int) -> str:
+    name = step.get("id") if isinstance(step, Mapping) else None
+    return name if isinstance(name, str) else f"number {place + 1}"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(by_alias=True, exclude_none=True)
+    return str(value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,457 @@
+"""Stories about fault schedules: what is read, drawn and refused, without any lab."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.overlay.topology import Topology
+from fault_injection.durations import Span, format_duration, parse_duration_ns
+from fault_injection.lint import lint
+from fault_injection.schedule import (
+    FOLDER,
+    FaultSchedule,
+    Problem,
+    ScheduleError,
+    expand,
+    load_schedule,
+    read_schedule,
+)
+from fault_injection.targets import Target, is_same_target, read_target
+
+SECOND_NS = 10**9
+DEMO_TOPOLOGY = FOLDER.parent / "bench" / "topologies" / "demo.toml"
+TOPOLOGY = Topology.from_mapping(tomllib.loads(DEMO_TOPOLOGY.read_text()), "demo.toml")
+
+HEAD = """
+schema = "pubsubctl/faults/1"
+name = "story"
+"""
+
+
+def read(text: str, head: str = HEAD) -> FaultSchedule:
+    return read_schedule(tomllib.loads(head + text), "story.toml")
+
+
+def step(**keys: str) -> str:
+    """A [[step]] of these keys; values are TOML."""
+    names = {"for_": "for", "await_": "await"}
+    return "\n[[step]]\n" + "\n".join(f"{names.get(k, k)} = {v}" for k, v in keys.items())
+
+
+def problems(text: str, head: str = HEAD, **more: Any) -> list[str]:
+    """Everything that reading and linting find, as a person sees it."""
+    try:
+        return [str(problem) for problem in lint(read(text, head), TOPOLOGY, **more)]
+    except ScheduleError as error:
+        return [str(problem) for problem in error.problems]
+
+
+ABSORB = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"2s"')
+KILL = step(id='"k"', after='"a"', do='"kill"', on='"b1"')
+RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on='"b1"')
+
+
+# ---------------------------------------------------------------- what is there
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_schedule_of_the_project_is_clean_on_the_papers_brokers(path: Path) -> None:
+    assert load_schedule(path.stem).name == path.stem
+    assert lint(load_schedule(path), TOPOLOGY) == []
+
+
+def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None:
+    schedule = load_schedule("demo")
+    assert lint(schedule, TOPOLOGY, measure_ns=60 * SECOND_NS) == []
+    planned = {step.id: step for step in expand(schedule)}
+    assert 2 * SECOND_NS <= (planned["absorb-b1"].duration_ns or 0) <= 3 * SECOND_NS
+    assert planned["absorb-b1"].ended_by == "kill-b1", "nothing is released before the kill"
+    assert planned["cut-b3-s3"].after == ("restart-b1", "recovered")
+
+
+def test_what_is_written_out_reads_as_the_same_schedule() -> None:
+    for path in FOLDER.glob("*.toml"):
+        schedule = load_schedule(path)
+        assert read_schedule(schedule.to_mapping(), schedule.source) == schedule
+
+
+# ---------------------------------------------------------------- drawing
+
+
+@given(seed=st.integers(0, 2**64))
+def test_a_seed_always_draws_the_same_and_stays_within_bounds(seed: int) -> None:
+    schedule = load_schedule("demo")
+    plan = expand(schedule, seed)
+    assert plan == expand(load_schedule("demo"), seed)
+    duration_ns = plan[0].duration_ns
+    assert duration_ns is not None
+    assert 2 * SECOND_NS <= duration_ns <= 3 * SECOND_NS
+    assert plan[0].params == {"for": format_duration(duration_ns)}
+
+
+def test_a_step_draws_its_own_values_whatever_other_steps_there_are() -> None:
+    absorb = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..9s"')
+    other = step(id='"b"', at='"1s"', do='"cut"', on='"b1-s1"', for_='"1s..9s"')
+    alone = expand(read(absorb))[0]
+    assert alone in expand(read(other + absorb))
+    drawn = {expand(read(absorb), seed)[0].duration_ns for seed in range(50)}
+    assert len(drawn) > 40, "the seed decides"
+
+
+def test_a_crash_is_short_for_absorb_kill_and_restart() -> None:
+    schedule = read(step(id='"x"', at='"5s"', do='"crash"', on='"b1"', stall='"2s"', down='"30s"'))
+    stall, kill, restart = expand(schedule)
+    assert (stall.verb, stall.at_ns, stall.duration_ns) == ("absorb", 5 * SECOND_NS, 2 * SECOND_NS)
+    assert (stall.id, stall.ended_by) == ("x-stall", "x-kill")
+    assert (kill.id, kill.verb, kill.after, kill.exit_signal) == (
+        "x-kill",
+        "kill",
+        ("x-stall", "end"),
+        9,
+    )
+    assert (restart.verb, restart.after, restart.delay_ns) == (
+        "restart",
+        ("x-kill", "applied"),
+        30 * SECOND_NS,
+    )
+    assert lint(schedule, TOPOLOGY) == []
+
+
+def test_a_crash_without_stall_is_a_kill_at_its_time() -> None:
+    (kill,) = expand(read(step(id='"x"', at='"5s"', do='"crash"', on='"b1"')))
+    assert (kill.verb, kill.at_ns) == ("kill", 5 * SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    "steps,ended_by",
+    [
+        (ABSORB + KILL, "k"),
+        (ABSORB + step(id='"k"', after='"a"', do='"term"', on='"b1"'), "k"),
+        (ABSORB + step(id='"k"', after='"a"', delay='"0s"', do='"kill"', on='"b1"'), "k"),
+        (ABSORB + step(id='"k"', after='"a"', delay='"1s"', do='"kill"', on='"b1"'), ""),
+        (ABSORB + step(id='"k"', after='"a.healed"', do='"kill"', on='"b1"'), ""),
+        (ABSORB + step(id='"k"', after='"a"', do='"kill"', on='"b2"'), ""),
+        (ABSORB, ""),
+        (
+            step(id='"a"', at='"8s"', do='"absorb"', on='"b1-s1"', for_='"2s"')
+            + step(id='"k"', after='"a"', do='"cut"', on='"s1-b1"', for_='"2s"'),
+            "k",
+        ),
+    ],
+)
+def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
+    steps: str, ended_by: str
+) -> None:
+    assert expand(read(steps))[0].ended_by == ended_by
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    "text,complaint",
+    [
+        ("", "story.toml: key 'step' is missing"),
+        (step(do='"kill"', on='"b1"'), "step kill-b1: needs either at or after"),
+        (
+            step(at='"1s"', after='"x"', do='"kill"', on='"b1"'),
+            "step kill-b1: needs either at or after",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"absorp"', on='"b1"', for_='"1s"'),
+            "step a: do = 'absorp': no such verb; did you mean 'absorb'?",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"stall"', on='"b1"', for_='"1s"'),
+            "step a: do = 'stall': no such verb; did you mean 'absorb'?",
+        ),
+        (
+            step(id='"a"', at="8", do='"kill"', on='"b1"'),
+            'step a: at = 8: a time is "250ms"',
+        ),
+        (
+            step(id='"a"', at='"8"', do='"kill"', on='"b1"'),
+            "step a: at = '8': a time needs a unit (ms, s, min, h)",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"3s..2s"'),
+            "step a: for = '3s..2s': the shorter bound comes first",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='{ normal = ["1s", "2s"] }'),
+            "step a: for = {'normal': ['1s', '2s']}: a time is",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"'),
+            "step a: do = 'absorb': needs a for",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"absorb"', on='"b1"', for_='"0s"'),
+            "step a: for = '0s': lasts no time at all",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', for_='"1s"'),
+            "step a: for = '1s': kill takes none; only absorb, blackhole, cut, freeze",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', signal='"STOP"'),
+            "step a: signal = 'STOP': no signal that kills",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', signal='"KILL"'),
+            "step a: signal = 'KILL': freeze takes none; only kill",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', mode='"hard"'),
+            "step a: unknown key 'mode'; known: id, at, after",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect='{ exit_signal = "9" }'),
+            "step a: expect.exit_signal = '9': Input should be a valid integer",
+        ),
+        (
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect="{ exit_sgnal = 9 }"),
+            "step a: unknown key 'expect.exit_sgnal'; did you mean 'exit_signal'?",
+        ),
+        (
+            step(id='"a"', at='"1s"', delay='"1s"', do='"kill"', on='"b1"'),
+            "step a: delay = '1s': goes with after",
+        ),
+        (step(id='"A b"', at='"1s"', do='"kill"', on='"b1"'), "id = 'A b': ids are of"),
+        (KILL + KILL + ABSORB, "step k: id = 'k': another step has this id"),
+        (
+            ABSORB + step(id='"k"', after='"a.applyed"', do='"kill"', on='"b1"'),
+            "step k: after = 'a.applyed': no stage 'applyed'; did you mean 'applied'?",
+        ),
+        (
+            ABSORB + step(id='"k"', after='"ab"', do='"kill"', on='"b1"'),
+            "step k: after = 'ab': no step called 'ab'; did you mean 'a'?",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"kill"', on='"b7"'),
+            "step k: on = 'b7': no broker called 'b7'; did you mean",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"cut"', on='"b1-s3"', for_='"1s"'),
+            "step k: on = 'b1-s3': b1-s3 is no link of demo; there are p1-b1, b1-s1, b1-s2, b1-b2",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"cut"', on='"b1->x1"', for_='"1s"'),
+            "step k: on = 'b1->x1': no broker called 'x1'",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"freeze"', on='"b1-s1"', for_='"1s"'),
+            "step k: on = 'b1-s1': freeze is for brokers, not for links",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"kill"', on='"b1->s1"'),
+            "step k: on = 'b1->s1': kill is for brokers, not for links",
+        ),
+        (
+            step(id='"a"', after='"b.applied"', do='"kill"', on='"b1"')
+            + step(id='"b"', after='"c.applied"', do='"kill"', on='"b2"')
+            + step(id='"c"', after='"a.applied"', do='"kill"', on='"b3"'),
+            "step a: after = 'b.applied': a after b after c after a: none of them ever begins",
+        ),
+        (
+            step(id='"a"', after='"a.applied"', do='"kill"', on='"b1"'),
+            "step a: after = 'a.applied': a after a: none of them ever begins",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"kill"', on='"b1"')
+            + step(id='"l"', after='"k"', do='"kill"', on='"b2"'),
+            "step l: after = 'k': kill has no end of its own; k.applied is when it was done",
+        ),
+        (
+            ABSORB + KILL + RESTART + step(id='"l"', after='"k.recovered"', do='"term"', on='"b2"'),
+            "step l: after = 'k.recovered': a broker that was ended does not recover by itself; "
+            "r.recovered does",
+        ),
+        (
+            ABSORB + KILL + step(id='"l"', after='"a.healed"', do='"kill"', on='"b2"'),
+            "step l: after = 'a.healed': a is never healed: its target is killed or cut",
+        ),
+        (
+            step(id='"r"', at='"1s"', do='"restart"', on='"b1"'),
+            "step r: do = 'restart': no step surely ends b1 before it is started again",
+        ),
+        (
+            step(id='"k"', at='"1s"', do='"kill"', on='"b1"')
+            + step(id='"c"', at='"2s"', do='"cut"', on='"b1-s1"', for_='"1s"'),
+            "step c: on = 'b1-s1': k has ended b1 by then",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_step_key_and_value(text: str, complaint: str) -> None:
+    found = problems(text)
+    assert any(complaint in line for line in found), found
+    assert all(line.startswith("story.toml:") for line in found)
+
+
+@pytest.mark.parametrize(
+    "head,complaint",
+    [
+        (HEAD.replace("faults/1", "faults/2"), "schema = 'pubsubctl/faults/2'"),
+        (HEAD + "sede = 3\n", "unknown key 'sede'; did you mean 'seed'?"),
+        (HEAD + "seed = -1\n", "seed = -1"),
+        (HEAD + 'origin = "now"\n', "origin = 'now'"),
+        (HEAD + "[guard]\nlease = 15\n", "guard.lease = 15: a time needs a unit"),
+        (HEAD + "[guard]\nleese = 15\n", "unknown key 'guard.leese'; did you mean 'lease'?"),
+        (HEAD + '[exercised]\nsubscribers_on_path = ["s9"]\n', "no broker called 's9'"),
+        (HEAD + "[guard]\nmax_faulty_brokers = 2\n", "more than the delta = 1 that demo tolerates"),
+    ],
+)
+def test_what_is_wrong_outside_of_steps_is_named_too(head: str, complaint: str) -> None:
+    found = problems(ABSORB, head)
+    assert any(complaint in line for line in found), found
+
+
+def test_an_unknown_schedule_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(ScheduleError, match="did you mean 'demo'"):
+        load_schedule("deno")
+    with pytest.raises(ScheduleError, match="No such file"):
+        load_schedule("elsewhere/demo.toml")
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("[[step]\n")
+    with pytest.raises(ScheduleError, match=r"x\.toml: .*line 1"):
+        load_schedule(path)
+
+
+# ---------------------------------------------------------------- how much at once
+
+
+def severities(text: str, head: str = HEAD) -> list[str]:
+    found: list[Problem] = lint(read(text, head), TOPOLOGY)
+    assert all("at the same time" in problem.text for problem in found), found
+    return [problem.severity for problem in found]
+
+
+@pytest.mark.parametrize(
+    "other,severity",
+    [
+        # b1 is down from 8 s on and started again at 30 s (worst case of the absorb).
+        (step(at='"9s"', do='"cut"', on='"b3-s3"', for_='"1s"'), ["error"]),
+        (step(at='"20s"', do='"freeze"', on='"b3"', for_='"1s"'), ["error"]),
+        (step(at='"40s"', do='"freeze"', on='"b3"', for_='"1s"'), ["warning"]),
+        (step(at='"1s"', do='"freeze"', on='"b3"', for_='"7s"'), []),
+        (step(at='"1s"', do='"freeze"', on='"b3"', for_='"6s..8s"'), ["error"]),
+        (step(after='"r.recovered"', do='"freeze"', on='"b3"', for_='"1s"'), []),
+        (step(after='"r.applied"', do='"freeze"', on='"b3"', for_='"1s"'), ["error"]),
+        (
+            step(after='"r.applied"', delay='"5s"', do='"freeze"', on='"b3"', for_='"1s"'),
+            ["warning"],
+        ),
+        # The same element twice, or a link of a failed broker, is one failure.
+        (step(after='"r.applied"', do='"freeze"', on='"b1"', for_='"1s"'), []),
+        (step(after='"a.applied"', do='"cut"', on='"b1-s1"', for_='"1s"'), []),
+    ],
+)
+def test_more_than_delta_at_once_is_found_where_the_times_can_meet(
+    other: str, severity: list[str]
+) -> None:
+    assert severities(ABSORB + KILL + RESTART + other) == severity
+
+
+def test_a_bounded_recovery_settles_what_an_unbounded_one_leaves_open() -> None:
+    other = step(at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
+    bounded = RESTART + '\nawait = { state = "ready", within = "10s" }'
+    assert severities(ABSORB + KILL + RESTART + other) == ["warning"]
+    assert severities(ABSORB + KILL + bounded + other) == []
+
+
+def test_one_draw_that_two_steps_share_is_not_taken_for_two() -> None:
+    """c begins 1 s after a's end, however long a lasts: they never meet."""
+    first = step(id='"a"', at='"8s"', do='"absorb"', on='"b1"', for_='"1s..60s"')
+    then = step(id='"c"', after='"a"', delay='"1s"', do='"cut"', on='"b3-s3"', for_='"1s"')
+    assert severities(first + then) == []
+
+
+def test_a_higher_limit_allows_more_at_once_and_no_more_than_that() -> None:
+    head = HEAD + "[guard]\nmax_faulty_brokers = 2\n"
+
+    def faults(*names: str) -> str:
+        return "".join(step(at='"1s"', do='"freeze"', on=f'"{n}"', for_='"1s"') for n in names)
+
+    def errors(text: str) -> list[Problem]:
+        found = lint(read(text, head), TOPOLOGY)
+        return [problem for problem in found if problem.severity == "error"]
+
+    assert errors(faults("b1", "b3")) == []
+    (problem,) = errors(faults("b1", "b3", "b4"))
+    assert "b1 and b3 and b4 may be failed at the same time; at most 2 may" in problem.text
+
+
+def test_a_broker_that_is_never_started_again_stays_failed() -> None:
+    other = step(at='"10min"', do='"freeze"', on='"b3"', for_='"1s"')
+    assert severities(step(at='"1s"', do='"kill"', on='"b1"') + other) == ["error"]
+
+
+def test_what_does_not_fit_into_the_measure_phase_is_said() -> None:
+    late = step(id='"l"', at='"70s"', do='"kill"', on='"b1"')
+    (found,) = problems(late, measure_ns=60 * SECOND_NS)
+    assert "begins 70s after the origin at the earliest; measure is 60s" in found
+    long = step(id='"l"', at='"50s"', do='"absorb"', on='"b1"', for_='"5s..15s"')
+    (found,) = problems(long, measure_ns=60 * SECOND_NS)
+    assert "warning: step l: at = '50s': may last until 65s" in found
+
+
+def test_an_absorb_whose_kill_comes_late_is_warned_about() -> None:
+    late = step(id='"k"', after='"a"', delay='"1s"', do='"kill"', on='"b1"')
+    (found,) = problems(ABSORB + late)
+    assert "warning: step a: for = '2s': is released before k" in found
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    "text,duration_ns",
+    [("250ms", 250_000_000), ("2.5s", 2_500_000_000), ("1min30s", 90 * SECOND_NS), ("0s", 0)],
+)
+def test_durations_have_units(text: str, duration_ns: int) -> None:
+    assert parse_duration_ns(text) == duration_ns
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "", "s", "5 s", "-1s", "1e3s", "5sec", "0.1ms", "5m", None, 5]
+)
+def test_what_is_no_duration_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"unit|whole milliseconds"):
+        parse_duration_ns(text)
+
+
+@given(milliseconds=st.integers(0, 10**7))
+def test_a_formatted_duration_reads_as_itself(milliseconds: int) -> None:
+    duration_ns = milliseconds * 1_000_000
+    assert parse_duration_ns(format_duration(duration_ns)) == duration_ns
+    assert Span.read(str(Span(duration_ns, duration_ns + 1_000_000))).low_ns == duration_ns
+
+
+def test_targets_are_brokers_links_and_directions() -> None:
+    assert read_target("b1", TOPOLOGY) == Target(("b1",))
+    assert read_target("b1-s1", TOPOLOGY) == Target(("b1", "s1"))
+    assert read_target("s1->b1", TOPOLOGY) == Target(("s1", "b1"), one_way=True)
+    assert str(read_target("s1->b1", TOPOLOGY)) == "s1->b1"
+    assert is_same_target("b1-s1", "s1-b1")
+    assert not is_same_target("b1->s1", "s1->b1")
+
+
+def test_names_that_hold_a_dash_are_told_apart_by_the_topology() -> None:
+    values = {
+        "schema": "pubsubctl/topology/1",
+        "name": "dashes",
+        "kind": "tree",
+        "brokers": ["a", "a-b", "b-c", "c"],
+        "links": [["a", "a-b"], ["a", "b-c"], ["a-b", "c"]],
+    }
+    dashes = Topology.from_mapping(values, "dashes")
+    assert read_target("a-b", dashes) == Target(("a-b",)), "a broker comes first"
+    assert read_target("a-b-c", dashes) == Target(("a", "b-c"))
+    assert read_target("a-a-b", dashes) == Target(("a", "a-b"))
