@@ -22,6 +22,7 @@ import psutil
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
+from fault_injection.schedule import LINK_VERBS, VERBS
 from pubsubctl.connectors.local import LocalConnector
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory import Host, Inventory
@@ -274,8 +275,10 @@ def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    yield "ok", "absorb, blackhole, cut, delay, bandwidth: by the brokers themselves, no root", ""
-    yield "ok", "kill, term, restart, freeze: by the agent, whose children they are", ""
+    links = ", ".join(LINK_VERBS)
+    brokers = ", ".join(verb for verb in VERBS if verb not in LINK_VERBS)
+    yield "ok", f"{links}: by the brokers themselves, without root", ""
+    yield "ok", f"{brokers}: by the agent, whose children they are, without root", ""
 
 
 def _temporary(subject: Subject) -> Iterator[tuple[Severity, str, str]]:

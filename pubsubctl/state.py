@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd.agent.faults import LASTING_VERBS
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
 from pubsubctl.deploy import Lab
@@ -87,7 +88,7 @@ async def lab_state(lab: Lab) -> LabState:
 
 
 def _in_effect(row: Mapping[str, Any]) -> bool:
-    return row.get("state") not in ("healed", "failed")
+    return row["verb"] in LASTING_VERBS and row["state"] in ("requested", "applied")
 
 
 async def _broker(

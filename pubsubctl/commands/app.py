@@ -24,12 +24,15 @@ from typer.completion import get_completion_inspect_parameters
 from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
+    bench,
     completion,
     deploy,
     doctor,
     down,
+    heal,
     help_topics,
     init,
+    inject,
     inventory,
     logs,
     simulate,
@@ -78,6 +81,9 @@ app.add_typer(topology.app, name="topology")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)
+app.command("bench", epilog=_ANYWHERE)(bench.bench)
+app.command("inject", epilog=_ANYWHERE)(inject.inject)
+app.command("heal", epilog=_ANYWHERE)(heal.heal)
 app.command("down", epilog=_ANYWHERE)(down.down)
 app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)
 app.command("completion")(completion.completion)

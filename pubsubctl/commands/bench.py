@@ -1,0 +1,147 @@
+"""`bench`: put a workload on brokers, with or without faults, and judge what came of it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from bench.spec import ExperimentSpec
+    from fault_injection.schedule import FaultSchedule
+
+
+def bench(
+    context: typer.Context,
+    workload: Annotated[
+        str, typer.Argument(help="A path, or the bare name of a file in bench/workloads.")
+    ],
+    faults: Annotated[
+        str | None, typer.Option("--faults", metavar="SCHEDULE", help="What to break meanwhile.")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="In place of the workload's.")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option("--topology", help="In place of the workload's.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of everything drawn.")] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", "-r", help="Of each publisher: 25/s, or max.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--duration", "-d", help="Of the measure phase: 10s.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", "-s", help="Of each payload: 100B, 4KiB.")
+    ] = None,
+    publishers: Annotated[
+        int | None, typer.Option("--publishers", "-p", help="At each of their brokers.")
+    ] = None,
+    subscribers: Annotated[
+        int | None, typer.Option("--subscribers", "-c", help="At each of their brokers.")
+    ] = None,
+    warmup: Annotated[str | None, typer.Option("--warmup", help="Before measuring: 2s.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="K=V", help="For the record.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Judge the run with Spark.")
+    ] = True,
+    no_teardown: Annotated[
+        bool, typer.Option("--no-teardown", help="Leave what was deployed for it running.")
+    ] = False,
+) -> Result:
+    """Load brokers, break them if asked to, and judge the run; its folder is the last line."""
+    from bench.spec import Overrides
+
+    call = invocation(context)
+    overrides = Overrides(
+        protocol=protocol,
+        topology=topology,
+        seed=seed,
+        rate=rate,
+        size=size,
+        publishers=publishers,
+        subscribers=subscribers,
+        warmup=warmup,
+        measure=duration,
+    )
+    spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
+    if call.dry_run:
+        return _planned(call, spec, schedule)
+    from pubsubctl.experiment import run_and_judge
+
+    return run_and_judge(
+        call, spec, schedule, results=output, check=check, teardown=not no_teardown
+    )
+
+
+def experiment_of(
+    call: Invocation, workload: str, overrides: Any, faults: str | None, labels: dict[str, str]
+) -> "tuple[ExperimentSpec, FaultSchedule | None]":
+    """The experiment that the words on the command line describe, checked as a whole.
+
+    Raises:
+        UserError, SpecError: file, key, value and the nearest valid one.
+    """
+    from bench.spec import load_experiment
+    from pubsubctl.faults import checked, schedule_of
+
+    spec = load_experiment(call.project.find("workload", workload), overrides, labels)
+    if faults is None:
+        return spec, None
+    schedule = schedule_of(call.project, faults)
+    if spec.workload.calm:
+        raise UserError(
+            f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
+            f"{faults} was given; take a workload without it"
+        )
+    warnings = checked(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
+    for warning in warnings:
+        call.console.warn(warning)
+    return spec, schedule
+
+
+def _labels(texts: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UserError(f"--label {text}: write KEY=VALUE")
+        labels[key] = value
+    return labels
+
+
+def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule | None") -> Result:
+    """What would be done, after looking at the hosts."""
+    import trio
+
+    from fault_injection.schedule import expand
+    from pubsubctl.deploy import Lab, planned, wanted_deployment
+
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    plan = trio.run(planned, lab, wanted_deployment(lab, spec.topology, spec.protocol))
+    steps = [str(step) for step in expand(schedule)] if schedule is not None else []
+    clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
+    phases = spec.workload.phases
+    load = (
+        f"{clients[0]} publishers, {clients[1]} subscribers, warm-up {phases.warmup / 1e9:g} s, "
+        f"measure {phases.measure / 1e9:g} s, drain up to {phases.drain / 1e9:g} s"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/bench-plan/1",
+            "deploy": plan.to_mapping()["steps"],
+            "workload": spec.workload_mapping(),
+            "faults": steps,
+        },
+        text="\n".join([plan.text(), f"load {load}", *(f"fault {step}" for step in steps)]),
+    )

@@ -1,0 +1,116 @@
+"""Stories about naming faults and workloads: what is refused before anything is started."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pubsubctl.conftest import Call
+
+SCHEDULE = """\
+schema = "pubsubctl/faults/1"
+name = "mine"
+[[step]]
+id = "one"
+at = "1s"
+do = "kill"
+on = "c2"
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["kil", "c2"], "no verb called 'kil'; did you mean 'kill'?"),
+        (["kill", "c9"], "no broker called 'c9'; did you mean"),
+        (["cut", "c1-c3", "--for", "1s"], "is no link of chain3; there are c1-c2"),
+        (["freeze", "c1-c2", "--for", "1s"], "freeze is for brokers, not for links"),
+        (["absorb", "c2"], "needs a for: how long it lasts"),
+        (["absorb", "c2", "--for", "3"], "a time needs a unit"),
+        (["kill", "c2", "--for", "1s"], "kill takes none"),
+        (["kill", "c2", "--signal", "KIL"], "did you mean 'KILL'?"),
+        (["demoo"], "did you mean 'demo'?"),
+        (["demo"], "no broker called 'b1'"),
+        ([], "name a SCHEDULE, or a VERB and its TARGET"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused_without_a_lab(
+    call: Call, arguments: list[str], said: str
+) -> None:
+    answer = call("inject", *arguments, "--topology", "chain3", "--lint")
+    assert answer.status == 2
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_a_schedule_is_checked_without_a_lab(call: Call, project: Path) -> None:
+    answer = call("inject", "demo", "--topology", "demo", "--lint")
+    assert answer.status == 0, answer.err
+    assert "ok, 4 steps" in answer.out
+    (project / "s.toml").write_text(SCHEDULE)
+    assert call("inject", "s.toml", "--topology", "chain3", "--lint").status == 0
+    (project / "s.toml").write_text(SCHEDULE + 'whenn = "2s"\n')
+    unknown = call("inject", "s.toml", "--topology", "chain3", "--lint")
+    assert unknown.status == 2
+    assert "s.toml" in unknown.err
+    assert "unknown key 'whenn'" in unknown.err
+
+
+def test_without_a_lab_the_topology_has_to_be_named(call: Call) -> None:
+    answer = call("inject", "demo", "--lint")
+    assert answer.status == 2
+    assert "nothing is deployed; name the topology to check against" in answer.err
+
+
+def test_a_preview_shows_what_the_seed_draws(call: Call) -> None:
+    arguments = ("inject", "demo", "--topology", "demo", "--preview")
+    first, again = call(*arguments, "--seed", "1"), call(*arguments, "--seed", "1")
+    assert first.out == again.out
+    assert first.out != call(*arguments, "--seed", "2").out
+    assert "absorb b1 for 2" in first.out
+
+
+def test_verbs_and_schedules_are_listed(call: Call) -> None:
+    answer = call("inject", "--list")
+    assert "absorb     broker or link  --for TIME" in answer.out
+    assert "demo" in answer.out
+    assert {row["verb"] for row in call("inject", "--list", "-j").document["verbs"]} >= {"kill"}
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["dmeo"], "did you mean 'demo'?"),
+        (["demo", "--protocol", "delta_trees"], "did you mean 'delta_tree'?"),
+        (["demo", "--rate", "25"], "a rate has a number and a period"),
+        (["demo", "--duration", "10"], "a duration has a number and a unit"),
+        (["demo", "--size", "many"], "a size has a number and a unit"),
+        (["demo", "--faults", "demos"], "did you mean 'demo'?"),
+        (["demo", "--topology", "chain3"], "topology 'chain3' has no such broker"),
+        (["chain3", "--faults", "demo"], "calm = true says that nothing is going to fail"),
+        (["demo", "--label", "x"], "write KEY=VALUE"),
+        (["demo", "--duration", "5s", "--faults", "demo"], "after the origin"),
+    ],
+)
+def test_an_experiment_that_cannot_be_is_refused(
+    call: Call, arguments: list[str], said: str
+) -> None:
+    for more in ([], ["--dry-run"]):
+        answer = call("bench", *arguments, *more)
+        assert answer.status == 2
+        assert said in answer.err
+        assert answer.out == ""
+
+
+def test_a_dry_run_of_bench_says_what_would_be_deployed_loaded_and_broken(call: Call) -> None:
+    answer = call("bench", "demo", "--faults", "demo", "-n")
+    assert answer.status == 0, answer.err
+    lines = answer.out.splitlines()
+    assert "start-broker t1 p1 127.0.0.1:23500 delta_tree" in lines
+    assert any(line.startswith("load 4 publishers, 5 subscribers") for line in lines)
+    assert any(line.startswith("fault kill-b1: after absorb-b1") for line in lines)
+
+
+def test_healing_where_nothing_is_broken_changes_nothing(call: Call) -> None:
+    for _ in range(2):
+        answer = call("heal")
+        assert (answer.status, answer.out) == (0, "nothing to heal\n")
