@@ -24,7 +24,6 @@ class LoadSetting:
         attributes: [name, definition] pairs of the workload; a list, because their order counts.
         sets: how many attribute sets to draw.
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
-        window: publications a publisher may have unacknowledged.
         lateness_limit_ns: later than this, a second counts as saturated.
         publishers, subscribers: who there is.
     """
@@ -40,7 +39,6 @@ class LoadSetting:
     protocol: str
     deployment_id: str
     topology_digest: str
-    window: int
     lateness_limit_ns: int
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]

@@ -50,6 +50,7 @@ class PublisherSetting:
         client: its name at its broker; another in every run.
         broker, address: where it publishes.
         rate: (numerator, denominator) per second; (0, 1) for as fast as the window lets it.
+        window: publications it may have unacknowledged.
     """
 
     index: int
@@ -60,6 +61,7 @@ class PublisherSetting:
     rate: tuple[int, int]
     size_bytes: int
     arrivals: str
+    window: int
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -103,7 +105,6 @@ class PublisherLoad:
         client: PublishingClient,
         tables: ContentTables,
         fence_blob: bytes,
-        window: int,
         record: Callable[[bytes | bytearray], None],
     ) -> None:
         self.setting = setting
@@ -116,7 +117,6 @@ class PublisherLoad:
         self.is_flooding = False
         self._tables = tables
         self._fence_blob = fence_blob
-        self._window = window
         self._record = record
         self._number = 0
         self._content: SourceContent | None = None
@@ -138,9 +138,19 @@ class PublisherLoad:
         return len(self._pending) - self._pending_from
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether everything due was handed over, and all of that is done."""
-        return not self.backlog and not self._fence_due and not self.client.outstanding
+    def is_fence_due(self) -> bool:
+        """Whether a fence waits to be handed over."""
+        return self._fence_due
+
+    @property
+    def open(self) -> int:
+        """Publications, the fence too, that are due and not known to be done."""
+        return self.backlog + self._fence_due + self.client.outstanding
+
+    def take_lateness(self) -> Histogram:
+        """The lateness of everything offered since the last call."""
+        taken, self.counts.lateness = self.counts.lateness, Histogram()
+        return taken
 
     def offer(self, intended_ns: "array[int]", now_ns: int) -> None:
         """These publications are due; `pump` hands them over."""
@@ -176,7 +186,7 @@ class PublisherLoad:
         client, content = self.client, self._content
         assert content is not None, f"{self.setting.name} is attached and has no number"
         room = self._room()
-        if self.is_flooding and room * _BATCH_SHARE < self._window:
+        if self.is_flooding and room * _BATCH_SHARE < self.setting.window:
             return
         while room > 0 and (self.is_flooding or self.backlog):
             first = client.next_sequence
@@ -215,7 +225,7 @@ class PublisherLoad:
         return False
 
     def _room(self) -> int:
-        within_window = self._window - self.client.outstanding
+        within_window = self.setting.window - self.client.outstanding
         return min(within_window, self.reserved - self.client.next_sequence + 1)
 
     def _note_sent(

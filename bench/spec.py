@@ -96,13 +96,18 @@ class Bars(_Closed):
 
 
 class Publishers(_Closed):
-    """`count` publishers at each broker in `at`, each with this rate."""
+    """`count` publishers at each broker in `at`, each with this rate.
+
+    `window` is how many publications each may have unacknowledged; beyond that they wait, and
+    keep their intended times.
+    """
 
     at: Places
     count: Count = 1
     rate: RateText
     size: Size = 100
     arrivals: Literal["fixed", "poisson"] = "fixed"
+    window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
 
     @field_validator("size")
     @classmethod
@@ -124,6 +129,7 @@ class Subscribers(_Closed):
     def _filter_can_be_read(cls, text: str) -> str:
         try:
             parse_predicate(text)
+            parse_predicate(f"({text}) or {FENCE} = 'any run'")  # as it will be subscribed
         except PredicateError as error:
             raise ValueError(str(error)) from error
         return text
@@ -294,6 +300,7 @@ class PublisherPlan:
     rate: Rate
     size_bytes: int
     arrivals: str
+    window: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,13 @@ class ExperimentSpec:
                     name = f"{broker}-pub-{places[broker]}"
                     plans.append(
                         PublisherPlan(
-                            len(plans), name, broker, entry.rate, entry.size, entry.arrivals
+                            len(plans),
+                            name,
+                            broker,
+                            entry.rate,
+                            entry.size,
+                            entry.arrivals,
+                            entry.window,
                         )
                     )
         return plans
