@@ -1,0 +1,358 @@
+"""Stories about running a schedule: on a clock that jumps, against a backend that is made up."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.errors import ControlError
+from fault_injection.injector import Evidence, Fault, Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import load_schedule
+from tests.fault_injection.test_schedule import (
+    ABSORB,
+    HEAD,
+    KILL,
+    RESTART,
+    SECOND_NS,
+    TOPOLOGY,
+    read,
+    step,
+)
+
+ORIGIN_NS = 1_000 * SECOND_NS
+
+
+def clock_ns() -> int:
+    return round(trio.current_time() * 1e9)
+
+
+class MadeUpBackend:
+    """Does nothing, and shows what a story wants it to show.
+
+    Everything takes a millisecond, so that no two things happen at the same instant.
+    """
+
+    def __init__(self) -> None:
+        self.topology = TOPOLOGY
+        self.calls: list[str] = []
+        self.active: dict[str, int] = {}
+        self.exit_signal = 9
+        self.refuses: dict[str, ControlError] = {}
+        self.hides: set[str] = set()
+        self.recovers_after_s = 1.0
+        self.since: dict[str, float] = {}
+
+    async def _call(self, what: str, fault: Fault) -> None:
+        await trio.sleep(0.001)
+        call = f"{what} {fault.fault_id}"
+        self.calls.append(call)
+        if call in self.refuses:
+            raise self.refuses[call]
+
+    async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+        await self._call("apply", fault)
+        self.active[fault.fault_id] = lease_ns
+        self.since[fault.fault_id] = trio.current_time()
+        return {"t_ns": clock_ns()}
+
+    async def verify_effect(self, fault: Fault) -> Evidence | None:
+        if f"effect {fault.fault_id}" in self.hides or fault.fault_id not in self.active:
+            return None
+        if fault.verb == "absorb":
+            held = int((trio.current_time() - self.since[fault.fault_id]) * 100)
+            return {"absorbed_publications": held, "forwarded_since_applied": 0} if held else None
+        return {"exit_signal": self.exit_signal}
+
+    async def renew(self, fault: Fault, lease_ns: int) -> None:
+        await self._call("renew", fault)
+        self.active[fault.fault_id] = lease_ns
+
+    async def undo(self, fault: Fault) -> Evidence:
+        await self._call("undo", fault)
+        self.active.pop(fault.fault_id, None)
+        self.since[fault.fault_id] = trio.current_time()
+        return {"t_ns": clock_ns()}
+
+    async def verify_undone(self, fault: Fault) -> Evidence | None:
+        return None if fault.fault_id in self.active else {"gone": True}
+
+    async def verify_recovered(self, fault: Fault) -> Evidence | None:
+        waited_s = trio.current_time() - self.since[fault.fault_id]
+        return {"state": "running"} if waited_s >= self.recovers_after_s else None
+
+
+def play(
+    text: str,
+    backend: MadeUpBackend,
+    *,
+    head: str = HEAD,
+    folder: Path | None = None,
+    until_s: float | None = None,
+) -> tuple[Injection, list[dict[str, Any]]]:
+    """Run a schedule in no time; cut short after `until_s`, as by Ctrl-C, where that is given."""
+    outcome: list[Injection] = []
+    log = FaultLog(folder)
+
+    async def story() -> None:
+        await trio.sleep(ORIGIN_NS / 1e9 - 0.5 - trio.current_time())
+        injector = Injector(read(text, head), backend, log, clock_ns=clock_ns)
+        with trio.move_on_after(1e6 if until_s is None else 0.5 + until_s):
+            await injector.run(ORIGIN_NS)
+        outcome.append(injector.outcome())
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    log.close()
+    return outcome[0], log.lines
+
+
+def stages(lines: list[dict[str, Any]], fault_id: str) -> dict[str, float]:
+    """When a fault came to which stage, in seconds after the origin."""
+    own = [line for line in lines if line["fault_id"] == fault_id]
+    assert len({line["stage"] for line in own}) == len(own), own
+    return {line["stage"]: round((line["t_ns"] - ORIGIN_NS) / 1e9, 2) for line in own}
+
+
+def row(injection: Injection, fault_id: str) -> dict[str, Any]:
+    return next(dict(row) for row in injection.rows if row["fault_id"] == fault_id)
+
+
+# ---------------------------------------------------------------- as planned
+
+
+def test_absorb_kill_restart_happen_in_order_and_nothing_is_released() -> None:
+    backend = MadeUpBackend()
+    injection, lines = play(ABSORB + KILL + RESTART, backend)
+    assert injection.problems == ()
+    assert not any(call.startswith("undo") for call in backend.calls)
+    absorb, kill, restart = (stages(lines, name) for name in "akr")
+    assert absorb["planned"] == 8.0
+    assert absorb["requested"] <= absorb["applied"] < absorb["observed"]
+    assert kill["planned"] == pytest.approx(absorb["applied"] + 2, abs=0.05)
+    assert absorb["healed"] == kill["applied"]
+    assert "heal_requested" not in absorb, "it ended with its broker"
+    assert restart["planned"] == pytest.approx(kill["applied"] + 20, abs=0.02)
+    assert kill["healed"] == restart["applied"]
+    assert kill["recovered"] == restart["recovered"]
+    assert row(injection, "a")["healed_by"] == "process-death"
+    assert row(injection, "a")["state"] == "healed"
+    assert row(injection, "k")["state"] == "recovered"
+    assert row(injection, "r")["state"] == "recovered"
+    assert injection.down == ()
+
+
+def test_what_was_absorbed_is_counted_up_to_the_end() -> None:
+    injection, _ = play(ABSORB + KILL, MadeUpBackend())
+    absorbed = row(injection, "a")["absorbed_msgs"]
+    assert absorbed == pytest.approx(200, abs=5), "100 a second for 2 s, not what was first seen"
+    assert injection.down == ("b1",)
+
+
+def test_a_fault_that_lasts_is_healed_at_the_end_of_its_time_and_seen_to_recover() -> None:
+    backend = MadeUpBackend()
+    cut = step(id='"c"', at='"3s"', do='"cut"', on='"b3-s3"', for_='"5s"')
+    injection, lines = play(cut, backend)
+    cut_stages = stages(lines, "c")
+    assert cut_stages["heal_requested"] == pytest.approx(8, abs=0.01)
+    assert cut_stages["recovered"] == pytest.approx(9, abs=0.05)
+    assert row(injection, "c")["healed_by"] == "schedule"
+    assert row(injection, "c")["state"] == "recovered"
+
+
+def test_a_link_absorb_that_is_cut_is_taken_off_only_after_the_cut() -> None:
+    backend = MadeUpBackend()
+    absorb = step(id='"a"', at='"1s"', do='"absorb"', on='"b1-s1"', for_='"2s"')
+    cut = step(id='"c"', after='"a"', do='"cut"', on='"b1-s1"', for_='"2s"')
+    injection, lines = play(absorb + cut, backend)
+    order = [call for call in backend.calls if not call.startswith("renew")]
+    assert order == ["apply a", "apply c", "undo a", "undo c"]
+    assert stages(lines, "a")["healed"] == stages(lines, "c")["applied"]
+    assert injection.problems == ()
+
+
+def test_anchors_wait_for_what_was_seen_not_for_what_was_planned() -> None:
+    backend = MadeUpBackend()
+    backend.recovers_after_s = 7.0
+    after = step(
+        id='"c"', after='"r.recovered"', delay='"2s"', do='"cut"', on='"b3-s3"', for_='"1s"'
+    )
+    _, lines = play(ABSORB + KILL + RESTART + after, backend)
+    recovered = stages(lines, "r")["recovered"]
+    assert recovered == pytest.approx(stages(lines, "r")["applied"] + 7, abs=0.05)
+    assert stages(lines, "c")["planned"] == pytest.approx(recovered + 2, abs=0.02)
+
+
+def test_leases_are_renewed_each_third_as_long_as_a_fault_lasts() -> None:
+    backend = MadeUpBackend()
+    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"30s"')
+    play(freeze, backend, head=HEAD + '[guard]\nlease = "15s"\n')
+    assert backend.calls.count("renew f") == 5
+    assert backend.calls[-1] == "undo f"
+
+
+def test_the_whole_demo_runs() -> None:
+    """Its three stages of trouble, in the order its story tells."""
+    backend = MadeUpBackend()
+    text = Path(load_schedule("demo").source).read_text()
+    body = text[text.index("[guard]") :]
+    injection, _ = play(body, backend)
+    assert injection.problems == ()
+    assert [row["state"] for row in injection.rows] == ["healed", *["recovered"] * 3]
+
+
+def test_what_is_on_disk_says_the_same_as_what_is_in_memory(tmp_path: Path) -> None:
+    injection, lines = play(ABSORB + KILL + RESTART, MadeUpBackend(), folder=tmp_path)
+
+    def read_lines(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+    assert read_lines("log.jsonl") == lines
+    assert read_lines("faults.jsonl") == [dict(row) for row in injection.rows]
+    plan = {line["step"]: line for line in read_lines("plan.jsonl")}
+    assert plan["a"]["ended_by"] == "k"
+    assert plan["a"]["duration_ns"] == 2 * SECOND_NS
+    assert plan["r"]["after"] == ["k", "applied"]
+
+
+# ---------------------------------------------------------------- not as planned
+
+
+def test_a_fault_without_visible_effect_is_unknown_and_still_healed() -> None:
+    backend = MadeUpBackend()
+    backend.hides.add("effect a")
+    injection, lines = play(ABSORB, backend)
+    assert row(injection, "a")["state"] == "unknown"
+    assert "healed" in stages(lines, "a")
+    assert injection.problems == ("a: no effect seen while absorb lasted",)
+
+
+def test_a_kill_recorded_with_another_signal_did_not_land() -> None:
+    backend = MadeUpBackend()
+    backend.exit_signal = 15
+    kill = step(id='"k"', at='"1s"', do='"kill"', on='"b1"', expect="{ exit_signal = 9 }")
+    injection, _ = play(kill, backend)
+    assert injection.problems == ("k: ended by signal 15, and 9 was expected",)
+    assert row(injection, "k")["state"] == "unknown"
+
+
+def test_a_refused_fault_has_failed_and_what_waits_for_it_never_begins() -> None:
+    backend = MadeUpBackend()
+    backend.refuses["apply k"] = ControlError("user", "b1 is not running")
+    independent = step(id='"c"', at='"40s"', do='"cut"', on='"b3-s3"', for_='"1s"')
+    injection, _ = play(ABSORB + KILL + RESTART + independent, backend)
+    assert row(injection, "k")["state"] == "failed"
+    assert row(injection, "r")["state"] == "failed"
+    assert "r: never begun: k did not come to applied" in injection.problems
+    assert row(injection, "a")["healed_by"] == "schedule", "released, as its killer never came"
+    assert row(injection, "c")["state"] == "recovered", "others go on"
+    assert "apply r" not in backend.calls
+
+
+def test_a_lasting_fault_whose_answer_got_lost_is_undone_at_once() -> None:
+    """It may have been applied."""
+    backend = MadeUpBackend()
+    backend.refuses["apply c"] = ControlError("closed", "connection lost")
+    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    injection, lines = play(cut, backend)
+    assert backend.calls == ["apply c", "undo c"]
+    assert stages(lines, "c")["healed"] < 2
+    assert row(injection, "c")["state"] == "failed"
+
+
+def test_a_broker_that_does_not_recover_in_time_is_a_problem() -> None:
+    backend = MadeUpBackend()
+    backend.recovers_after_s = 100
+    injection, lines = play(ABSORB + KILL + RESTART, backend)
+    assert injection.problems == ("r: not recovered within 60s",)
+    assert "recovered" not in stages(lines, "r")
+    assert injection.down == ("b1",)
+
+
+def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
+    """Lint could not know that the recovery takes so long."""
+    backend = MadeUpBackend()
+    backend.recovers_after_s = 30
+    other = step(id='"f"', at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
+    injection, _ = play(ABSORB + KILL + RESTART + other, backend)
+    assert injection.problems == ("f: not begun: b1, b3 would be failed at once, and 1 may be",)
+    assert "apply f" not in backend.calls
+
+
+def test_a_lease_that_ran_out_early_is_told() -> None:
+    backend = MadeUpBackend()
+    backend.refuses["renew f"] = ControlError("user", "fault f is healed")
+    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"30s"')
+    injection, _ = play(freeze, backend)
+    assert row(injection, "f")["healed_by"] == "lease"
+    assert injection.problems == ("f: its lease ran out before it was to end",)
+
+
+def test_a_renewal_without_answer_is_tried_again_before_the_lease_ends() -> None:
+    backend = MadeUpBackend()
+    backend.refuses["renew f"] = ControlError("busy", "no answer")
+    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"14s"')
+    play(freeze, backend, head=HEAD + '[guard]\nlease = "12s"\n')
+    assert backend.calls.count("renew f") >= 8
+
+
+def test_what_cannot_be_healed_is_named() -> None:
+    backend = MadeUpBackend()
+    backend.refuses["undo c"] = ControlError("closed", "nobody answers")
+    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"2s"')
+    injection, _ = play(cut, backend)
+    assert injection.not_healed[0] == "c"
+    assert "c: may still be there: nobody answers" in injection.problems
+
+
+# ---------------------------------------------------------------- interrupted
+
+
+@pytest.mark.parametrize("until_s", [8.5, 9.99, 10.001, 10.5, 20.0, 30.5, 35.0])
+def test_an_interruption_at_any_moment_leaves_no_fault_behind(until_s: float) -> None:
+    backend = MadeUpBackend()
+    other = step(id='"c"', after='"r.recovered"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    injection, _ = play(ABSORB + KILL + RESTART + other, backend, until_s=until_s)
+    lasting = {"a", "c"} & set(backend.active)
+    killed = "apply k" in backend.calls
+    assert lasting <= ({"a"} if killed else set()), "only what died with its broker"
+    assert injection.not_healed == ()
+    was_down = "apply k" in backend.calls and "recovered" not in row(injection, "r")["state"]
+    assert injection.down == (("b1",) if was_down else ())
+
+
+def test_an_interruption_while_a_fault_is_being_applied_undoes_it() -> None:
+    backend = MadeUpBackend()
+    slow = backend.apply
+
+    async def apply(fault: Fault, lease_ns: int) -> Evidence:
+        evidence = await slow(fault, lease_ns)
+        await trio.sleep(5)  # the answer is long in coming
+        return evidence
+
+    backend.apply = apply  # type: ignore[method-assign]
+    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"50s"')
+    injection, lines = play(cut, backend, until_s=3)
+    assert backend.active == {}
+    assert row(injection, "c")["healed_by"] == "user"
+    assert "applied" not in stages(lines, "c"), "nobody has said that it was"
+
+
+def test_a_bug_in_the_backend_comes_out_and_leaves_no_fault_behind() -> None:
+    backend = MadeUpBackend()
+
+    async def fail(fault: Fault) -> Evidence | None:
+        if fault.fault_id == "k":
+            raise ZeroDivisionError
+        return await MadeUpBackend.verify_effect(backend, fault)
+
+    backend.verify_effect = fail  # type: ignore[method-assign]
+    freeze = step(id='"f"', at='"1s"', do='"freeze"', on='"b1"', for_='"60s"')
+    kill = step(id='"k"', at='"9s"', do='"kill"', on='"b1"')
+
+    with pytest.raises(ExceptionGroup) as caught:
+        play(freeze + kill, backend)
+    assert caught.group_contains(ZeroDivisionError)
+    assert "f" not in backend.active
