@@ -80,6 +80,7 @@ class SimulatedClient(Endpoint):
         self.broker = broker
         self.alive = True
         self.incarnation = 1
+        self.publishes = publishes
         self.core = ClientCore(name, publishes=publishes)
         self.received: dict[int, list[tuple[SourceId, int]]] = {}
         self.started_numbers: dict[int, None] = {}

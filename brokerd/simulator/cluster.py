@@ -20,9 +20,11 @@ from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol, Instant
 from brokerd.protocols.registry import make_protocol
+from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clients import SimulatedClient
 from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
+from brokerd.simulator.internals import check_internals
 from brokerd.simulator.invariants import StepChecker, Watcher
 from brokerd.simulator.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.oracle import Oracle
@@ -85,8 +87,17 @@ class SimulatedCluster:
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.trace = Trace() if trace else None
         watched = strict or trace or watcher is not None
+        self._awareness = AwarenessChecker(
+            self.tree, self.oracle.wants, lambda: self.brokers, self._has_publishers
+        )
         self.checker = StepChecker(
-            self.schedule, self.tree, self.oracle, self.trace, strict, watcher
+            self.schedule,
+            self.tree,
+            self.oracle,
+            self.trace,
+            strict,
+            watcher,
+            self._awareness,
         )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._predicates: dict[str, Predicate] = {}
@@ -269,6 +280,13 @@ class SimulatedCluster:
     def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
         """A core like a broker's own, to repeat its events on."""
         return self._make_core(number)
+
+    def check_internals(self) -> None:
+        """Look into every broker; what random steps leave behind must make sense."""
+        check_internals(self.brokers)
+
+    def _has_publishers(self, number: BrokerNumber) -> bool:
+        return any(client.broker == number and client.publishes for client in self.clients.values())
 
     def _parse(self, text: str) -> Predicate:
         predicate = self._predicates.get(text)

@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
+from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clock import Schedule
 from brokerd.simulator.oracle import InvariantViolated, Oracle
@@ -46,7 +47,8 @@ class StepChecker:
         oracle: Oracle,
         trace: Trace | None,
         strict: bool,
-        watcher: Watcher | None = None,
+        watcher: Watcher | None,
+        awareness: AwarenessChecker,
     ) -> None:
         self._schedule = schedule
         self._tree = tree
@@ -54,6 +56,7 @@ class StepChecker:
         self._trace = trace
         self._strict = strict
         self._watcher = watcher
+        self._awareness = awareness
         self.bypass_sessions = 0
         self._homes: dict[ClientId, int] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
@@ -73,6 +76,7 @@ class StepChecker:
         if not self._strict:
             return
         self._note_event(broker.number, event)
+        self._awareness.step(broker, event, effects)
         for effect in effects:
             if type(effect) is Send:
                 self._check_send(broker, effect)

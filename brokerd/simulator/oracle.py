@@ -104,7 +104,7 @@ class Oracle:
         publisher.contents.append((blob, payload))
         self.published_count += 1
         for subscription in self._subscriptions.values():
-            if self._wants(subscription.predicate, blob):
+            if self.wants(subscription.predicate, blob):
                 stream = self._stream(subscription, publisher)
                 stream.ranks[sequence] = len(stream.matching)
                 stream.matching.append(sequence)
@@ -116,7 +116,7 @@ class Oracle:
         for publisher in self._publishers.values():
             stream = self._stream(subscription, publisher)
             for sequence, (blob, _) in enumerate(publisher.contents, 1):
-                if self._wants(predicate, blob):
+                if self.wants(predicate, blob):
                     stream.ranks[sequence] = len(stream.matching)
                     stream.matching.append(sequence)
 
@@ -220,6 +220,14 @@ class Oracle:
             and sequence in self._stream(subscription, self._publishers[client]).ranks
         ]
 
+    def wants(self, predicate: Predicate, blob: bytes) -> bool:
+        """Whether a predicate holds for an attribute blob."""
+        key = (predicate, blob)
+        found = self._matches.get(key)
+        if found is None:
+            found = self._matches[key] = predicate.matches(self._decode(blob))
+        return found
+
     def undelivered(self) -> list[str]:
         """What is owed and not delivered, in words, one line per stream."""
         lines = []
@@ -293,13 +301,6 @@ class Oracle:
             if subscription.started:
                 stream.fence = 0
         return stream
-
-    def _wants(self, predicate: Predicate, blob: bytes) -> bool:
-        key = (predicate, blob)
-        found = self._matches.get(key)
-        if found is None:
-            found = self._matches[key] = predicate.matches(self._decode(blob))
-        return found
 
     def _break(self, rule: str, what: str) -> None:
         self.violations[rule] = self.violations.get(rule, 0) + 1

@@ -253,10 +253,13 @@ class _Run:
             schedule.at(random.randrange(schedule.now_ns, end_ns), self._subscribe)
         if self._options.faults:
             self._fail_often(random.choice((60, 200, 500)) * MILLISECOND_NS, end_ns)
-        schedule.run_until(end_ns)
+        while schedule.now_ns < end_ns:
+            schedule.run_until(min(end_ns, schedule.now_ns + 50 * MILLISECOND_NS))
+            self._look_inside()
         self._heal()
         while not self._has_converged():
             schedule.run_until(schedule.now_ns + 50 * MILLISECOND_NS)
+            self._look_inside()
             self._check_patience()
 
     def _publish_often(self, publisher: str, mean_ns: int, end_ns: int) -> None:
@@ -298,6 +301,8 @@ class _Run:
         failing = random.choice((0.005, 0.02, 0.04)) * (2 if self._scene.flaps else 1)
         failing = failing if self._options.faults else 0.0
         for step in range(steps):
+            if step % 40 == 0:
+                self._look_inside()
             while late and late[0] <= step:
                 late.pop(0)
                 self._subscribe()
@@ -329,6 +334,10 @@ class _Run:
             self._faults.advance(self._random.choice(unfinished))
         else:
             self._faults.begin()
+
+    def _look_inside(self) -> None:
+        if self._strict:
+            self._cluster.check_internals()
 
     def _heal(self) -> None:
         self._cluster.note("heal all")

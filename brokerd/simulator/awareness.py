@@ -1,0 +1,165 @@
+"""Who knows of which subscription, followed from the messages alone.
+
+A broker that routes by a subscription may hand a matching publication only to brokers that know
+the subscription too: one that does not would drop it and call it done.
+
+Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brokerd.model.client_messages import Publish
+from brokerd.model.identity import BrokerNumber, Peer, SourceId, SubscriptionId
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.messages import (
+    PublicationCopy,
+    SubscriptionCopy,
+    UpstreamCopy,
+)
+from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Started
+from brokerd.simulator.broker import SimulatedBroker
+from brokerd.simulator.oracle import InvariantViolated
+
+HOME_TABLE = "subscriptions"
+ROUTING_TABLE = "routing"
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one broker incarnation was told.
+
+    Attributes:
+        accepted: subscription → step at which it came.
+        received: source → sequence → step at which it first came.
+    """
+
+    accepted: dict[SubscriptionId, int] = field(default_factory=dict)
+    received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
+
+
+class AwarenessChecker:
+    """Checks I8, I10 and I16 of the design on every step.
+
+    Args:
+        wants: whether a predicate holds for an attribute blob, by the reference semantics.
+        brokers: to ask who is alive, and who recovers.
+        has_publishers: whether clients of a broker publish.
+    """
+
+    def __init__(
+        self,
+        tree: PrimaryTree,
+        wants: Callable[[Predicate, bytes], bool],
+        brokers: Callable[[], list[SimulatedBroker]],
+        has_publishers: Callable[[BrokerNumber], bool],
+    ) -> None:
+        self._tree = tree
+        self._wants = wants
+        self._brokers = brokers
+        self._has_publishers = has_publishers
+        self._steps = 0
+        self._memories: dict[BrokerNumber, _Memory] = {}
+        self._predicates: dict[SubscriptionId, Predicate] = {}
+        self._behind: dict[tuple[BrokerNumber, BrokerNumber], tuple[SubscriptionId, ...]] = {}
+
+    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        """A core has handled an event."""
+        self._steps += 1
+        if type(event) is Started:
+            rows = event.recovered.get(ROUTING_TABLE, {})
+            self._memories[broker.number] = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
+        elif type(event) is MessageReceived:
+            end = broker.ends.get(event.peer)
+            if end is not None and end.number == event.session:
+                self._on_message(broker, event.peer, event.message)
+        for effect in effects:
+            if type(effect) is Commit:
+                self._on_commit(broker, effect)
+
+    def _on_message(self, broker: SimulatedBroker, peer: Peer, message: object) -> None:
+        memory = self._memories[broker.number]
+        if isinstance(message, SubscriptionCopy | UpstreamCopy):
+            subscription = message.subscription
+            memory.accepted.setdefault(subscription, self._steps)
+            if subscription not in self._predicates:
+                self._predicates[subscription] = message.predicate
+                self._behind.clear()
+        elif isinstance(message, PublicationCopy):
+            assert isinstance(peer, int), f"{message} from a client"
+            self._check_handed_over(broker, peer, message.run)
+            self._remember(memory, message.run)
+        elif isinstance(message, Publish):
+            self._remember(memory, message.run)
+
+    def _remember(self, memory: _Memory, run: PublicationRun) -> None:
+        received = memory.received.setdefault(run.source, {})
+        for sequence in run.sequences:
+            received.setdefault(sequence, self._steps)
+
+    def _check_handed_over(
+        self, broker: SimulatedBroker, peer: BrokerNumber, run: PublicationRun
+    ) -> None:
+        """I8, I16: what the sender routes this by, the receiver knows."""
+        sender = self._memories[peer]
+        here = self._memories[broker.number].accepted
+        unknown = [
+            subscription
+            for subscription in self._lying_behind(broker.number, peer)
+            if subscription in sender.accepted and subscription not in here
+        ]
+        if not unknown:
+            return
+        received = sender.received.get(run.source, {})
+        for position, sequence in enumerate(run.sequences):
+            first = received.get(sequence)
+            if first is None:
+                continue  # the sender has restarted since; this copy is from before
+            for subscription in unknown:
+                if sender.accepted[subscription] < first and self._wants(
+                    self._predicates[subscription], run.blob(position)
+                ):
+                    raise InvariantViolated(
+                        "unaware",
+                        f"{broker.name} gets {tuple(run.source)} {sequence} from broker {peer}, "
+                        f"which routes it by {tuple(subscription)}; {broker.name} has not got that",
+                    )
+
+    def _lying_behind(self, broker: BrokerNumber, peer: BrokerNumber) -> tuple[SubscriptionId, ...]:
+        """Subscriptions whose home lies strictly behind a broker, as seen from a peer."""
+        found = self._behind.get((broker, peer))
+        if found is None:
+            found = tuple(
+                subscription
+                for subscription in self._predicates
+                if subscription.home != broker
+                and broker in self._tree.path(peer, subscription.home)
+            )
+            self._behind[broker, peer] = found
+        return found
+
+    def _on_commit(self, broker: SimulatedBroker, effect: Commit) -> None:
+        """I10: when a subscription starts, every source broker knows it, or recovers."""
+        for change in effect.changes:
+            if change.table != HOME_TABLE or change.value is None or not change.value[3]:
+                continue
+            subscription = SubscriptionId(broker.number, change.value[0], change.value[1])
+            for other in self._brokers():
+                if (
+                    other is not broker
+                    and other.alive
+                    and self._has_publishers(other.number)
+                    and subscription not in self._memories[other.number].accepted
+                    and other.core.status()["state"] == "running"
+                ):
+                    raise InvariantViolated(
+                        "unaware source",
+                        f"{tuple(subscription)} starts and {other.name} has not got it",
+                    )
+
+
+def _id_of_row(key: str) -> SubscriptionId:
+    home, incarnation, number = map(int, key.split("."))
+    return SubscriptionId(home, incarnation, number)
