@@ -130,6 +130,11 @@ class ContentTables:
     blobs: Sequence[bytes]
     payloads: Sequence[bytes]
 
+    def first_places(self) -> list[int]:
+        """Per attribute set, the first set with the same blob: sets may be drawn alike."""
+        first: dict[bytes, int] = {}
+        return [first.setdefault(blob, place) for place, blob in enumerate(self.blobs)]
+
     @classmethod
     def build(
         cls, seed: int, attribute_sets: Sequence[AttributeSet], size_bytes: int,
@@ -152,6 +157,8 @@ class ContentBlock:
     Attributes:
         first: the lowest sequence number.
         sets: per publication, its attribute set (bytes where there are at most 256 sets).
+        blob_places: per publication, the first attribute set with the same blob; on the wire
+            no blob may stand twice in a table.
         payload_numbers: per publication, its place in the payload table.
         payload: all payloads, one after the other.
         digests: per publication, the digest of a delivery of it.
@@ -159,6 +166,7 @@ class ContentBlock:
 
     first: int
     sets: bytes | list[int]
+    blob_places: bytes | list[int]
     payload_numbers: bytes
     payload: bytes
     digests: "array[int]"
@@ -189,6 +197,8 @@ class SourceContent:
         self.block_size = block_size or max(16, min(_LARGEST_BLOCK, fitting))
         self._base = choice_base(seed, publisher_index, incarnation)
         self._blocks: dict[int, ContentBlock] = {}
+        self._first_places = tables.first_places()
+        self._all_differ = self._first_places == list(range(len(tables.blobs)))
         self._attribute_crcs = [zlib.crc32(blob) for blob in tables.blobs]
         self._digest_table: list[list[int]] | None = None
         if len(tables.blobs) * len(tables.payloads) <= _LARGEST_DIGEST_TABLE:
@@ -229,6 +239,7 @@ class SourceContent:
             digests = [
                 zlib.crc32(payloads[p], crcs[a]) for a, p in zip(sets, payload_numbers, strict=True)
             ]
+        places = sets if self._all_differ else [self._first_places[chosen] for chosen in sets]
         if set_count <= 256:
-            sets = bytes(sets)
-        return ContentBlock(first, sets, payload_numbers, payload, array("I", digests))
+            sets, places = bytes(sets), bytes(places)
+        return ContentBlock(first, sets, places, payload_numbers, payload, array("I", digests))

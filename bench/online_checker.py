@@ -83,11 +83,9 @@ class ContentCheck:
     def __init__(self, blobs: Sequence[bytes], fence_blob: bytes) -> None:
         self._fence_blob = fence_blob
         # Sets drawn alike have one blob, so a blob stands for the first set that has it.
-        self._set_of_blob: dict[bytes, int] = {}
-        self._canonical = [self._set_of_blob.setdefault(b, n) for n, b in enumerate(blobs)]
-        self._canonical_bytes: bytes | None = None
-        if len(blobs) <= 256:
-            self._canonical_bytes = bytes(self._canonical).ljust(256, b"\0")
+        self._place_of_blob: dict[bytes, int] = {}
+        for place, blob in enumerate(blobs):
+            self._place_of_blob.setdefault(blob, place)
 
     def examine(self, run: PublicationRun, content: SourceContent | None) -> RunContent:
         """The run's digests and which of its publications are fences or corrupted.
@@ -105,30 +103,30 @@ class ContentCheck:
 
     def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
         """The digests if the run is exactly as expected, else None."""
-        translation = [self._set_of_blob.get(blob, -1) for blob in run.attribute_table]
+        translation = [self._place_of_blob.get(blob, -1) for blob in run.attribute_table]
         if -1 in translation:
             return None
         digests = array("I")
-        sets: list[int] | bytes
+        places: list[int] | bytes
         payload: list[bytes] = []
-        if isinstance(run.sequences, range) and self._canonical_bytes is not None:
-            parts: list[bytes] = []
+        if isinstance(run.sequences, range):
+            parts: list[bytes | list[int]] = []
+            size = content.tables.size_bytes
             for block, low, high in _stretches(run.sequences, content):
                 digests += block.digests[low:high]
-                parts.append(bytes(block.sets[low:high]))
-                size = content.tables.size_bytes
+                parts.append(block.blob_places[low:high])
                 payload.append(block.payload[low * size : high * size])
-            sets = b"".join(parts).translate(self._canonical_bytes)
+            places = parts[0] if len(parts) == 1 else _joined(parts)
         else:
-            sets, payload = [], []
-            payloads, canonical = content.tables.payloads, self._canonical
+            places = []
+            payloads = content.tables.payloads
             for sequence in run.sequences:
                 block = content.block_of(sequence)
-                place = sequence - block.first
-                digests.append(block.digests[place])
-                sets.append(canonical[block.sets[place]])
-                payload.append(payloads[block.payload_numbers[place]])
-        if not _same_sets(run.attribute_index, translation, sets):
+                offset = sequence - block.first
+                digests.append(block.digests[offset])
+                places.append(block.blob_places[offset])
+                payload.append(payloads[block.payload_numbers[offset]])
+        if not _are_same(run.attribute_index, translation, places):
             return None
         return digests if b"".join(payload) == b"".join(run.payload) else None
 
@@ -158,10 +156,17 @@ def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[Conte
         first = block.first + high
 
 
-def _same_sets(index: Sequence[int], translation: list[int], sets: list[int] | bytes) -> bool:
-    if isinstance(sets, bytes) and isinstance(index, bytes):
-        return index.translate(bytes(translation).ljust(256, b"\0")) == sets
-    return [translation[place] for place in index] == list(sets)
+def _joined(parts: Sequence[bytes | list[int]]) -> bytes | list[int]:
+    if all(isinstance(part, bytes) for part in parts):
+        return b"".join(map(bytes, parts))
+    return [place for part in parts for place in part]
+
+
+def _are_same(index: Sequence[int], translation: list[int], places: list[int] | bytes) -> bool:
+    """Whether the blobs that a run's index leads to are those at `places`."""
+    if isinstance(places, bytes) and isinstance(index, bytes):
+        return index.translate(bytes(translation).ljust(256, b"\0")) == places
+    return [translation[place] for place in index] == list(places)
 
 
 class MatchingSequences:

@@ -201,11 +201,11 @@ class PublisherLoad:
                 intended = self._pending[self._pending_from : self._pending_from + count]
                 self._pending_from += count
             size = content.tables.size_bytes
-            sets = block.sets[low : low + count]
+            places = block.blob_places[low : low + count]
             payload = memoryview(block.payload)[low * size : (low + count) * size]
-            sequences = client.publish_many(content.tables.blobs, sets, size, payload)
+            sequences = client.publish_many(content.tables.blobs, places, size, payload)
             assert sequences == range(first, first + count), (sequences, first, count)
-            self._note_sent(sequences, intended, now_ns, sets)
+            self._note_sent(sequences, intended, now_ns, block.sets[low : low + count])
             room -= count
 
     def _hand_over_fence(self, now_ns: int) -> bool:
