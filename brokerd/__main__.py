@@ -1,0 +1,29 @@
+"""`python -m brokerd --config broker.toml`: one broker, by hand, until SIGTERM or Ctrl-C."""
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+
+from brokerd.errors import BrokerError
+from brokerd.runtime.process import run_broker
+
+
+def main() -> int:
+    """Run the broker that the file describes; gives the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m brokerd", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="TOML file of a BrokerConfig")
+    path = parser.parse_args().config
+    try:
+        run_broker(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
+    except BrokerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

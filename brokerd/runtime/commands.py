@@ -1,0 +1,284 @@
+"""What a broker does on request: status, statistics, runs, probes and faults of its links."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import MILLISECOND_NS, BrokerConfig
+from brokerd.errors import ControlError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.control import Handler
+from brokerd.runtime.disk import Disk
+from brokerd.runtime.event_log import EventLog
+from brokerd.runtime.links import Links
+from brokerd.sessions.link_faults import LinkFault, read_fault
+from brokerd.sessions.session import SelfDescription
+
+SAMPLE_S: Final = 1.0
+PROBE_RETRY_S: Final = 0.25
+HEALED_KEPT: Final = 1_000
+MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Commands:
+    """The control commands of one broker.
+
+    Attributes:
+        tell: publishes an event to whoever listens on the control socket.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        core: DeliveryProtocol,
+        links: Links,
+        disk: Disk,
+        log: EventLog,
+        own: SelfDescription,
+    ) -> None:
+        self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self._config = config
+        self._core = core
+        self._links = links
+        self._disk = disk
+        self._log = log
+        self._own = own
+        self._unprobed: dict[BrokerNumber, str] = dict.fromkeys(own.names, "not tried yet")
+        self._healed: dict[str, LinkFault] = {}
+
+    def handlers(self) -> dict[str, Handler]:
+        """The commands by name."""
+        return {
+            "status": self._status,
+            "statistics": self._statistics,
+            "begin_run": self._begin_run,
+            "end_run": self._end_run,
+            "drain": self._drain,
+            "probe": self._probe,
+            "fault_apply": self._fault_apply,
+            "fault_heal": self._fault_heal,
+            "fault_renew": self._fault_renew,
+            "fault_counters": self._fault_counters,
+        }
+
+    # ------------------------------------------------------------ in the background
+
+    async def probe_all_once(self) -> None:
+        """Find out of each broker around whether a session with it is possible."""
+        while self._unprobed:
+            await self._probe_unprobed()
+            await trio.sleep(PROBE_RETRY_S)
+
+    async def sample_for_ever(self) -> None:
+        """Write statistics down, once a second."""
+        while True:
+            await trio.sleep(SAMPLE_S)
+            self._log.sample(self._all_counters())
+
+    def fault_expired(self, fault_id: str) -> None:
+        """The lease of a fault has run out."""
+        self._heal(fault_id, by="lease")
+
+    # ------------------------------------------------------------ looking
+
+    async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        status = dict(self._core.status())
+        for key in ("wanted", "ready", "pending"):
+            status[key] = [self._own.names[number] for number in status[key]]
+        peers = self._links.session_peers()
+        return {
+            **status,
+            "name": self._own.name,
+            "pid": os.getpid(),
+            "incarnation": self._own.incarnation,
+            "protocol": self._own.protocol,
+            "deployment_id": self._own.deployment_id,
+            "topology_digest": self._own.topology_digest,
+            "sessions": [self._own.names[peer] for peer in peers if isinstance(peer, int)],
+            "clients": sum(isinstance(peer, str) for peer in peers),
+            "probed": not self._unprobed,
+            "unprobed": {self._own.names[n]: why for n, why in self._unprobed.items()},
+            "faults": [fault.fault_id for fault in self._links.faults],
+            "run_id": self._log.run_id,
+        }
+
+    async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        return {"t_ns": time.monotonic_ns(), **self._all_counters()}
+
+    def _all_counters(self) -> dict[str, Any]:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            resident_pages = int(statm.read().split()[1])
+        return {
+            **self._core.statistics(),
+            **self._links.counters,
+            "outbox_bytes": self._links.waiting_bytes(),
+            "cpu_s": time.process_time(),
+            "rss_bytes": resident_pages * _PAGE_BYTES,
+        }
+
+    # ------------------------------------------------------------ runs
+
+    async def _begin_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        run_id, folder = _take(arguments, run_id=str, folder=str)
+        if not os.path.isabs(folder):
+            raise ControlError("user", f"folder {folder[:200]!r} is not an absolute path")
+        try:
+            self._log.begin_run(run_id, Path(folder))
+        except OSError as error:
+            raise ControlError("user", f"{folder[:200]}: {error.strerror}") from None
+        self._log.record("run_begun", {"run_id": run_id, "broker": self._own.name})
+        return {"t_ns": time.monotonic_ns(), "pid": os.getpid()}
+
+    async def _end_run(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        self._log.record("run_ended", {"run_id": self._log.run_id})
+        self._log.sample(self._all_counters())
+        self._log.end_run()
+        return {"t_ns": time.monotonic_ns()}
+
+    async def _drain(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Wait until nothing is queued here; the answer says whether that came about."""
+        (timeout_ms,) = _take(arguments, timeout_ms=(int, 10_000))
+        with trio.move_on_after(timeout_ms / 1_000):
+            while self._core.status()["queue"] or self._links.waiting_bytes():
+                await trio.sleep(0.02)
+            await self._disk.settle()
+        queue, waiting = self._core.status()["queue"], self._links.waiting_bytes()
+        return {"drained": not queue and not waiting, "queue": queue, "outbox_bytes": waiting}
+
+    async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        self._unprobed = dict.fromkeys(self._own.names, "not tried yet")
+        await self._probe_unprobed()
+        names = self._own.names
+        return {
+            "reached": [names[number] for number in names if number not in self._unprobed],
+            "missing": {names[number]: why for number, why in self._unprobed.items()},
+        }
+
+    async def _probe_unprobed(self) -> None:
+        peers = self._links.session_peers()
+        for number in list(self._unprobed):
+            if number in peers:
+                del self._unprobed[number]
+        async with trio.open_nursery() as nursery:
+            for number in self._unprobed:
+                nursery.start_soon(self._probe_one, number)
+
+    async def _probe_one(self, number: BrokerNumber) -> None:
+        why = await self._links.probe(number)
+        if why is None:
+            self._unprobed.pop(number, None)
+        elif number in self._unprobed:
+            self._unprobed[number] = why
+
+    # ------------------------------------------------------------ faults
+
+    async def _fault_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._need_fault_injection()
+        fault_id, verb, peer, direction, lease_ms, parameters = _take(
+            arguments,
+            fault_id=str,
+            verb=str,
+            peer=(str, ""),
+            direction=(str, "both"),
+            lease_ms=(int, 0),
+            parameters=(dict, {}),
+        )
+        fault = read_fault(
+            fault_id, verb, self._peer(peer), direction, parameters, _end_of_lease(lease_ms)
+        )
+        self._links.faults.apply(fault)
+        self._links.faults_changed()
+        now_ns = time.monotonic_ns()
+        self._log.record(
+            "fault_applied",
+            {"fault_id": fault_id, "verb": verb, "peer": peer, "direction": direction},
+        )
+        return {"t_applied_ns": now_ns}
+
+    async def _fault_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        (fault_id,) = _take(arguments, fault_id=str)
+        fault = self._heal(fault_id, by="command")
+        known = fault or self._healed.get(fault_id)
+        return {
+            "t_healed_ns": time.monotonic_ns(),
+            "healed": fault is not None,
+            "counters": dict(known.counters) if known else {},
+        }
+
+    async def _fault_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        fault_id, lease_ms = _take(arguments, fault_id=str, lease_ms=int)
+        if not self._links.faults.renew(fault_id, _end_of_lease(lease_ms)):
+            raise ControlError("user", f"no fault {fault_id[:100]!r} is in force")
+        return {"t_ns": time.monotonic_ns()}
+
+    async def _fault_counters(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        active = {fault.fault_id: {**fault.counters} for fault in self._links.faults}
+        return {**{each: {**fault.counters} for each, fault in self._healed.items()}, **active}
+
+    def _heal(self, fault_id: str, by: str) -> LinkFault | None:
+        fault = self._links.faults.heal(fault_id)
+        if fault is None:
+            return None
+        self._links.faults_changed()
+        self._healed[fault_id] = fault
+        if len(self._healed) > HEALED_KEPT:
+            del self._healed[next(iter(self._healed))]
+        details = {"fault_id": fault_id, "verb": fault.verb, "by": by, **fault.counters}
+        self._log.record("fault_healed", details)
+        self.tell("fault_healed", {**details, "t_ns": time.monotonic_ns()})
+        return fault
+
+    def _peer(self, name: str) -> Peer | None:
+        if not name:
+            return None
+        for number, known in self._own.names.items():
+            if known == name:
+                return number
+        names = list(self._own.names.values())
+        raise ControlError(
+            "user", f"{self._own.name} has no link to {name[:100]!r}{nearest(name, names)}"
+        )
+
+    def _need_fault_injection(self) -> None:
+        if not self._config.fault_injection:
+            raise ControlError("user", f"{self._own.name} was started with fault_injection = false")
+
+
+def _end_of_lease(lease_ms: int) -> int | None:
+    if not 0 <= lease_ms <= MAXIMUM_LEASE_MS:
+        raise ControlError("user", f"lease_ms = {lease_ms}; 0 (none) to {MAXIMUM_LEASE_MS}")
+    return clock_ns() + lease_ms * MILLISECOND_NS if lease_ms else None
+
+
+def _take(arguments: dict[str, Any], /, **wanted: Any) -> list[Any]:
+    """The wanted arguments in order: name=type, or name=(type, default).
+
+    Raises:
+        ControlError: `user`: one is missing, of another type, or not known.
+    """
+    for name in arguments:
+        if name not in wanted:
+            raise ControlError("user", f"unknown argument {name[:40]!r}{nearest(name, [*wanted])}")
+    taken = []
+    for name, kind in wanted.items():
+        kind, default = kind if isinstance(kind, tuple) else (kind, None)
+        if name not in arguments and default is None:
+            raise ControlError("user", f"argument {name!r} is missing")
+        value = arguments.get(name, default)
+        if type(value) is not kind:
+            raise ControlError("user", f"argument {name!r} must be of type {kind.__name__}")
+        taken.append(value)
+    return taken

@@ -1,0 +1,283 @@
+"""One established session on a stream: its reader, its writer, and how it ends."""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any, Final, Protocol
+
+import trio
+
+from brokerd.config import SECOND_NS, Mutant, SessionParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import Peer
+from brokerd.model.publication import Buffer
+from brokerd.protocols.interface import LossReason, MessageReceived
+from brokerd.sessions.failure_detector import FailureDetector
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.link_faults import CLEAR, Way
+from brokerd.sessions.messages import Farewell, Heartbeat, Hello
+from brokerd.sessions.outbox import Outbox
+from brokerd.sessions.session import Session
+from brokerd.wire.codec import decode, encode, frame_bytes, parts
+
+RECEIVE_BYTES: Final = 1 << 18
+WRITE_BYTES: Final = 1 << 18
+CLOSING_S: Final = 1.0
+FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
+CLIENT_MARGIN_BYTES: Final = 8_192
+"""What a broker may have to add to a client's frame before it passes it on."""
+
+_HEARTBEAT: Final = b"".join(encode(Heartbeat()))
+_SLICES_PER_SECOND: Final = 50
+
+Incoming = tuple[MessageReceived, int]
+"""A message and its size on the wire."""
+
+
+def clock_ns() -> int:
+    """Trio's clock in nanoseconds, so that a test's clock drives everything."""
+    return round(trio.current_time() * SECOND_NS)
+
+
+class Owner(Protocol):
+    """Whoever has connections."""
+
+    def received(self, connection: "Connection", incoming: list[Incoming]) -> None:
+        """Messages came, in order."""
+
+    def may_read(self, connection: "Connection") -> bool:
+        """Whether the connection may take more in now; `Connection.wake` says when to ask anew."""
+
+    def ended(self, connection: "Connection", reason: LossReason) -> None:
+        """The session is over, now; nothing comes of it any more."""
+
+
+class Connection:
+    """A stream with an established session, served by `serve` until it ends.
+
+    Attributes:
+        inward, outward: what link faults do to it; set from outside, followed by `wake`.
+        over: the session has ended, `ended` was called; the stream may take a moment longer.
+        reading_stopped: it does not read because it may not, so silence means nothing.
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        session: Session,
+        decoder: FrameDecoder,
+        parameters: SessionParameters,
+        owner: Owner,
+        mutants: Collection[Mutant] = (),
+    ) -> None:
+        limit_bytes = parameters.frame_limit_bytes
+        is_client = isinstance(session.peer, str)
+        decoder.limit_bytes = limit_bytes - (CLIENT_MARGIN_BYTES if is_client else 0)
+        self.session = session
+        self.stream = stream
+        self.inward: Way = CLEAR
+        self.outward: Way = CLEAR
+        self.over = False
+        self.reading_stopped = False
+        self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT, mutants)
+        self.detector = FailureDetector(parameters, clock_ns())
+        self._decoder = decoder
+        self._frame_limit_bytes = limit_bytes
+        self._owner = owner
+        self._frame_began_ns: int | None = None
+        self._delayed: deque[tuple[int, list[Incoming]]] = deque()
+        self._last_words = b""
+        self._reader_scope = trio.CancelScope()
+        self._scope = trio.CancelScope()
+        self._writer_event = trio.Event()
+        self._reader_event = trio.Event()
+        self._delayed_event = trio.Event()
+
+    @property
+    def peer(self) -> Peer:
+        """Whom it leads to."""
+        return self.session.peer
+
+    # ------------------------------------------------------------ what the owner asks for
+
+    def send(self, message: Any) -> int:
+        """Queue a message; returns how many frames that took, 0 when the session ended of it."""
+        due_ns = clock_ns() + self.outward.delay_ns if self.outward.delay_ns else 0
+        frames = 0
+        for part in parts(message, self._frame_limit_bytes):
+            pieces: list[Buffer] = encode(part)
+            if not self.outbox.add(pieces, frame_bytes(pieces), due_ns):
+                self.end("overflow")
+                return 0
+            frames += 1
+        self._writer_event.set()
+        return frames
+
+    def beat(self) -> None:
+        """Send a heartbeat at the next frame boundary."""
+        if not self.outward.blackholed:
+            self.outbox.beat()
+            self._writer_event.set()
+
+    def wake(self) -> None:
+        """Look anew at what faults allow."""
+        self._writer_event.set()
+        self._reader_event.set()
+        self._delayed_event.set()
+
+    def end(self, reason: LossReason, last_words: Farewell | None = None) -> None:
+        """End the session now, and the stream as soon as its last words are out."""
+        if self.over:
+            return
+        self.over = True
+        self._reader_scope.cancel()
+        if last_words is None:
+            self._scope.cancel()
+        else:
+            self._last_words = b"".join(encode(last_words))
+            self._scope.deadline = trio.current_time() + CLOSING_S
+        self.wake()
+        self._owner.ended(self, reason)
+
+    def check(self, now_ns: int) -> None:
+        """End the session if its peer is silent, or takes too long over a frame."""
+        if self.reading_stopped:
+            self.detector.heard()
+        if self.detector.check(now_ns):
+            self.end("silent")
+        elif (
+            self._frame_began_ns is not None
+            and isinstance(self.peer, str)
+            and now_ns - self._frame_began_ns > FRAME_DEADLINE_NS
+        ):
+            self.end("protocol_error", Farewell("fault", "a frame took more than 10 s"))
+
+    # ------------------------------------------------------------ tasks
+
+    async def serve(self) -> None:
+        """Read and write until the session has ended, and the last words are out.
+
+        The stream is left open: what becomes of it depends on faults.
+        """
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._hand_on_delayed)
+                with self._reader_scope:
+                    await self._read()
+        if self._last_words and not self.outward.blackholed:
+            words = self.outbox.last_words(self._last_words)
+            with trio.move_on_after(CLOSING_S):
+                try:
+                    await self.stream.send_all(words)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass  # the other end was faster
+
+    async def _read(self) -> None:
+        # What had come together with the Hello.
+        self._take(b"")
+        while not self.over:
+            await self._wait_until_allowed()
+            try:
+                chunk = await self.stream.receive_some(RECEIVE_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                chunk = b""
+            await self._wait_until_allowed()
+            if not chunk:
+                self.end("closed_by_peer")
+                return
+            self.detector.heard()
+            if self.inward.bytes_per_second:
+                await trio.sleep(len(chunk) / self.inward.bytes_per_second)
+            self._take(bytes(chunk))
+
+    async def _wait_until_allowed(self) -> None:
+        while self.inward.blackholed or not self._owner.may_read(self):
+            # A blackhole is to be noticed; that we do not read for other reasons is not.
+            self.reading_stopped = not self.inward.blackholed
+            self._reader_event = trio.Event()
+            await self._reader_event.wait()
+        self.reading_stopped = False
+
+    def _take(self, chunk: bytes) -> None:
+        decoder, peer, number = self._decoder, self.peer, self.session.number
+        incoming: list[Incoming] = []
+        fault: str | None = None
+        if chunk:
+            decoder.feed(chunk)
+        try:
+            while (frame := decoder.next_frame()) is not None:
+                message = decode(*frame, peer)
+                kind = type(message)
+                if kind is Heartbeat:
+                    continue
+                if kind is Farewell:
+                    self._hand_on(incoming)
+                    self.end("closed_by_peer")
+                    return
+                if kind is Hello:
+                    raise RemoteProtocolError(peer, "a second Hello")
+                size = len(frame[0]) + len(frame[1])
+                incoming.append((MessageReceived(peer, number, message), size))
+        except RemoteProtocolError as error:
+            fault = error.reason
+        if not decoder.incomplete:
+            self._frame_began_ns = None
+        elif incoming or self._frame_began_ns is None:
+            self._frame_began_ns = clock_ns()
+        self._hand_on(incoming)
+        if fault is not None:
+            self.end("protocol_error", Farewell("fault", fault))
+
+    def _hand_on(self, incoming: list[Incoming]) -> None:
+        if not incoming:
+            return
+        if self.inward.delay_ns or self._delayed:
+            self._delayed.append((clock_ns() + self.inward.delay_ns, incoming))
+            self._delayed_event.set()
+        else:
+            self._owner.received(self, incoming)
+
+    async def _hand_on_delayed(self) -> None:
+        while not self.over:
+            while self._delayed and self._delayed[0][0] <= clock_ns() and not self.over:
+                _, incoming = self._delayed.popleft()
+                self._owner.received(self, incoming)
+            self._delayed_event = trio.Event()
+            due_ns = self._delayed[0][0] if self._delayed else None
+            await _wait(self._delayed_event, due_ns)
+
+    async def _write(self) -> None:
+        outbox = self.outbox
+        try:
+            while not self.over:
+                data = b""
+                if not self.outward.blackholed:
+                    data = outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+                if data:
+                    await self._send(data)
+                    outbox.written()
+                    continue
+                self._writer_event = trio.Event()
+                held = self.outward.blackholed or self.outward.absorbs
+                await _wait(self._writer_event, None if held else outbox.next_due_ns())
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.end("closed_by_peer")
+
+    async def _send(self, data: bytes) -> None:
+        rate = self.outward.bytes_per_second
+        if not rate:
+            await self.stream.send_all(data)
+            return
+        view, slice_bytes = memoryview(data), max(1, rate // _SLICES_PER_SECOND)
+        while len(view):
+            await self.stream.send_all(bytes(view[:slice_bytes]))
+            await trio.sleep(min(slice_bytes, len(view)) / rate)
+            view = view[slice_bytes:]
+
+
+async def _wait(event: trio.Event, until_ns: int | None) -> None:
+    if until_ns is None:
+        await event.wait()
+        return
+    with trio.move_on_at(until_ns / SECOND_NS):
+        await event.wait()

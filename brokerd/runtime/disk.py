@@ -1,0 +1,70 @@
+"""Commits on their way to the disk: one in flight, the next gathers meanwhile.
+
+Paper: [GD02] §4 (logging is what latency consists of; so a group shares one).
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.protocols.interface import Commit, Event, Persisted
+from brokerd.storage.meta_store import MetaStore, RowChange
+
+LAZY_NS = 200 * MILLISECOND_NS
+"""How long commits that nobody waits for may gather."""
+
+
+class Disk:
+    """Performs the commits of one core, in order, off the event loop.
+
+    A commit without a token waits for company, but goes with the next one that has a token.
+    """
+
+    def __init__(self, store: MetaStore, post: Callable[[list[Event]], None]) -> None:
+        self._store = store
+        self._post = post
+        self._rows: dict[tuple[str, str], RowChange] = {}
+        self._tokens: list[int] = []
+        self._limiter = trio.CapacityLimiter(1)
+        self._wanted = trio.Event()
+        self._urgent = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def commit(self, commit: Commit) -> None:
+        """Take a commit; Persisted follows where it has a token."""
+        for change in commit.changes:
+            self._rows[change.table, change.key] = (change.table, change.key, change.value)
+        if commit.token is not None:
+            self._tokens.append(commit.token)
+            self._urgent.set()
+        self._wanted.set()
+        if self._idle.is_set():
+            self._idle = trio.Event()
+
+    async def run(self) -> None:
+        """Commit for ever.
+
+        Raises:
+            OSError, StorageCorrupt: the disk failed. What was promised is not there, so the
+                broker must end.
+        """
+        while True:
+            await self._wanted.wait()
+            with trio.move_on_after(LAZY_NS / SECOND_NS):
+                await self._urgent.wait()
+            rows, self._rows = self._rows, {}
+            tokens, self._tokens = self._tokens, []
+            self._wanted, self._urgent = trio.Event(), trio.Event()
+            # Not to be abandoned: the connection would be used by two threads at once.
+            await trio.to_thread.run_sync(self._store.commit, rows.values(), limiter=self._limiter)
+            if not self._rows and not self._tokens:
+                self._idle.set()
+            self._post([Persisted(token) for token in tokens])
+
+    async def settle(self) -> None:
+        """Wait until everything taken so far is on disk."""
+        self._urgent.set()
+        while self._rows or self._tokens or not self._idle.is_set():
+            await self._idle.wait()

@@ -1,0 +1,128 @@
+"""The one place in a broker process that touches the core.
+
+`post` hands the core whatever happened and carries out what it wants, in order, and never
+waits: so no two events interleave, and no task switch, channel or lock stands between a frame
+that came and the frames that follow from it. Events that effects give rise to (a session that
+overflows) are handled after the effects before them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from brokerd.config import SECOND_NS
+from brokerd.errors import RemoteProtocolError
+from brokerd.protocols.interface import (
+    CloseSession,
+    Commit,
+    DeadlineReached,
+    Deliver,
+    DeliveryProtocol,
+    Event,
+    Instant,
+    MessageReceived,
+    OpenSession,
+    Record,
+    Send,
+)
+from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.disk import Disk
+from brokerd.runtime.links import Links
+
+RecordEvent = Callable[[str, dict[str, Any]], None]
+
+
+class Driver:
+    """Drives one core.
+
+    `connect_to` must be called before the first event.
+    """
+
+    def __init__(self, core: DeliveryProtocol, record: RecordEvent) -> None:
+        self.core = core
+        self._record = record
+        self._links: Links
+        self._disk: Disk
+        self._events: deque[Event] = deque()
+        self._running = False
+        self._deadline: Instant | None = None
+        self._deadline_moved = trio.Event()
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Send: self._perform_send,
+            Deliver: self._perform_deliver,
+            OpenSession: self._perform_open,
+            CloseSession: self._perform_close,
+            Commit: self._perform_commit,
+            Record: self._perform_record,
+        }
+
+    def connect_to(self, links: Links, disk: Disk) -> None:
+        """Name those who carry out effects."""
+        self._links = links
+        self._disk = disk
+
+    def post(self, events: list[Event]) -> None:
+        """Let the core handle these events and all that follow from them at once."""
+        self._events.extend(events)
+        if self._running:
+            return
+        self._running = True
+        try:
+            now_ns = clock_ns()
+            while self._events:
+                self._handle(self._events.popleft(), now_ns)
+        finally:
+            self._running = False
+        deadline = self.core.next_deadline()
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self._deadline_moved.set()
+
+    async def run(self) -> None:
+        """Tell the core when its deadlines come, for ever."""
+        while True:
+            deadline = self._deadline
+            if deadline is not None and deadline <= clock_ns():
+                # A core that leaves its deadline in the past would otherwise keep all others out.
+                await trio.lowlevel.checkpoint()
+                self.post([DeadlineReached()])
+                continue
+            self._deadline_moved = trio.Event()
+            until = trio.current_time() + 3600.0 if deadline is None else deadline / SECOND_NS
+            with trio.move_on_at(until):
+                await self._deadline_moved.wait()
+
+    def _handle(self, event: Event, now_ns: Instant) -> None:
+        try:
+            effects = self.core.handle(event, now_ns)
+        except RemoteProtocolError as error:
+            self._refuse(event, error)
+            return
+        perform = self._perform
+        for effect in effects:
+            perform[type(effect)](effect)
+
+    def _refuse(self, event: Event, error: RemoteProtocolError) -> None:
+        assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
+        self._links.refuse(event.peer, event.session, error.reason)
+
+    def _perform_send(self, effect: Send) -> None:
+        self._links.send(effect.peer, effect.message)
+
+    def _perform_deliver(self, effect: Deliver) -> None:
+        self._links.send(effect.client, effect.item)
+
+    def _perform_open(self, effect: OpenSession) -> None:
+        assert isinstance(effect.peer, int), f"clients are not dialled: {effect.peer!r}"
+        self._links.open(effect.peer)
+
+    def _perform_close(self, effect: CloseSession) -> None:
+        self._links.close(effect.peer, effect.reason)
+
+    def _perform_commit(self, effect: Commit) -> None:
+        self._disk.commit(effect)
+
+    def _perform_record(self, effect: Record) -> None:
+        self._record(effect.event, dict(effect.details))

@@ -1,0 +1,509 @@
+"""The links of one broker: who connects, who is dialled, and what faults do to either.
+
+Sessions come and go as the session table decides; what is told to the core is exactly one
+SessionLost per SessionEstablished, and nothing of a session after that.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import SECOND_NS, Mutant, SessionParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.interface import (
+    Event,
+    LossReason,
+    MessageReceived,
+    OpenFailed,
+    SessionEstablished,
+    SessionLost,
+)
+from brokerd.runtime.connection import RECEIVE_BYTES, Connection, Incoming, clock_ns
+from brokerd.sessions.failure_detector import check_interval_ns
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.link_faults import Absorbed, LinkFaults
+from brokerd.sessions.messages import Farewell, Hello
+from brokerd.sessions.session import Accepted, Session, SessionState, SessionTable
+from brokerd.wire.codec import decode, encode
+
+HANDSHAKE_S: Final = 5.0
+MAXIMUM_CONNECTIONS: Final = 4_096
+MAXIMUM_UNGREETED: Final = 256
+MAXIMUM_PARKED: Final = 64
+
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
+RecordEvent = Callable[[str, dict[str, Any]], None]
+
+
+async def dial_tcp(address: str) -> trio.abc.Stream:
+    """A connection to "host:port"."""
+    host, _, port = address.rpartition(":")
+    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+
+
+class Links:
+    """All connections of one broker.
+
+    Attributes:
+        counters: sessions and bytes, for statistics.
+        faults: what `fault_apply` put there; `faults_changed` must follow each change.
+    """
+
+    def __init__(
+        self,
+        table: SessionTable,
+        parameters: SessionParameters,
+        addresses: Mapping[BrokerNumber, str],
+        post: Callable[[list[Event]], None],
+        record: RecordEvent,
+        *,
+        is_recovering: Callable[[], bool] = lambda: False,
+        mutants: Collection[Mutant] = (),
+        dial: Dial = dial_tcp,
+    ) -> None:
+        self.faults = LinkFaults()
+        self.counters = {
+            "sessions_established": 0,
+            "sessions_lost": 0,
+            "connections_refused": 0,
+            "outbox_overflows": 0,
+        }
+        self._table = table
+        self._parameters = parameters
+        self._addresses = addresses
+        self._post = post
+        self._record = record
+        self._is_recovering = is_recovering
+        self._mutants = mutants
+        self._dial_stream = dial
+        self._connections: dict[Peer, Connection] = {}
+        self._absorbed: Absorbed[Connection, MessageReceived] = Absorbed()
+        self._was_full = False
+        self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
+        self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
+        self._open_streams = 0
+        self._ungreeted = 0
+        self._stopping = False
+        self._nursery: trio.Nursery
+
+    # ------------------------------------------------------------ life
+
+    async def run(
+        self,
+        listeners: list[trio.abc.Listener[Any]],
+        on_fault_expired: Callable[[str], None] = lambda _: None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; started once connections can be opened."""
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._look_after_sessions, on_fault_expired)
+            for listener in listeners:
+                self._nursery.start_soon(self._accept, listener)
+            task_status.started()
+
+    async def stop(self) -> None:
+        """Take leave of everybody and refuse newcomers; waits a moment for last words."""
+        self._stopping = True
+        for scope in list(self._attempts.values()):
+            scope.cancel()
+        for connection in list(self._connections.values()):
+            connection.end("closed_by_us", Farewell("stopping", "the broker is being stopped"))
+        with trio.move_on_after(2.0):
+            while self._open_streams:
+                await trio.sleep(0.01)
+
+    # ------------------------------------------------------------ what the core wants
+
+    def open(self, peer: BrokerNumber) -> None:
+        """Try once to open a session; nothing happens while there is one or an attempt."""
+        attempt = None if self._stopping else self._table.open(peer)
+        if attempt is not None:
+            self._nursery.start_soon(self._dial, attempt)
+
+    def close(self, peer: Peer, reason: str) -> None:
+        """End the peer's session or attempt; nothing happens when there is neither."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.end("closed_by_us", Farewell("stopping", reason[:300]))
+        elif peer in self._attempts:
+            assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
+            self._attempts[peer].cancel()
+
+    def refuse(self, peer: Peer, session: int, reason: str) -> None:
+        """End a session whose peer broke the rules."""
+        self._record("protocol_error", {"peer": self._name(peer), "reason": reason})
+        connection = self._connections.get(peer)
+        if connection is not None and connection.session.number == session:
+            connection.end("protocol_error", Farewell("fault", reason))
+
+    def send(self, peer: Peer, message: Any) -> None:
+        """Queue a message on the peer's session; dropped when there is none."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            return
+        frames = connection.send(message)
+        if len(self.faults) and frames:
+            self._count_outgoing(connection, message)
+
+    # ------------------------------------------------------------ what others may know
+
+    def waiting_bytes(self) -> int:
+        """Bytes queued for all peers."""
+        return sum(each.outbox.waiting_bytes for each in self._connections.values())
+
+    def session_peers(self) -> list[Peer]:
+        """With whom there are sessions."""
+        return list(self._connections)
+
+    async def probe(self, peer: BrokerNumber) -> str | None:
+        """Whether a session with a broker would be possible: None, or what is in the way."""
+        with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
+            try:
+                await self._pass_faults(peer)
+                stream = await self._dial_stream(self._addresses[peer])
+                async with stream:
+                    await stream.send_all(b"".join(encode(self._table.probe_hello())))
+                    answer = await _first_message(stream, FrameDecoder())
+            except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
+                return str(error)[:300]
+            if isinstance(answer, Farewell):
+                return answer.reason
+            return self._table.probed(peer, answer)
+        return "no answer in time"
+
+    # ------------------------------------------------------------ faults
+
+    def faults_changed(self) -> None:
+        """Let sessions, attempts and held messages follow the faults in force."""
+        for connection in list(self._connections.values()):
+            self._set_ways(connection)
+            if connection.inward.cut:
+                self._record("link_cut", {"peer": self._name(connection.peer)})
+                connection.end("closed_by_peer")
+        for broker, scope in list(self._attempts.items()):
+            if self.faults.way(broker, "out").cut:
+                scope.cancel()
+        self._release()
+        for connection in self._connections.values():
+            connection.wake()
+        still_parked = [each for each in self._parked if self._is_blackholed(each[0])]
+        for peer, stream in self._parked:
+            if not self._is_blackholed(peer):
+                self._nursery.start_soon(trio.aclose_forcefully, stream)
+        self._parked = deque(still_parked)
+
+    def _release(self) -> None:
+        """Let go what was absorbed and is not to be absorbed any longer, in order."""
+        released = self._absorbed.take(lambda connection: not connection.inward.absorbs)
+        if released:
+            self._was_full = False
+            self._post([message for connection, message in released if not connection.over])
+
+    def _set_ways(self, connection: Connection) -> None:
+        connection.inward = self.faults.way(connection.peer, "in")
+        connection.outward = self.faults.way(connection.peer, "out")
+
+    def _is_blackholed(self, peer: Peer) -> bool:
+        return self.faults.way(peer, "in").blackholed or self.faults.way(peer, "out").blackholed
+
+    async def _pass_faults(self, peer: Peer) -> None:
+        """Return when a connection with this peer could be made; hang where it would hang.
+
+        Raises:
+            ConnectionRefusedError: the link is cut.
+        """
+        if self.faults.way(peer, "out").cut:
+            self.faults.count(peer, "both", refused_connections=1)
+            raise ConnectionRefusedError("the link is cut")
+        if self._is_blackholed(peer):
+            await trio.sleep_forever()
+
+    def _park(self, peer: Peer, stream: trio.abc.Stream) -> None:
+        """Keep a stream open whose close must not be noticed through a blackhole."""
+        if len(self._parked) >= MAXIMUM_PARKED:
+            _, oldest = self._parked.popleft()
+            self._nursery.start_soon(trio.aclose_forcefully, oldest)
+        self._parked.append((peer, stream))
+
+    def _count_outgoing(self, connection: Connection, message: Any) -> None:
+        run = getattr(message, "run", ())
+        if connection.outward.absorbs:
+            self.faults.count(
+                connection.peer, "out", absorbed_messages=1, absorbed_publications=len(run)
+            )
+        elif not connection.outward.blackholed:
+            self.faults.count(connection.peer, "out", forwarded_since_applied=1)
+
+    def _count_incoming(self, connection: Connection, incoming: list[Incoming]) -> None:
+        if connection.inward.absorbs:
+            self.faults.count(
+                connection.peer,
+                "in",
+                absorbed_messages=len(incoming),
+                absorbed_publications=sum(len(getattr(m.message, "run", ())) for m, _ in incoming),
+                absorbed_bytes=sum(size for _, size in incoming),
+            )
+        else:
+            self.faults.count(connection.peer, "in", forwarded_since_applied=len(incoming))
+
+    # ------------------------------------------------------------ what connections tell
+
+    def received(self, connection: Connection, incoming: list[Incoming]) -> None:
+        """See connection.Owner."""
+        if len(self.faults):
+            self._count_incoming(connection, incoming)
+        if not connection.inward.absorbs:
+            self._post([message for message, _ in incoming])
+            return
+        for message, size in incoming:
+            self._absorbed.hold(connection, message, size)
+        if self._absorbed.is_full and not self._was_full:
+            self._was_full = True
+            self._record("absorb_full", {"held_bytes": self._absorbed.held_bytes})
+
+    def may_read(self, connection: Connection) -> bool:
+        """See connection.Owner."""
+        return not (connection.inward.absorbs and self._absorbed.is_full)
+
+    def ended(self, connection: Connection, reason: LossReason) -> None:
+        """See connection.Owner."""
+        peer, session = connection.peer, connection.session
+        del self._connections[peer]
+        if session.state is not SessionState.CLOSED:
+            self._table.close(session)
+        self._absorbed.take(lambda owner: owner is connection)
+        self.counters["sessions_lost"] += 1
+        self.counters["outbox_overflows"] += reason == "overflow"
+        if len(self.faults):
+            lost = connection.outbox.waiting_frames
+            stopped = connection.outward.blackholed or connection.outward.cut
+            self.faults.count(peer, "both", sessions_down=1, dropped_frames=lost * stopped)
+        self._record(
+            "session_lost",
+            {"peer": self._name(peer), "session": session.number, "reason": reason},
+        )
+        self._post([SessionLost(peer, session.number, reason)])
+
+    # ------------------------------------------------------------ sessions
+
+    async def _serve(
+        self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder, answer: Hello | None
+    ) -> None:
+        """Serve an established session to its end, and see its stream off."""
+        connection = Connection(stream, session, decoder, self._parameters, self, self._mutants)
+        peer = session.peer
+        assert peer not in self._connections, f"two sessions with {peer!r}"
+        if answer is not None:
+            connection.send(answer)
+        self._connections[peer] = connection
+        self._set_ways(connection)
+        self.counters["sessions_established"] += 1
+        self._record(
+            "session_established",
+            {
+                "peer": self._name(peer),
+                "session": session.number,
+                "incarnation": session.incarnation,
+                "opened": answer is None,
+            },
+        )
+        self._post([SessionEstablished(peer, session.number, session.incarnation)])
+        try:
+            await connection.serve()
+        finally:
+            if connection.outward.blackholed:
+                self._park(peer, stream)
+            else:
+                await _close(stream)
+
+    async def _dial(self, attempt: Session) -> None:
+        """Carry out an attempt; serves the session it leads to."""
+        peer = attempt.peer
+        assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
+        scope = trio.CancelScope(
+            deadline=trio.current_time() + self._parameters.connect_timeout_ns / SECOND_NS
+        )
+        self._attempts[peer] = scope
+        stream: trio.abc.Stream | None = None
+        decoder = FrameDecoder()
+        reason: str | None = "no answer in time"
+        with scope:
+            try:
+                await self._pass_faults(peer)
+                stream = await self._dial_stream(self._addresses[peer])
+                self._open_streams += 1
+                reason = await self._shake_hands(attempt, stream, decoder)
+            except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
+                reason = str(error)[:300]
+        if self._attempts.get(peer) is scope:
+            del self._attempts[peer]
+        try:
+            if attempt.state is SessionState.ESTABLISHED and stream is not None:
+                await self._serve(attempt, stream, decoder, None)
+                return
+            if attempt.state is not SessionState.CLOSED:
+                self._table.close(attempt)
+                self._post([OpenFailed(peer, reason or "given up")])
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
+        finally:
+            self._open_streams -= stream is not None
+
+    async def _shake_hands(
+        self, attempt: Session, stream: trio.abc.Stream, decoder: FrameDecoder
+    ) -> str | None:
+        """Say Hello and establish the attempt by the answer; or say what is in the way."""
+        self._table.own.recovering = self._is_recovering()
+        await stream.send_all(b"".join(encode(self._table.hello(attempt))))
+        answer = await _first_message(stream, decoder)
+        await self._pass_faults(attempt.peer)
+        if isinstance(answer, Farewell) and answer.kind == "crossed":
+            # The other end's own attempt will answer this one, or time will.
+            await trio.sleep_forever()
+        if isinstance(answer, Farewell):
+            return answer.reason
+        if attempt.state is SessionState.CLOSED:
+            return None
+        refusal = self._table.answered(attempt, answer)
+        if refusal is None:
+            return None
+        await stream.send_all(b"".join(encode(refusal)))
+        return refusal.reason
+
+    async def _accept(self, listener: trio.abc.Listener[Any]) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _OUT_OF_DESCRIPTORS:
+                        raise
+                    self._record("accept_failed", {"reason": str(error)})
+                    await trio.sleep(0.1)
+                    continue
+                full = self._open_streams >= MAXIMUM_CONNECTIONS
+                if full or self._ungreeted >= MAXIMUM_UNGREETED or self._stopping:
+                    self.counters["connections_refused"] += 1
+                    await trio.aclose_forcefully(stream)
+                else:
+                    self._nursery.start_soon(self._welcome, stream)
+
+    async def _welcome(self, stream: trio.abc.Stream) -> None:
+        """Hear who connects; serves the session it leads to."""
+        self._open_streams += 1
+        self._ungreeted += 1
+        decoder = FrameDecoder()
+        hello: Any = None
+        try:
+            try:
+                with trio.move_on_after(HANDSHAKE_S):
+                    hello = await _first_message(stream, decoder)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # it thought better of it
+            except RemoteProtocolError as error:
+                self._record("stranger_refused", {"reason": error.reason})
+            finally:
+                self._ungreeted -= 1
+            if isinstance(hello, Hello):
+                await self._decide(hello, stream, decoder)
+            else:
+                self.counters["connections_refused"] += 1
+                await trio.aclose_forcefully(stream)
+        finally:
+            self._open_streams -= 1
+
+    async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: FrameDecoder) -> None:
+        claimed: Peer = hello.name if hello.role == "client" else hello.number
+        if self._is_blackholed(claimed):
+            self._park(claimed, stream)
+            return
+        if self._stopping or self.faults.way(claimed, "in").cut:
+            self.faults.count(claimed, "both", refused_connections=1)
+            await trio.aclose_forcefully(stream)
+            return
+        self._table.own.recovering = self._is_recovering()
+        decision = self._table.accept(hello)
+        if isinstance(decision, Accepted) and decision.session is not None:
+            self._clear_the_way(decision)
+            await self._serve(decision.session, stream, decoder, decision.answer)
+            return
+        if isinstance(decision, Farewell):
+            self.counters["connections_refused"] += 1
+            if decision.kind != "crossed":
+                self._record("hello_refused", {"name": hello.name[:100], "reason": decision.reason})
+        answer = decision.answer if isinstance(decision, Accepted) else decision
+        with trio.move_on_after(HANDSHAKE_S):
+            try:
+                await stream.send_all(b"".join(encode(answer)))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # it did not wait for the answer
+        await _close(stream)
+
+    def _clear_the_way(self, decision: Accepted) -> None:
+        """End what a newly accepted session takes the place of."""
+        if decision.abandons is not None:
+            peer = decision.abandons.peer
+            assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
+            # The attempt is answered by the session that comes now.
+            scope = self._attempts.pop(peer, None)
+            if scope is not None:
+                scope.cancel()
+        if decision.replaces is not None:
+            old = self._connections[decision.replaces.peer]
+            if isinstance(old.peer, str):
+                old.end("closed_by_us", Farewell("superseded", "a newer session of this name"))
+            else:
+                old.end("closed_by_peer")
+
+    async def _look_after_sessions(self, on_fault_expired: Callable[[str], None]) -> None:
+        """Send heartbeats, notice silence, end faults whose lease has run out."""
+        tick_ns = check_interval_ns(self._parameters)
+        next_beat_ns = clock_ns()
+        while True:
+            await trio.sleep(tick_ns / SECOND_NS)
+            now_ns = clock_ns()
+            beats = now_ns + tick_ns // 2 >= next_beat_ns
+            if beats:
+                next_beat_ns = now_ns + self._parameters.heartbeat_ns
+            for connection in list(self._connections.values()):
+                if beats:
+                    connection.beat()
+                connection.check(now_ns)
+            for fault_id in self.faults.expired(now_ns):
+                on_fault_expired(fault_id)
+
+    def _name(self, peer: Peer) -> str:
+        return peer if isinstance(peer, str) else self._table.own.names.get(peer, f"#{peer}")
+
+
+async def _first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
+    """The Hello or Farewell that a connection begins with.
+
+    Raises:
+        RemoteProtocolError: it begins with something else, or ends before that.
+    """
+    while True:
+        chunk = await stream.receive_some(RECEIVE_BYTES)
+        if not chunk:
+            raise RemoteProtocolError("unknown", "closed before it said Hello")
+        decoder.feed(bytes(chunk))
+        frame = decoder.next_frame()
+        if frame is not None:
+            message = decode(*frame)
+            if not isinstance(message, Hello | Farewell):
+                raise RemoteProtocolError("unknown", f"{type(message).__name__} before Hello")
+            return message
+
+
+async def _close(stream: trio.abc.Stream) -> None:
+    try:
+        await stream.aclose()
+    except trio.BrokenResourceError:
+        pass  # it was closed from the other side

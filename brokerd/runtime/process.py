@@ -1,0 +1,272 @@
+"""One broker as a process: composed from its configuration, and ended in order."""
+
+import fcntl
+import gc
+import ipaddress
+import os
+import resource
+import signal
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import BrokerConfig, Mutant
+from brokerd.errors import BrokerError, ConfigError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import Started
+from brokerd.protocols.registry import make_protocol
+from brokerd.runtime.commands import Commands
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
+from brokerd.runtime.control import ControlServer
+from brokerd.runtime.disk import Disk
+from brokerd.runtime.driver import Driver
+from brokerd.runtime.event_log import EventLog
+from brokerd.runtime.links import Links
+from brokerd.sessions.session import SelfDescription, SessionTable
+from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
+from brokerd.wire.attributes import decode_attributes
+
+EXIT_PREFLIGHT: Final = 4
+SETTLE_S: Final = 5.0
+
+LINK_MUTANTS: Final = frozenset(
+    {Mutant.FULL_QUEUE_DROPS_OLDEST, Mutant.HALF_A_FRAME, Mutant.HEARTBEATS_IN_QUEUE}
+)
+
+
+class PreflightError(BrokerError):
+    """Something is in the way that was there before this broker: a port, a lock."""
+
+
+def run_broker(mapping: Mapping[str, Any]) -> None:
+    """Run a broker until SIGTERM or SIGINT; what `mapping` may hold is in BrokerConfig.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+        StorageCorrupt: what is on its disk cannot be what it wrote.
+        SystemExit: status 4, when its port or its state folder is in use; says so on stderr.
+    """
+    config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
+    try:
+        with _state_folder(config) as folder:
+            store = SqliteMetaStore(folder / "meta.sqlite3")
+            try:
+                trio.run(BrokerProcess(config).run, store)
+            finally:
+                store.close()
+    except (BrokerError, BaseExceptionGroup) as raised:
+        error = _first(raised)
+        in_the_way = isinstance(error, PreflightError) or (
+            isinstance(error, ControlError) and error.kind == "busy"
+        )
+        if in_the_way:
+            print(f"broker {config.broker}: {error}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(EXIT_PREFLIGHT) from None
+        if isinstance(error, BrokerError):
+            raise error from raised
+        raise
+
+
+class BrokerProcess:
+    """The parts of one broker, put together from its configuration.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._topology = _read_topology(config)
+        self._number = self._topology.number_of(config.broker)
+        radius = self._topology.delta + 1
+        self._neighbourhood = PrimaryTree(self._topology).neighbourhood(self._number, radius)
+        self._near = {
+            number: self._topology.brokers[number] for number in self._neighbourhood.paths
+        }
+        self._addresses = _addresses(config, self._near)
+
+    async def run(
+        self,
+        store: MetaStore,
+        *,
+        task_status: trio.TaskStatus[Links] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run until a signal to stop; started once it listens."""
+        config = self._config
+        if config.core >= 0:
+            os.sched_setaffinity(0, {config.core})
+        _raise_descriptor_limit()
+        listeners = await _listen(config.listen)
+        # From here on a new incarnation exists, whatever happens.
+        beginning = await trio.to_thread.run_sync(store.begin, config.deployment_id)
+        log = EventLog(Path(config.log_folder))
+        try:
+            await self._run_parts(store, beginning, listeners, log, task_status)
+        finally:
+            log.close()
+
+    async def _run_parts(
+        self,
+        store: MetaStore,
+        beginning: Beginning,
+        listeners: list[trio.SocketListener],
+        log: EventLog,
+        task_status: trio.TaskStatus[Links],
+    ) -> None:
+        config = self._config
+        mutants = frozenset(config.mutants)
+        digest = self._topology.digest(config.protocol, asdict(config.delta_tree))
+        core = make_protocol(
+            config.protocol,
+            self._number,
+            self._neighbourhood,
+            config.delta_tree,
+            decode_attributes,
+            mutants - LINK_MUTANTS,
+        )
+        driver = Driver(core, log.record)
+        table = SessionTable(
+            SelfDescription(
+                config.protocol,
+                config.deployment_id,
+                digest,
+                config.broker,
+                self._number,
+                beginning.incarnation,
+                self._near,
+            )
+        )
+        links = Links(
+            table,
+            config.session,
+            self._addresses,
+            driver.post,
+            log.record,
+            is_recovering=lambda: core.status()["state"] == "recovering",
+            mutants=mutants & LINK_MUTANTS,
+        )
+        disk = Disk(store, driver.post)
+        driver.connect_to(links, disk)
+        commands = Commands(config, core, links, disk, log, table.own)
+        server = ControlServer(commands.handlers())
+        commands.tell = server.publish_event
+        log.record(
+            "started",
+            {
+                "broker": config.broker,
+                "incarnation": beginning.incarnation,
+                "recovering": beginning.recovering,
+                "protocol": config.protocol,
+                "topology_digest": digest,
+                "pid": os.getpid(),
+            },
+        )
+        gc.collect()
+        gc.freeze()
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.serve, config.control_socket)
+                nursery.start_soon(disk.run)
+                nursery.start_soon(driver.run)
+                await nursery.start(links.run, listeners, commands.fault_expired)
+                driver.post([Started(beginning.incarnation, beginning.recovering, beginning.rows)])
+                nursery.start_soon(commands.probe_all_once)
+                nursery.start_soon(commands.sample_for_ever)
+                task_status.started(links)
+                number = await anext(aiter(signals))
+                log.record("stopping", {"signal": signal.Signals(number).name})
+                await links.stop()
+                with trio.move_on_after(SETTLE_S):
+                    await disk.settle()
+                log.record("stopped", {})
+                nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _state_folder(config: BrokerConfig) -> Iterator[Path]:
+    """The broker's state folder, for this process alone.
+
+    Raises:
+        PreflightError: another process has it.
+    """
+    folder = Path(config.state_folder)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 20).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise PreflightError(f"{folder}: in use by the process {holder}") from None
+    try:
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        yield folder
+    finally:
+        os.close(lock)
+
+
+async def _listen(address: str) -> list[trio.SocketListener]:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(
+            f"listen = {address!r}: expected a loopback address and a port, as in "
+            "'127.0.0.1:7000'; there is no TLS yet, so nothing else may be listened on"
+        )
+    try:
+        return await trio.open_tcp_listeners(int(port), host=host)
+    except OSError as error:
+        raise PreflightError(f"cannot listen on {address}: {error.strerror or error}") from None
+
+
+def _read_topology(config: BrokerConfig) -> Topology:
+    path = Path(config.topology_file)
+    try:
+        topology = Topology.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if config.delta_tree.delta != topology.delta:
+        raise ConfigError(
+            f"delta_tree: delta = {config.delta_tree.delta}, but the topology has {topology.delta}"
+        )
+    if config.session.frame_limit_bytes < 8 * CLIENT_MARGIN_BYTES:
+        raise ConfigError(
+            f"session: frame_limit_bytes = {config.session.frame_limit_bytes}; "
+            f"at least {8 * CLIENT_MARGIN_BYTES}"
+        )
+    return topology
+
+
+def _addresses(config: BrokerConfig, near: Mapping[BrokerNumber, str]) -> dict[BrokerNumber, str]:
+    missing = [name for name in near.values() if name not in config.addresses]
+    if missing:
+        raise ConfigError(
+            f"addresses: none for {', '.join(missing)}; every broker within delta + 1 links "
+            "may have to be dialled"
+        )
+    return {number: config.addresses[name] for number, name in near.items()}
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error in a group of groups; what was cancelled because of it follows it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,194 @@
+"""Small rows that survive a restart: incarnation, home table, publisher numbers, positions.
+
+One SQLite file, changed in transactions that are on disk when `commit` returns.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from brokerd.errors import StorageCorrupt
+
+SCHEMA: Final = "pubsubctl/meta/1"
+
+RowChange = tuple[str, str, Any]
+"""Table, key, value; None deletes the row."""
+
+Tables = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a starting broker learns from its disk.
+
+    Attributes:
+        incarnation: this one's; already on disk.
+        recovering: whether the same deployment has run here before.
+        rows: what it left.
+    """
+
+    incarnation: int
+    recovering: bool
+    rows: Mapping[str, Mapping[str, Any]]
+
+
+class MetaStore(Protocol):
+    """Rows of named tables."""
+
+    def begin(self, deployment_id: str) -> Beginning:
+        """Start a new incarnation; what another deployment left is dropped."""
+        ...
+
+    def commit(self, changes: Iterable[RowChange]) -> None:
+        """Change rows in one transaction; durable when it returns. Never run twice at once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+
+class SqliteMetaStore:
+    """The meta store of a broker process; may be used from changing threads, one at a time.
+
+    Raises:
+        StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
+            method.
+        OSError: the disk does not do what it should; the broker must not go on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        is_new = not path.exists()
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            if is_new:
+                self._create()
+            self._check()
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise self._translate(error) from error
+
+    def begin(self, deployment_id: str) -> Beginning:
+        """See MetaStore."""
+        try:
+            with self._transaction() as connection:
+                about = dict(connection.execute("SELECT key, value FROM about"))
+                incarnation = int(about["incarnation"]) + 1
+                recovering = about["deployment"] == deployment_id
+                if not recovering:
+                    connection.execute("DELETE FROM rows")
+                connection.executemany(
+                    "UPDATE about SET value = ? WHERE key = ?",
+                    [(str(incarnation), "incarnation"), (deployment_id, "deployment")],
+                )
+                rows: Tables = {}
+                for table, key, value in connection.execute(
+                    "SELECT name, key, value FROM rows ORDER BY rowid"
+                ):
+                    rows.setdefault(table, {})[key] = decode_value(value)
+        except (sqlite3.DatabaseError, KeyError, ValueError) as error:
+            raise self._translate(error) from error
+        return Beginning(incarnation, recovering, rows)
+
+    def commit(self, changes: Iterable[RowChange]) -> None:
+        """See MetaStore."""
+        set_rows: list[tuple[str, str, str]] = []
+        deleted: list[tuple[str, str]] = []
+        for table, key, value in changes:
+            if value is None:
+                deleted.append((table, key))
+            else:
+                set_rows.append((table, key, encode_value(value)))
+        assert not {row[:2] for row in set_rows} & {*deleted}, "a row is changed twice"
+        try:
+            with self._transaction() as connection:
+                connection.executemany(
+                    "INSERT INTO rows (name, key, value) VALUES (?, ?, ?)"
+                    " ON CONFLICT (name, key) DO UPDATE SET value = excluded.value",
+                    set_rows,
+                )
+                connection.executemany("DELETE FROM rows WHERE name = ? AND key = ?", deleted)
+        except sqlite3.DatabaseError as error:
+            raise self._translate(error) from error
+
+    def close(self) -> None:
+        """See MetaStore."""
+        self._connection.close()
+
+    def _create(self) -> None:
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT) STRICT")
+            connection.execute(
+                "CREATE TABLE rows (name TEXT, key TEXT, value TEXT, UNIQUE (name, key)) STRICT"
+            )
+            connection.executemany(
+                "INSERT INTO about VALUES (?, ?)",
+                [("schema", SCHEMA), ("incarnation", "0"), ("deployment", "")],
+            )
+
+    def _check(self) -> None:
+        row = self._connection.execute("SELECT value FROM about WHERE key = 'schema'").fetchone()
+        if row is None or row[0] != SCHEMA:
+            raise StorageCorrupt(f"{self._path}: schema {row and row[0]!r}; this reads {SCHEMA!r}")
+        (verdict,) = self._connection.execute("PRAGMA quick_check").fetchone()
+        if verdict != "ok":
+            raise StorageCorrupt(f"{self._path}: {str(verdict)[:200]}")
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self._connection)
+
+    def _translate(self, error: Exception) -> Exception:
+        code = getattr(error, "sqlite_errorcode", None)
+        text = f"{self._path}: {error}"
+        damaged = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+        if code is None or code & 0xFF in damaged:
+            return StorageCorrupt(text)
+        return OSError(text)
+
+
+class _Transaction:
+    """All or nothing; where it ends with an error nothing was changed."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def encode_value(value: Any) -> str:
+    """A row's value as text: JSON, with bytes as {"hex": …}."""
+    return json.dumps(value, default=_encode_bytes, separators=(",", ":"), allow_nan=False)
+
+
+def decode_value(text: str) -> Any:
+    """The value that `encode_value` wrote; tuples come back as lists.
+
+    Raises:
+        ValueError: it did not write this.
+    """
+    return json.loads(text, object_hook=_decode_bytes)
+
+
+def _encode_bytes(value: Any) -> dict[str, str]:
+    assert isinstance(value, bytes), f"a {type(value).__name__} cannot be stored"
+    return {"hex": value.hex()}
+
+
+def _decode_bytes(pairs: dict[str, Any]) -> bytes:
+    if list(pairs) != ["hex"]:
+        raise ValueError(f"a stored map with the keys {list(pairs)[:4]}")
+    return bytes.fromhex(pairs["hex"])

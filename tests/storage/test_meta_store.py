@@ -1,0 +1,169 @@
+"""Rows that survive: the store on disk and its twin in memory do the same."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brokerd.errors import StorageCorrupt
+from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.storage.meta_store import MetaStore, SqliteMetaStore
+
+Reopen = Callable[[], MetaStore]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
+    """Opens the same store again and again."""
+    if request.param == "memory":
+        store = MemoryMetaStore()
+        return lambda: store
+    return lambda: SqliteMetaStore(tmp_path / "meta.sqlite3")
+
+
+def test_each_start_is_a_new_incarnation_and_the_same_deployment_recovers(reopen: Reopen) -> None:
+    told = []
+    for _ in range(3):
+        store = reopen()
+        beginning = store.begin("d1")
+        told.append((beginning.incarnation, beginning.recovering))
+        store.close()
+    assert told == [(1, False), (2, True), (3, True)]
+
+
+def test_another_deployment_starts_with_nothing_but_never_repeats_an_incarnation(
+    reopen: Reopen,
+) -> None:
+    store = reopen()
+    store.begin("d1")
+    store.commit([("table", "key", 1)])
+    beginning = reopen().begin("d2")
+    assert (beginning.incarnation, beginning.recovering, beginning.rows) == (2, False, {})
+
+
+def test_rows_are_set_changed_and_deleted(reopen: Reopen) -> None:
+    store = reopen()
+    store.begin("d")
+    store.commit([("a", "x", 1), ("a", "y", "text"), ("b", "x", [True, b"\0\xff", (1, 2)])])
+    store.commit([("a", "x", 2), ("a", "y", None), ("b", "gone", None)])
+    assert reopen().begin("d").rows == {"a": {"x": 2}, "b": {"x": [True, b"\0\xff", [1, 2]]}}
+
+
+values = st.recursive(
+    st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=5), st.booleans(), st.binary()),
+    lambda inner: st.lists(inner, max_size=3),
+)
+changes = st.dictionaries(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), st.one_of(st.none(), values)
+)
+
+
+@given(commits=st.lists(changes, max_size=5))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_disk_and_memory_agree(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[dict[tuple[str, str], object]]
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "meta.sqlite3"
+    stores: list[MetaStore] = [SqliteMetaStore(path), MemoryMetaStore()]
+    for store in stores:
+        store.begin("d")
+        for commit in commits:
+            store.commit([(table, key, value) for (table, key), value in commit.items()])
+    stores[0].close()
+    assert SqliteMetaStore(path).begin("d").rows == stores[1].begin("d").rows
+
+
+def test_what_was_committed_survives_a_kill_and_a_transaction_is_whole(tmp_path: Path) -> None:
+    """The process is killed while it commits as fast as it can; each commit sets two rows."""
+    path = tmp_path / "meta.sqlite3"
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from brokerd.storage.meta_store import SqliteMetaStore\n"
+        "store = SqliteMetaStore(Path(sys.argv[1]))\n"
+        "store.begin('d')\n"
+        "number = 0\n"
+        "while True:\n"
+        "    number += 1\n"
+        "    store.commit([('t', 'a', number), ('t', 'b', number)])\n"
+        "    print(number, flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:
+        seen = int(line)
+        if seen == 20:
+            os.kill(process.pid, signal.SIGKILL)
+    process.stdout.close()
+    process.wait()
+    rows = SqliteMetaStore(path).begin("d").rows["t"]
+    assert rows["a"] == rows["b"]
+    assert rows["a"] >= seen
+
+
+def test_commits_are_synchronous(tmp_path: Path) -> None:
+    store = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def foreign_text(path: Path) -> None:
+    path.write_text("this is no database, whatever its name says" * 50)
+
+
+def foreign_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE about (key TEXT, value TEXT)")
+        connection.execute("INSERT INTO about VALUES ('schema', 'somebody else')")
+    connection.close()
+
+
+def without_incarnation(path: Path) -> None:
+    SqliteMetaStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE about SET value = 'x' WHERE key = 'incarnation'")
+    connection.close()
+
+
+def scribbled_over(path: Path) -> None:
+    store = SqliteMetaStore(path)
+    store.begin("d")
+    store.commit([("t", str(number), "x" * 200) for number in range(500)])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096 * 5 : 4096 * 9] = b"\xff" * 4096 * 4
+    path.write_bytes(data)
+
+
+def foreign_value(path: Path) -> None:
+    store = SqliteMetaStore(path)
+    store.begin("d")
+    store._connection.execute("INSERT INTO rows VALUES ('t', 'k', '{\"x\": 1}')")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [foreign_text, foreign_database, without_incarnation, scribbled_over, foreign_value]
+)
+def test_a_damaged_or_foreign_store_is_refused(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "meta.sqlite3"
+    damage(path)
+    with pytest.raises(StorageCorrupt, match=r"meta\.sqlite3"):
+        SqliteMetaStore(path).begin("d")
+
+
+def test_a_row_that_cannot_be_stored_is_our_own_fault(tmp_path: Path) -> None:
+    store = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    with pytest.raises(AssertionError, match="set cannot be stored"):
+        store.commit([("t", "k", {1})])
