@@ -36,6 +36,8 @@ class RunOutcome:
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
         online: what the online checkers counted, in all.
+        not_healed: faults that may still be there: the lab is dirty until their leases end.
+        down: brokers that were ended by a fault and not started again.
     """
 
     run_directory: Path
@@ -50,6 +52,8 @@ class RunOutcome:
     lateness_p99_us: float = 0.0
     saturated: bool = False
     online: Mapping[str, int] = field(default_factory=dict)
+    not_healed: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
 
     @property
     def broker_cpu_us_per_message_mean(self) -> float:

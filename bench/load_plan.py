@@ -1,0 +1,101 @@
+"""Which load generators a run needs, and what each of them is told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
+from bench.testbed import Testbed
+
+PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"
+
+
+@dataclass(frozen=True)
+class LoadProcess:
+    """One load generator.
+
+    Attributes:
+        name: of the process.
+        role: publisher or subscriber.
+        config: what it is started with.
+        publishers, subscribers: who runs in it.
+    """
+
+    name: str
+    role: str
+    config: dict[str, Any]
+    publishers: Sequence[PublisherPlan] = ()
+    subscribers: Sequence[SubscriberPlan] = ()
+
+
+def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[LoadProcess]:
+    """Publishers in one process and subscribers in another, so that neither delays the other."""
+    publishers, subscribers = spec.publisher_plans(), spec.subscriber_plans()
+    return [
+        LoadProcess(
+            PUBLISHERS, "publisher", _config(PUBLISHERS, spec, testbed, run_id, publishers, ()),
+            publishers=publishers,
+        ),
+        LoadProcess(
+            SUBSCRIBERS, "subscriber", _config(SUBSCRIBERS, spec, testbed, run_id, (), subscribers),
+            subscribers=subscribers,
+        ),
+    ]  # fmt: skip
+
+
+def _config(
+    name: str,
+    spec: ExperimentSpec,
+    testbed: Testbed,
+    run_id: str,
+    publishers: Sequence[PublisherPlan],
+    subscribers: Sequence[SubscriberPlan],
+) -> dict[str, Any]:
+    """The mapping that `bench.load_files.LoadSetting` reads."""
+    # A broker remembers its clients by name, and their numbers and positions with it: a run on
+    # brokers that have seen others needs names of its own.
+    suffix = run_id.rpartition("-")[2]
+    return {
+        "process": name,
+        "log_folder": str(testbed.run_folder(testbed.clients_host, run_id, name)),
+        "control_socket": str(testbed.client_socket(name)),
+        "run_id": run_id,
+        "seed": spec.seed,
+        "brokers": list(spec.topology.brokers),
+        "attributes": [[key, value] for key, value in spec.workload.attributes.items()],
+        "sets": spec.workload.sets,
+        "protocol": spec.protocol,
+        "deployment_id": testbed.deployment_id,
+        "topology_digest": testbed.topology_digest,
+        "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+        "publishers": [
+            {
+                "index": plan.index,
+                "name": plan.name,
+                "client": f"{plan.name}.{suffix}",
+                "broker": plan.broker,
+                "address": testbed.brokers[plan.broker].address,
+                "rate": _rate(plan),
+                "size_bytes": plan.size_bytes,
+                "arrivals": plan.arrivals,
+                "window": plan.window,
+            }
+            for plan in publishers
+        ],
+        "subscribers": [
+            {
+                "name": plan.name,
+                "client": f"{plan.name}.{suffix}",
+                "broker": plan.broker,
+                "address": testbed.brokers[plan.broker].address,
+                "predicate": plan.predicate,
+            }
+            for plan in subscribers
+        ],
+    }
+
+
+def _rate(plan: PublisherPlan) -> list[int]:
+    if plan.rate.per_second is None:
+        return [0, 1]
+    return [plan.rate.per_second.numerator, plan.rate.per_second.denominator]
