@@ -48,6 +48,9 @@ class DeltaTreeParameters:
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
         queue_limit: publications a broker holds before it stops reading from its clients.
+        persist_routing: whether a subscription is on disk at every broker that has confirmed
+            it. Without, a broker that restarts knows its own clients' subscriptions only, and
+            the promise holds for crashes only while its neighbours are reachable.
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_linger_ns: how long a vanished subscriber's subscriptions stay (its deliveries
             are held, unconfirmed, meanwhile).
@@ -59,6 +62,7 @@ class DeltaTreeParameters:
     retry_first_ns: int = 500 * MILLISECOND_NS
     retry_limit_ns: int = 5 * SECOND_NS
     queue_limit: int = 100_000
+    persist_routing: bool = True
     client_window: int = 16_384
     client_linger_ns: int = 60 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS

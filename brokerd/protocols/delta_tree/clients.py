@@ -3,7 +3,6 @@
 Paper: none; [DFT11] says nothing about clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brokerd.config import Mutant
@@ -24,11 +23,11 @@ from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.home_table import (
     ATTACHED,
     SUBSCRIPTIONS,
-    Rows,
     read_home_table,
     subscription_change,
 )
 from brokerd.protocols.delta_tree.publications import Publications
+from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import (
     Cut,
@@ -84,7 +83,6 @@ class Clients:
         self._attached: dict[ClientId, int] = {}
         self._missing: dict[ClientId, None] = {}
         self._next_subscription = 0
-        self._when_durable: dict[int, Callable[[], None]] = {}
         self._reissue: list[LocalSubscription] = []
         subscriptions.connect(
             on_confirmed_at_home=self._on_confirmed, may_confirm=lambda: not self._missing
@@ -196,7 +194,7 @@ class Clients:
             if self._attached.get(name) != message.incarnation:
                 changes.append(Change(ATTACHED, name, message.incarnation))
         session = client.session
-        self._commit(changes, lambda: self._connected(client, session, message))
+        self._state.commit(changes, lambda: self._connected(client, session, message))
 
     def _connected(self, client: Client, session: int, message: Connect) -> None:
         if message.publishes:
@@ -291,7 +289,9 @@ class Clients:
     def _spread(self, local: LocalSubscription) -> None:
         self._subscriptions.add_local(local, confirmed=False)
         if local.phase is Phase.PENDING:
-            self._commit([subscription_change(local, started=False)], lambda: self._tell(local))
+            self._state.commit(
+                [subscription_change(local, started=False)], lambda: self._tell(local)
+            )
 
     def _on_confirmed(self, local: LocalSubscription, cut: Cut) -> None:
         """Every broker has the subscription: fix where its streams begin, then start it.
@@ -302,7 +302,7 @@ class Clients:
         local.phase = Phase.STARTING
         local.begins_after = cut
         self._publications.windows.hold(local.client)
-        self._commit([subscription_change(local, started=True)], lambda: self._start(local))
+        self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
 
     def _start(self, local: LocalSubscription) -> None:
         if local.phase is Phase.STARTING:
@@ -319,19 +319,6 @@ class Clients:
             started = local.phase is Phase.STARTED
             message = Subscribed(local.number, "started" if started else "pending")
             self._state.machine.send(local.client, message)
-
-    def _commit(self, changes: list[Change], then: Callable[[], None]) -> None:
-        """Do `then` once the changes are durable: at once when there are none."""
-        if not changes:
-            then()
-            return
-        token = self._state.new_token()
-        self._when_durable[token] = then
-        self._state.machine.emit(Commit(tuple(changes), token))
-
-    def on_persisted(self, token: int) -> None:
-        """What waited for this token may be seen now."""
-        self._when_durable.pop(token)()
 
     def _new_id(self) -> SubscriptionId:
         self._next_subscription += 1

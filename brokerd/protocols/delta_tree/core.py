@@ -151,6 +151,7 @@ class DeltaTree(EventMachine):
         self._state.incarnation = event.incarnation
         if event.recovering:
             self._state.restarted = True
+            self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered)
         self._sessions_changed()
         if event.recovering:
@@ -178,7 +179,7 @@ class DeltaTree(EventMachine):
         self._sessions_changed()
 
     def _on_persisted(self, event: Persisted) -> None:
-        self._clients.on_persisted(event.token)
+        self._state.on_persisted(event.token)
 
     def _on_deadline(self, _event: DeadlineReached) -> None:
         for purpose, peer in self._state.deadlines.due(self.now_ns):
@@ -205,12 +206,12 @@ class DeltaTree(EventMachine):
             return
         handlers = self._from_brokers if isinstance(peer, int) else self._from_clients
         handler = message_handler(handlers, event)
-        if isinstance(peer, int) and not isinstance(event.message, Summary):
-            self._check_ready(peer)
+        if isinstance(peer, int) and event.session == current:
+            self._check_ready(peer, event.message)
         handler(peer, event.message)
 
-    def _check_ready(self, peer: BrokerNumber) -> None:
-        if not self._sessions.node(peer).ready:
+    def _check_ready(self, peer: BrokerNumber, message: object) -> None:
+        if not isinstance(message, Summary) and not self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "its first message is no Summary")
 
     def _on_summary(self, peer: BrokerNumber, message: Summary) -> None:

@@ -1,20 +1,18 @@
 """The rows a broker keeps on disk about its clients' subscriptions and publishers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
-from brokerd.model.predicate import Constraint, Predicate, PredicateError
+from brokerd.model.predicate import PredicateError
 from brokerd.protocols.delta_tree.deliveries import POSITIONS
+from brokerd.protocols.delta_tree.rows import Rows, predicate_row, read_predicate
 from brokerd.protocols.delta_tree.subscriptions import Cut, LocalSubscription, Phase
 from brokerd.protocols.interface import Change
 
 SUBSCRIPTIONS = "subscriptions"
 ATTACHED = "attached_publishers"
-
-Rows = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True)
@@ -81,49 +79,9 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
     return HomeTable(list(found.values()), attached)
 
 
-def predicate_row(predicate: Predicate) -> list[list[list[Any]]]:
-    """A predicate of plain lists; floats as text, because rows hold none."""
-    return [
-        [[test.attribute, test.operator, _plain(test.value)] for test in conjunction]
-        for conjunction in predicate.any_of
-    ]
-
-
-def read_predicate(row: Any) -> Predicate:
-    """The predicate in a row made by `predicate_row`."""
-    return Predicate(
-        tuple(
-            tuple(
-                Constraint(attribute, operator, _value(value))
-                for attribute, operator, value in conjunction
-            )
-            for conjunction in row
-        )
-    )
-
-
 def read_cut(row: Any) -> Cut:
     """The cut in a row made by `subscription_change`."""
     return {
         SourceId(broker, publisher, incarnation): sequence
         for broker, publisher, incarnation, sequence in row
     }
-
-
-def _plain(value: Any) -> list[Any]:
-    if value is None:
-        return ["nothing"]
-    if isinstance(value, tuple):
-        return ["list", *[_plain(item) for item in value]]
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    return ["plain", value]
-
-
-def _value(row: list[Any]) -> Any:
-    kind, *rest = row
-    if kind == "nothing":
-        return None
-    if kind == "list":
-        return tuple(_value(item) for item in rest)
-    return float.fromhex(rest[0]) if kind == "float" else rest[0]

@@ -1,6 +1,6 @@
 """What the parts of a δ-tree broker share: who it is, how it is set, and its way out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.config import DeltaTreeParameters, Mutant
@@ -9,6 +9,7 @@ from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.deadlines import DeadlineQueue
 from brokerd.protocols.event_machine import EventMachine
+from brokerd.protocols.interface import Change, Commit
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
@@ -44,13 +45,22 @@ class State:
     recovering: bool = False
     deadlines: DeadlineQueue[tuple[str, Peer]] = field(default_factory=DeadlineQueue)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    _when_durable: dict[int, Callable[[], None]] = field(default_factory=dict)
     _checked_paths: dict[Path, None] = field(default_factory=dict)
     _next_token: int = 0
 
-    def new_token(self) -> int:
-        """A token for a Commit, never used before."""
+    def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
+        """Do `then` once the changes are durable: at once when there are none."""
+        if not changes:
+            then()
+            return
         self._next_token += 1
-        return self._next_token
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Commit(tuple(changes), self._next_token))
+
+    def on_persisted(self, token: int) -> None:
+        """What waited for this token may be seen now."""
+        self._when_durable.pop(token)()
 
     def check_path(self, path: Path, peer: Peer) -> None:
         """Make sure that `path` can be the primary path from its first broker to this one.

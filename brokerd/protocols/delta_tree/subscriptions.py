@@ -26,8 +26,10 @@ from brokerd.protocols.delta_tree.messages import (
     SubscriptionCopy,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.rows import Rows, read_routing, routing_change
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State, onward_path
+from brokerd.protocols.interface import Change
 
 Cut = dict[SourceId, int]
 
@@ -68,7 +70,9 @@ class RoutedSubscription:
         path: home … here.
         senders: who sent it from the home side and wants it confirmed.
         confirmed_by: brokers behind this one that confirmed, each for all behind itself.
-        confirmed: every broker behind this one has it.
+        confirming: every broker behind this one has it; that this one has is going to disk.
+        confirmed: it is on disk.
+        durable: the row itself is.
         cut: the highest of all cuts that came with confirmations.
         sent: broker → session on which it was sent there.
         sent_upstream: the same for upstream copies.
@@ -80,7 +84,9 @@ class RoutedSubscription:
     local: LocalSubscription | None = None
     senders: dict[BrokerNumber, None] = field(default_factory=dict)
     confirmed_by: dict[BrokerNumber, None] = field(default_factory=dict)
+    confirming: bool = False
     confirmed: bool = False
+    durable: bool = False
     cut: Cut = field(default_factory=dict)
     sent: dict[BrokerNumber, int] = field(default_factory=dict)
     sent_upstream: dict[BrokerNumber, int] = field(default_factory=dict)
@@ -123,7 +129,9 @@ class Subscriptions:
         self._sequences = sequences
         self._rows: dict[SubscriptionId, RoutedSubscription] = {}
         self._unconfirmed: dict[SubscriptionId, RoutedSubscription] = {}
-        self._known: dict[BrokerNumber, set[SubscriptionId]] = {}
+        self._known: dict[BrokerNumber, set[SubscriptionId]] = {
+            broker: set() for broker in state.neighbourhood.paths
+        }
         self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
         self.memo: MatchMemo[SubscriptionId, Audience] = MatchMemo(
             self._index, decode_attributes, conclude=self._audience
@@ -156,6 +164,12 @@ class Subscriptions:
     def homes_behind(self, neighbour: BrokerNumber) -> int:
         """The known home brokers on `neighbour`'s side, as a bit set."""
         return self._homes_behind[neighbour]
+
+    def recover(self, recovered: Rows) -> None:
+        """Route again by what an earlier incarnation had confirmed."""
+        for subscription, predicate, path in read_routing(recovered):
+            row = RoutedSubscription(subscription, predicate, path, durable=True)
+            self._put(row)
 
     # ------------------------------------------------------------ at home
 
@@ -300,7 +314,7 @@ class Subscriptions:
         Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: the paper confirms around an
         unreachable broker with a tag; without tags that would lose publications.
         """
-        if row.confirmed:
+        if row.confirmed or row.confirming:
             return
         complete = True
         neighbourhood = self._state.neighbourhood
@@ -326,10 +340,23 @@ class Subscriptions:
         if row.local is not None and Mutant.START_BEFORE_CONFIRMED in self._state.mutants:
             complete = True
         if complete and self._may_confirm():
-            self._confirm(row)
+            self._make_durable(row)
+
+    def _make_durable(self, row: RoutedSubscription) -> None:
+        """Confirm once the row is on disk.
+
+        Whoever has the confirmation relies on it for as long as the subscription lives. Were
+        the row lost in a crash, this broker might be brought up to date by a peer that has not
+        had the subscription yet, and publish past it.
+        """
+        changes: list[Change] = []
+        if row.local is None and not row.durable and self._state.parameters.persist_routing:
+            changes.append(routing_change(row.subscription, row.predicate, row.path))
+        row.confirming = True
+        self._state.commit(changes, lambda: self._confirm(row))
 
     def _confirm(self, row: RoutedSubscription) -> None:
-        row.confirmed = True
+        row.confirmed = row.durable = True
         del self._unconfirmed[row.subscription]
         if row.local is None:
             for sender in row.senders:
