@@ -37,8 +37,8 @@ MINIMUM_LEASE_MS: Final = 100
 
 _PARAMETERS: Final = {
     "kill": ("signal",),
-    "delay": ("delay_ms", "jitter_ms"),
-    "bandwidth": ("bytes_per_s",),
+    "delay": ("delay_ms",),
+    "bandwidth": ("bytes_per_second",),
 }
 _REMEMBERED: Final = (
     *("fault_id", "verb", "process", "peer", "direction", "parameters", "lease_ms"),

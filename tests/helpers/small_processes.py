@@ -20,13 +20,18 @@ from brokerd.runtime.control import serve_control
 
 
 def run_sleeper(config: dict[str, Any]) -> None:
-    """Answers on its control socket, takes link faults as a broker does, ends on SIGTERM."""
+    """Answers on its control socket, pretends to be a broker with sessions, ends on SIGTERM.
+
+    Its sessions (`peers`) are ready unless a cut of its own says otherwise; what a fault counts
+    grows with time.
+    """
     trio.run(_Sleeper(config).live)
 
 
 class _Sleeper:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
+        self.peers: list[str] = config.get("peers", [])
         self.faults: dict[str, dict[str, Any]] = {}
         self.applied: list[str] = []
 
@@ -37,6 +42,7 @@ class _Sleeper:
             "fault_apply": self.fault_apply,
             "fault_heal": self.fault_heal,
             "fault_renew": self.fault_renew,
+            "fault_counters": self.fault_counters,
         }
         async with trio.open_nursery() as nursery:
             with trio.open_signal_receiver(signal.SIGTERM) as received:
@@ -61,7 +67,31 @@ class _Sleeper:
             "parent": os.getppid(),
             "faults": sorted(self.faults),
             "applied": self.applied,
+            "incarnation": os.getpid(),
+            "wanted": self.peers,
+            "ready": [peer for peer in self.peers if not self.is_cut(peer)],
         }
+
+    def is_cut(self, peer: str) -> bool:
+        return any(f["verb"] == "cut" and f["peer"] in ("", peer) for f in self.faults.values())
+
+    async def fault_counters(self, _: dict[str, Any]) -> dict[str, Any]:
+        now_ns = time.monotonic_ns()
+        found = {}
+        for fault_id, fault in self.faults.items():
+            passed_ms = (now_ns - fault["since_ns"]) // 1_000_000
+            idle = self.config.get("idle", False)
+            absorbed = 0 if idle or fault["verb"] != "absorb" else passed_ms
+            found[fault_id] = {
+                "absorbed_messages": absorbed,
+                "absorbed_publications": absorbed,
+                "absorbed_bytes": 100 * absorbed,
+                "dropped_frames": passed_ms if fault["verb"] == "blackhole" else 0,
+                "refused_connections": 0,
+                "forwarded_since_applied": 1 if self.config.get("leaks") else 0,
+                "sessions_down": 1 if fault["verb"] == "cut" else 0,
+            }
+        return found
 
     async def exit(self, arguments: dict[str, Any]) -> dict[str, Any]:
         os._exit(arguments["status"])
@@ -69,9 +99,10 @@ class _Sleeper:
     async def fault_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments["peer"] == "nobody":
             raise ControlError("user", "no peer called 'nobody'")
-        self.faults[arguments["fault_id"]] = arguments
+        now_ns = time.monotonic_ns()
+        self.faults[arguments["fault_id"]] = {**arguments, "since_ns": now_ns}
         self.applied.append(arguments["fault_id"])
-        return {"t_applied_ns": time.monotonic_ns()}
+        return {"t_applied_ns": now_ns}
 
     async def fault_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self.faults.pop(arguments["fault_id"], None)

@@ -1,0 +1,258 @@
+"""Stories about faults on real processes: pretended brokers below a real agent.
+
+What the brokers show is pretended; kills, freezes, restarts, leases and exit statuses are not.
+"""
+
+import signal
+import tomllib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.agent.client import AgentClient
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Topology
+from fault_injection.deployed import DeployedBackend
+from fault_injection.injector import Fault, Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import read_schedule
+from fault_injection.targets import read_target
+from tests.fault_injection.test_schedule import HEAD, step
+from tests.helpers.agents import Lab, make_lab, run, until
+
+TOPOLOGY = Topology.from_mapping(
+    {
+        "schema": "pubsubctl/topology/1",
+        "name": "three",
+        "kind": "tree",
+        "brokers": ["c1", "c2", "c3"],
+        "links": [["c1", "c2"], ["c2", "c3"]],
+    },
+    "three",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    host: str
+    process: str
+
+
+@dataclass(frozen=True)
+class Deployment:
+    agents: Mapping[str, AgentClient]
+    brokers: Mapping[str, Place]
+    topology: Topology
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with make_lab() as made:
+        made.start_agent()
+        yield made
+
+
+@asynccontextmanager
+async def deployed(lab: Lab, **more: Any) -> AsyncIterator[DeployedBackend]:
+    """Three pretended brokers in a row."""
+    async with lab.client() as client:
+        for number, name in enumerate(TOPOLOGY.brokers):
+            peers = [TOPOLOGY.brokers[other] for other in TOPOLOGY.neighbours()[number]]
+            await lab.start(client, f"broker-{name}", peers=peers, **more)
+        places = {name: Place("here", f"broker-{name}") for name in TOPOLOGY.brokers}
+        yield DeployedBackend(Deployment({"here": client}, places, TOPOLOGY))
+
+
+def fault(verb: str, target: str, **more: Any) -> Fault:
+    return Fault(f"f-{verb}", verb, read_target(target, TOPOLOGY), **more)
+
+
+async def inject(backend: DeployedBackend, text: str) -> tuple[Injection, FaultLog]:
+    schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+    log = FaultLog()
+    return await Injector(schedule, backend, log, prefix="run1.").run(), log
+
+
+async def identity_of(backend: DeployedBackend, broker: str) -> ProcessIdentity:
+    place = backend._deployment.brokers[broker]
+    row = (await backend._deployment.agents[place.host].status())["processes"][place.process]
+    return ProcessIdentity(row["pid"], row["start_time"])
+
+
+# ---------------------------------------------------------------- whole schedules
+
+
+def test_absorb_then_kill_then_restart_on_real_processes(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            before = await identity_of(backend, "c2")
+            injection, log = await inject(
+                backend,
+                step(id='"a"', at='"50ms"', do='"absorb"', on='"c2"', for_='"300ms"')
+                + step(id='"k"', after='"a"', do='"kill"', on='"c2"', expect="{ exit_signal = 9 }")
+                + step(id='"r"', after='"k.applied"', delay='"100ms"', do='"restart"', on='"c2"'),
+            )
+            assert injection.problems == ()
+            assert injection.not_healed == ()
+            assert injection.down == ()
+            absorb, kill, restart = injection.rows
+            assert absorb["absorbed_msgs"] >= 200
+            assert absorb["healed_by"] == "process-death"
+            assert absorb["t_healed_ns"] == kill["t_applied_ns"]
+            assert '"exit_signal": 9' in kill["evidence"]
+            assert f'"pid": {before.pid}' in kill["evidence"]
+            assert kill["t_applied_ns"] <= kill["t_observed_ns"]
+            assert restart["state"] == "recovered"
+            assert await identity_of(backend, "c2") != before
+            order = [(line["step"], line["stage"]) for line in log.lines]
+            assert order.index(("a", "observed")) < order.index(("k", "requested"))
+            assert order.index(("k", "observed")) < order.index(("r", "applied"))
+
+    run(story)
+
+
+def test_a_cut_link_is_down_at_both_ends_and_comes_back(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            injection, _ = await inject(
+                backend, step(id='"c"', at='"0s"', do='"cut"', on='"c1-c2"', for_='"200ms"')
+            )
+            assert injection.problems == ()
+            (row,) = injection.rows
+            assert row["state"] == "recovered"
+            assert '"c1": {"ready": []}' in row["evidence"]
+            assert '"c2": {"ready": ["c3"]}' in row["evidence"]
+
+    run(story)
+
+
+def test_an_absorb_without_traffic_is_not_believed(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab, idle=True) as backend:
+            injection, _ = await inject(
+                backend, step(id='"a"', at='"0s"', do='"absorb"', on='"c2"', for_='"200ms"')
+            )
+            assert injection.rows[0]["state"] == "unknown"
+            assert injection.problems == ("a: no effect seen while absorb lasted",)
+
+    run(story)
+
+
+def test_an_absorb_that_lets_something_out_is_not_believed(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab, leaks=True) as backend:
+            injection, _ = await inject(
+                backend, step(id='"a"', at='"0s"', do='"absorb"', on='"c2"', for_='"200ms"')
+            )
+            assert injection.rows[0]["state"] == "unknown"
+
+    run(story)
+
+
+def test_a_broker_that_was_killed_by_somebody_else_is_not_this_faults_doing(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            identity = await identity_of(backend, "c2")
+            identity.signal(signal.SIGKILL)
+            await until(lambda: not identity.is_alive())
+            injection, _ = await inject(backend, step(id='"k"', at='"0s"', do='"kill"', on='"c2"'))
+            assert injection.rows[0]["state"] == "failed"
+            assert "broker-c2 is not running" in injection.problems[0]
+            assert injection.down == ()
+
+    run(story)
+
+
+def test_ctrl_c_in_the_middle_of_a_freeze_leaves_nobody_frozen(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            identity = await identity_of(backend, "c2")
+            text = step(id='"f"', at='"0s"', do='"freeze"', on='"c2"', for_='"60s"')
+            schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+            injector = Injector(schedule, backend, FaultLog())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(injector.run)
+                await until(identity.is_stopped)
+                nursery.cancel_scope.cancel()
+            assert not identity.is_stopped()
+            (row,) = injector.outcome().rows
+            assert row["healed_by"] == "user"
+            assert injector.outcome().not_healed == ()
+
+    run(story)
+
+
+def test_a_controller_that_dies_leaves_the_freeze_to_its_lease(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            identity = await identity_of(backend, "c2")
+            await backend.apply(fault("freeze", "c2"), 300_000_000)
+            assert identity.is_stopped()
+        await until(lambda: not identity.is_stopped())  # our connection is closed by now
+
+    run(story)
+
+
+# ---------------------------------------------------------------- one fault at a time
+
+
+@pytest.mark.parametrize(
+    "verb,target",
+    [
+        ("absorb", "c2"),
+        ("absorb", "c1-c2"),
+        ("absorb", "c1->c2"),
+        ("blackhole", "c2"),
+        ("blackhole", "c1-c2"),
+        ("blackhole", "c2->c1"),
+        ("cut", "c1-c2"),
+        ("freeze", "c2"),
+    ],
+)
+def test_each_lasting_fault_is_seen_while_it_lasts_and_seen_to_be_gone(
+    lab: Lab, verb: str, target: str
+) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            wanted = fault(verb, target)
+            applied = await backend.apply(wanted, 60_000_000_000)
+            assert applied["t_ns"] > 0
+            seen = None
+            with trio.fail_after(10):
+                while seen is None:
+                    seen = await backend.verify_effect(wanted)
+            assert await backend.verify_undone(wanted) is None
+            await backend.renew(wanted, 50_000_000_000)
+            await backend.undo(wanted)
+            assert await backend.verify_undone(wanted) == {"gone": True}
+            assert await backend.verify_recovered(wanted) is not None
+            await backend.undo(wanted)  # twice changes nothing
+            with pytest.raises(ControlError, match="no lease to renew"):
+                await backend.renew(wanted, 50_000_000_000)
+
+    run(story)
+
+
+def test_a_link_is_broken_at_both_ends_and_one_way_at_the_sending_one(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            agent = backend._deployment.agents["here"]
+
+            async def faults() -> dict[str, list[str]]:
+                return {
+                    name: (await agent.broker(f"broker-{name}", "status"))["faults"]
+                    for name in TOPOLOGY.brokers
+                }
+
+            await backend.apply(fault("blackhole", "c1-c2"), 60_000_000_000)
+            both = {"c1": ["f-blackhole@c1"], "c2": ["f-blackhole@c2"], "c3": []}
+            assert await faults() == both
+            await backend.apply(fault("absorb", "c3->c2"), 60_000_000_000)
+            assert await faults() == {**both, "c3": ["f-absorb@c3"]}
+
+    run(story)
