@@ -203,8 +203,7 @@ async def deployed(
         HostError: an agent or broker did not start; says why.
     """
     plan = await planned(lab, wanted)
-    recorded = [row.deployment for row in await lab.observe() if row.deployment is not None]
-    identity = str(recorded[0]["deployment_id"]) if recorded else _new_identity()
+    identity = _recorded_identity(await lab.observe())
     deployment = Deployment(identity, wanted, lab, plan)
     used = [lab.connector(host) for host in wanted.placement.hosts]
     async with AsyncExitStack() as stack:
@@ -232,6 +231,22 @@ async def deployed(
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
                     await _roll_back(deployment)
             raise
+        yield deployment
+
+
+@asynccontextmanager
+async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
+    """Access to what is deployed, as it is; nothing is started or waited for.
+
+    Raises:
+        Unreachable: an agent does not answer.
+    """
+    deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, Plan(()))
+    async with AsyncExitStack() as stack:
+        deployment.agents = {
+            host: await stack.enter_async_context(lab.connector(host).open_agent())
+            for host in wanted.placement.hosts
+        }
         yield deployment
 
 
@@ -477,5 +492,9 @@ def _last_line(log: Path) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _new_identity() -> str:
+def _recorded_identity(found: Sequence[Observed]) -> str:
+    """The identity of what is deployed, or a new one."""
+    for row in found:
+        if row.deployment is not None:
+            return str(row.deployment["deployment_id"])
     return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{token_hex(3)}"

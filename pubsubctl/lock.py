@@ -26,7 +26,6 @@ def operator_lock(root: Path, purpose: str) -> Iterator[None]:
         PreflightFailed: somebody does; says who, since when, for what.
     """
     path = lock_path(root)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = _locked(path)
     if descriptor is None:
         raise PreflightFailed(f"{root}: locked by {holder_text(root)}")
@@ -44,6 +43,10 @@ def operator_lock(root: Path, purpose: str) -> Iterator[None]:
         # Unlinked while still locked: whoever waits on the old file sees that it is gone.
         path.unlink(missing_ok=True)
         os.close(descriptor)
+        try:
+            path.parent.rmdir()
+        except OSError:
+            pass  # something is in it, as usual
 
 
 def lock_path(root: Path) -> Path:
@@ -83,7 +86,11 @@ def holder_text(root: Path) -> str:
 def _locked(path: Path) -> int | None:
     """A descriptor that holds the lock, or None when somebody else has it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # the folder was removed by the one who held the last lock in it
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

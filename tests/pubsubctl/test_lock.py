@@ -26,7 +26,7 @@ def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path)
 
 
 def test_a_lock_leaves_nothing_behind_and_can_be_taken_again(tmp_path: Path) -> None:
-    root = tmp_path / "host"
+    root = tmp_path / "inventory" / "host"
     for _ in range(2):
         with operator_lock(root, "deploy"):
             pass

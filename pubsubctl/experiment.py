@@ -1,0 +1,205 @@
+"""One experiment from its workload file to its run folder, on whatever is or gets deployed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bench.coordinator import run_experiment
+from bench.outcome import RunOutcome
+from bench.run_directory import new_run_directory
+from bench.spec import ExperimentSpec
+from bench.testbed import BrokerPlace, Testbed
+from fault_injection.schedule import FaultSchedule
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console import Progress, Result, grouped
+from pubsubctl.deploy import (
+    CLEANUP_TIMEOUT_S,
+    LEASE_MS,
+    Deployment,
+    Lab,
+    deployed,
+    take_down,
+    wanted_deployment,
+)
+from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
+from pubsubctl.interruption import run_interruptibly
+from pubsubctl.judging import Judged, judge
+from pubsubctl.plan import Wanted, deploy_plan
+
+NOT_WAITING = (
+    f"faults and what was deployed for this end by themselves within {LEASE_MS // 1000} s; "
+    "`pubsubctl down --verify` makes sure"
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is to be run.
+
+    Attributes:
+        schedule: the faults, or None.
+        results: the folder that gets <experiment>/<run id>.
+        teardown: whether what is deployed for it is taken down again.
+    """
+
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
+    results: Path
+    teardown: bool = True
+
+
+async def carry_out(
+    experiment: Experiment, lab: Lab, wanted: Wanted, progress: Progress, purpose: str
+) -> RunOutcome:
+    """Run an experiment on the deployment that runs, or on one made and taken down for it.
+
+    Cancelled (Ctrl-C), it heals, collects, writes what there is, and takes down what it
+    deployed, before the cancellation goes on.
+
+    Raises:
+        PreflightFailed: what runs is not what the experiment wants; says what differs.
+    """
+    with lab.locked(purpose):
+        async with testbed(lab, wanted, progress, purpose, teardown=experiment.teardown) as bed:
+            run = new_run_directory(experiment.results, experiment.spec.name)
+            progress.say(f"run {run}")
+            return await run_experiment(experiment.spec, bed, run, experiment.schedule, progress)
+
+
+@asynccontextmanager
+async def testbed(
+    lab: Lab, wanted: Wanted, progress: Progress, purpose: str, *, teardown: bool
+) -> AsyncIterator[Testbed]:
+    """Brokers to run an experiment on.
+
+    What is deployed here has a lease that is renewed as long as the block runs, so that it
+    ends by itself should this process be killed.
+    """
+    found = await lab.observe()
+    if any(row.deployment is not None for row in found):
+        if missing := deploy_plan(wanted, found).of("start-broker"):
+            names = ", ".join(step.subject for step in missing)
+            raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
+        async with deployed(lab, wanted, progress, purpose=purpose) as deployment:
+            yield as_testbed(deployment)
+        return
+    try:
+        async with (
+            deployed(lab, wanted, progress, purpose=purpose, lease_ms=LEASE_MS) as deployment,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_renew, deployment)
+            yield as_testbed(deployment)
+            nursery.cancel_scope.cancel()
+            if not teardown:
+                with trio.CancelScope(shield=True):
+                    await deployment.hold(0)
+    finally:
+        if teardown:
+            with trio.CancelScope(shield=True), trio.move_on_after(2 * CLEANUP_TIMEOUT_S):
+                await take_down(lab, progress, purge=True, verify=True)
+
+
+def as_testbed(deployment: Deployment) -> Testbed:
+    """A deployment as an experiment sees it."""
+    wanted, lab = deployment.wanted, deployment.lab
+    return Testbed(
+        agents=deployment.agents,
+        brokers={
+            row.broker: BrokerPlace(row.host, row.broker, row.address)
+            for row in wanted.placement.brokers
+        },
+        topology=wanted.topology,
+        topology_digest=wanted.digest,
+        protocol=wanted.protocol,
+        deployment_id=deployment.identity,
+        host_roots={connector.host.name: connector.root for connector in lab.connectors},
+        clients_host=wanted.placement.clients_host,
+        documents={
+            "inventory.toml": lab.inventory.text,
+            "placement.json": wanted.placement.to_mapping(),
+        },
+    )
+
+
+async def _renew(deployment: Deployment) -> None:
+    while True:
+        await trio.sleep(LEASE_MS / 3000)
+        await deployment.hold(LEASE_MS)
+
+
+def run_and_judge(
+    call: Invocation,
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    *,
+    results: Path | None,
+    check: bool,
+    teardown: bool,
+) -> Result:
+    """The whole of `bench`: deploy where needed, run, take down, judge."""
+    lab, wanted = lab_for(call, spec)
+    experiment = Experiment(spec, schedule, call.project.results_folder(results), teardown)
+    purpose = f"bench {spec.workload.name}"
+    with call.console.progress() as progress:
+
+        async def work() -> RunOutcome:
+            return await carry_out(experiment, lab, wanted, progress, purpose)
+
+        outcome = run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
+        judged = judge([outcome.run_directory], progress)[0] if check else None
+    return _result(call, outcome, judged)
+
+
+def lab_for(call: Invocation, spec: ExperimentSpec) -> tuple[Lab, Wanted]:
+    """The hosts to use, and what is to run on them."""
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    return lab, wanted_deployment(lab, spec.topology, spec.protocol)
+
+
+def numbers_text(outcome: RunOutcome) -> str:
+    """The numbers of a run in one line."""
+    parts = [
+        f"{grouped(outcome.published)} published",
+        f"{grouped(outcome.delivered)} delivered",
+        f"{grouped(round(outcome.delivered_per_s))}/s",
+    ]
+    if outcome.response_us:
+        p50, p99 = (outcome.response_us[name] / 1000 for name in ("p50", "p99"))
+        parts.append(f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    if mean := outcome.broker_cpu_us_per_message_mean:
+        parts.append(f"{mean:.1f} µs of CPU per message and broker")
+    return " · ".join(parts)
+
+
+def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+    lines = [numbers_text(outcome)]
+    because: list[PubsubctlError] = []
+    if judged is not None:
+        lines.insert(0, judged.painted(call.console))
+        because += judged.because
+    elif outcome.state != "complete":
+        because.append(VerdictUnknown(*(outcome.reasons or ("the run is not complete",))))
+    document = {
+        "schema": "pubsubctl/bench/1",
+        "run_directory": str(outcome.run_directory),
+        "run_id": outcome.run_directory.name,
+        "state": outcome.state,
+        "reasons": list(outcome.reasons),
+        "published": outcome.published,
+        "delivered": outcome.delivered,
+        "delivered_per_s": outcome.delivered_per_s,
+        "response_us": dict(outcome.response_us),
+        "service_us": dict(outcome.service_us),
+        "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,
+        "broker_cpu_us_per_message_by_broker": dict(outcome.broker_cpu_us_per_message),
+        "lateness_p99_us": outcome.lateness_p99_us,
+        "online": dict(outcome.online),
+        "verdict": judged.verdict if judged is not None else None,
+    }
+    lines.append(str(outcome.run_directory))
+    return Result(document=document, text="\n".join(lines), because=tuple(because))

@@ -1,0 +1,88 @@
+"""`inject` on what is deployed: the schedule is carried out, watched, and healed at the end."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from brokerd.overlay.topology import Topology
+from fault_injection.deployed import DeployedBackend
+from fault_injection.injector import Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import FaultSchedule
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console import Result
+from pubsubctl.deploy import Lab, attached
+from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
+from pubsubctl.experiment import as_testbed
+from pubsubctl.interruption import run_interruptibly
+from pubsubctl.placement import Placement
+from pubsubctl.plan import Wanted
+
+
+def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> Result:
+    """Carry a schedule out; its origin is now."""
+    inventory = call.inventory()
+    lab = Lab.of(inventory, inventory.hosts, call.forks)
+    wanted = _running(lab)
+    with call.console.progress() as progress:
+
+        def tell(line: Mapping[str, Any]) -> None:
+            if line["stage"] not in ("planned", "requested", "heal_requested"):
+                progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
+
+        async def work() -> Injection:
+            with lab.locked(f"inject {schedule.name}"):
+                async with attached(lab, wanted) as deployment:
+                    log = FaultLog(tell=tell)
+                    backend = DeployedBackend(as_testbed(deployment))
+                    prefix = f"inject-{secrets.token_hex(3)}-"
+                    progress.phase(f"injecting {schedule.name}")
+                    try:
+                        return await Injector(
+                            schedule, backend, log, seed=seed, prefix=prefix
+                        ).run()
+                    finally:
+                        log.close()
+
+        lease_s = schedule.guard.lease / 1e9
+        injection = run_interruptibly(
+            work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
+        )
+    return _result(injection)
+
+
+def _running(lab: Lab) -> Wanted:
+    """What was deployed, as it was wanted then."""
+    for connector in lab.connectors:
+        record = connector.read_deployment()
+        if record is not None:
+            return Wanted(
+                Topology.from_mapping(record["topology"], "deployment.json"),
+                record["protocol"],
+                record["digest"],
+                Placement.from_mapping(record["placement"]),
+            )
+    raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+
+
+def _result(injection: Injection) -> Result:
+    because: list[PubsubctlError] = []
+    if injection.problems:
+        because.append(HostError(*injection.problems))
+    if injection.not_healed:
+        because.append(
+            LabDirty(*(f"{fault} may still be in effect" for fault in injection.not_healed))
+        )
+    lines = [f"{row['state']:10} {row['verb']} {row['target']}" for row in injection.rows]
+    lines += [f"{broker} is down; `pubsubctl deploy` starts it" for broker in injection.down]
+    return Result(
+        document={
+            "schema": "pubsubctl/inject/1",
+            "faults": list(injection.rows),
+            "problems": list(injection.problems),
+            "not_healed": list(injection.not_healed),
+            "down": list(injection.down),
+        },
+        text="\n".join(lines),
+        because=tuple(because),
+    )
