@@ -209,6 +209,17 @@ LAYERS = (
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
+        "bench.load_generator",
+        "it is told what to do over a control socket, but it reaches brokers as any client does",
+        ours=("bench", "brokerd"),
+        except_=(
+            "brokerd.simulator",
+            "brokerd.agent",
+            *(f"brokerd.runtime.{part}" for part in ("process", "driver", "links", "connection")),
+        ),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
         "results.expectation",
         "a checker that shares code with what it checks would share its mistakes",
         ours=("results.reference_check",),
