@@ -46,6 +46,8 @@ class _Stream:
 
     Attributes:
         matching: sequence numbers that match, in order.
+        ranks: place in `matching` by sequence number.
+        got: what was delivered.
         at: place in `matching` of the last delivery; None before the first.
         fence: all matching publications above this sequence number are owed; None as long as
             the subscription has not started.
@@ -53,6 +55,7 @@ class _Stream:
 
     matching: list[int] = field(default_factory=list)
     ranks: dict[int, int] = field(default_factory=dict)
+    got: set[int] = field(default_factory=set)
     at: int | None = None
     fence: int | None = None
 
@@ -167,6 +170,7 @@ class Oracle:
         if rank is None:
             self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
             return
+        stream.got.add(sequence)
         if stream.at is None:
             self._check_first(stream, rank, what)
         elif rank == stream.at:
@@ -176,7 +180,9 @@ class Oracle:
         elif rank > stream.at + 1:
             missing = self._owed_of(stream, stream.matching[stream.at + 1 : rank])
             if missing:
-                self._break("gap", f"{what} after {stream.matching[stream.at]}, without {missing}")
+                self._break(
+                    "gap", f"{what} after {stream.matching[stream.at]}, without {_listed(missing)}"
+                )
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
@@ -211,6 +217,15 @@ class Oracle:
             if not self._has(subscription, publisher, sequence)
         ]
 
+    def got(self, subscriber: ClientId, client: ClientId, sequence: int) -> bool:
+        """Whether a subscriber has got a publication for every subscription that wants it."""
+        streams = [
+            self._stream(subscription, self._publishers[client])
+            for subscription in self._subscriptions.values()
+            if subscription.client == subscriber
+        ]
+        return all(sequence in stream.got for stream in streams if sequence in stream.ranks)
+
     def owed_to(self, client: ClientId, sequence: int) -> list[ClientId]:
         """Subscribers that have started and want this publication."""
         return [
@@ -239,7 +254,7 @@ class Oracle:
             for client, stream in subscription.streams.items():
                 missing = self._missing(stream)
                 if missing:
-                    lines.append(f"{name} misses {len(missing)} of {client}: {missing[:5]}…")
+                    lines.append(f"{name} misses {_listed(missing)} of {client}")
         for publisher in self._publishers.values():
             left = len(publisher.contents) - len(publisher.acknowledged)
             if left:
@@ -263,7 +278,9 @@ class Oracle:
         owed = self._missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
         if before:
-            self._break("gap", f"{what} first, without {before}, published after the start")
+            self._break(
+                "gap", f"{what} first, without {_listed(before)}, published after the start"
+            )
 
     def _missing(self, stream: _Stream) -> list[int]:
         if stream.at is not None:
@@ -308,3 +325,9 @@ class Oracle:
             self.first_violations.append(f"{rule}: {what}")
         if self._strict:
             raise InvariantViolated(rule, what)
+
+
+def _listed(sequences: list[int]) -> str:
+    """Sequence numbers in words: a few of them, and how many there are."""
+    more = f" and {len(sequences) - 6} more" if len(sequences) > 6 else ""
+    return ", ".join(map(str, sequences[:6])) + more

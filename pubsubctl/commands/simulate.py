@@ -12,18 +12,30 @@ from brokerd.config import PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result, grouped
-from pubsubctl.errors import UserError, VerdictInvalid
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.files import shown
 
 
 def simulate(
     context: typer.Context,
     what: Annotated[
-        str, typer.Argument(metavar="swarm|SCENARIO", help="`swarm`, or a scenario's file.")
+        str,
+        typer.Argument(
+            metavar="swarm|WORKLOAD|SCENARIO", help="`swarm`, a workload, or a scenario's file."
+        ),
     ] = "swarm",
     protocol: Annotated[
-        str, typer.Option("--protocol", help="delta_tree or best_effort.")
-    ] = "delta_tree",
+        str | None,
+        typer.Option(
+            "--protocol", help="delta_tree or best_effort; by default delta_tree, or a workload's."
+        ),
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option("--faults", metavar="SCHEDULE", help="What breaks a workload.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of a workload; by default its own.")
+    ] = None,
     seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="Both included.")] = "1..20",
     mutant: Annotated[
         list[str] | None,
@@ -36,13 +48,17 @@ def simulate(
     """Run the protocols on a virtual clock.
 
     A swarm draws topology, workload and faults from each seed and checks every rule after every
-    step. A scenario is a text of commands; what comes of them is printed, and must be what the
-    text says where it says something.
+    step. A workload runs as on real brokers, broken by its fault schedule, and is judged exactly
+    once, in order, without a gap. A scenario is a text of commands; what comes of them is
+    printed, and must be what the text says where it says something.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
     if what != "swarm":
-        return _scenario(Path(what))
+        if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
+            return _scenario(Path(what))
+        return _workload(call, what, protocol, faults, seed)
+    protocol = protocol or "delta_tree"
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     mutants = frozenset(_mutant(name) for name in mutant or [])
@@ -101,12 +117,45 @@ def _swarm(
     )
 
 
+def _workload(
+    call: Invocation, workload: str, protocol: str | None, faults: str | None, seed: int | None
+) -> Result:
+    from bench.simulated import simulate_experiment
+    from bench.spec import Overrides
+    from pubsubctl.commands.bench import experiment_of
+
+    if faults is None and nearest(workload, ["swarm"]).startswith("; did you mean"):
+        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, ['swarm'])}")
+    overrides = Overrides(protocol=protocol, seed=seed)
+    spec, schedule = experiment_of(call, workload, overrides, faults, {})
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {spec.name}")
+        verdict = simulate_experiment(spec, schedule)
+    problems: dict[str, tuple[PubsubctlError, ...]] = {
+        "INVALID": (VerdictInvalid(f"{spec.name}: not what was promised", *verdict.violations),),
+        "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
+        "VALID": (),
+    }
+    return Result(
+        document={
+            "schema": "pubsubctl/simulation/1",
+            "experiment": spec.name,
+            "protocol": spec.protocol,
+            "seed": spec.seed,
+            "verdict": verdict.value,
+            "violations": list(verdict.violations),
+            "counters": verdict.counters,
+            "history_digest": verdict.digest,
+            "story": list(verdict.story),
+        },
+        text=verdict.in_words(),
+        because=problems[verdict.value],
+    )
+
+
 def _scenario(path: Path) -> Result:
     from brokerd.simulator.scenario import ScenarioError, play_scenario
 
-    if not path.is_file():
-        hint = nearest(path.name, ["swarm"])
-        raise UserError(f"simulate: no scenario's file {shown(str(path))}{hint}")
     text = path.read_text(encoding="utf-8")
     try:
         played = play_scenario(text)

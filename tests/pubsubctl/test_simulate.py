@@ -52,6 +52,26 @@ def test_what_cannot_be_simulated_is_refused(call: Call, arguments: list[str], s
     assert said in answer.err
 
 
+def test_a_workload_is_broken_in_virtual_time_and_judged(call: Call) -> None:
+    answer = call("simulate", "demo", "--faults", "demo", "-j")
+    assert answer.status == 0, answer.err
+    counters = answer.document["counters"]
+    assert answer.document["verdict"] == "VALID"
+    assert counters["published"] == 6_000
+    assert counters["recovered"] == counters["at_risk"] > 1_000
+    assert any("restart b1" in line for line in answer.document["story"])
+
+
+def test_best_effort_is_found_wanting_by_the_same_simulation(call: Call) -> None:
+    answer = call("simulate", "demo", "--faults", "demo", "--protocol", "best_effort")
+    assert answer.status == 1
+    assert "gap: " in answer.err
+
+
+def test_a_simulation_in_which_nothing_was_at_risk_shows_nothing(call: Call) -> None:
+    assert call("simulate", "demo").status == 3
+
+
 def test_a_scenario_is_played_and_held_to_what_it_says(call: Call, project: Path) -> None:
     (project / "s.txt").write_text(SCENARIO)
     played = call("simulate", "s.txt")

@@ -1,0 +1,323 @@
+"""One experiment in virtual time: a cluster, a load, faults at given instants, and a verdict."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.model.identity import ClientId
+from brokerd.overlay.topology import Topology
+from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.network import NetworkParameters
+
+DRAIN_NS = 30 * SECOND_NS
+_LOOK_NS = 20 * MILLISECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPublisher:
+    """One publisher.
+
+    Attributes:
+        offsets_ns: when it publishes, from the start of the measurement, rising.
+        content: attribute blob and payload of its n-th publication, from 1.
+    """
+
+    name: ClientId
+    broker: str
+    offsets_ns: Iterable[int]
+    content: Callable[[int], tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSubscriber:
+    """One subscriber with one subscription."""
+
+    name: ClientId
+    broker: str
+    predicate: str
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStep:
+    """One fault.
+
+    Attributes:
+        verb: absorb, freeze, kill, restart, cut or blackhole.
+        brokers: one, or the two ends of a link.
+        at_ns: from the start of the measurement; None when `after` says when.
+        after: (step, "applied" | "end" | "recovered") it waits for.
+        duration_ns: of what lasts; None for what is over once done.
+        released: whether the end of an absorb lets go what was absorbed; not when a kill or
+            cut follows.
+    """
+
+    id: str
+    verb: str
+    brokers: tuple[str, ...]
+    at_ns: int | None = None
+    after: tuple[str, str] | None = None
+    delay_ns: int = 0
+    duration_ns: int | None = None
+    one_way: bool = False
+    released: bool = True
+
+
+@dataclass(slots=True)
+class _Damage:
+    """When and where publications were at risk."""
+
+    brokers: tuple[str, ...]
+    from_ns: int
+    until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedVerdict:
+    """What an experiment showed.
+
+    Attributes:
+        value: VALID, INVALID, or UNKNOWN when nothing was at risk although something should be.
+        violations: in words, the first ones only.
+        counters: publications, owed, deliveries, at_risk, recovered, simulated_ms, …
+        digest: of the history.
+        story: what was done to the cluster, one line each.
+    """
+
+    value: str
+    violations: tuple[str, ...]
+    counters: dict[str, int]
+    digest: str
+    story: tuple[str, ...] = field(default=())
+
+    def in_words(self) -> str:
+        """The verdict as lines for people."""
+        numbers = ", ".join(f"{value} {name}" for name, value in self.counters.items())
+        return "\n".join([*self.story, *self.violations, f"{self.value}: {numbers}"])
+
+
+def simulate_schedule(
+    topology: Topology,
+    protocol: str,
+    publishers: Sequence[SimulatedPublisher],
+    subscribers: Sequence[SimulatedSubscriber],
+    steps: Sequence[SimulatedStep] = (),
+    *,
+    duration_ns: int,
+    seed: int = 0,
+    calm: bool = False,
+    parameters: DeltaTreeParameters | None = None,
+    network: NetworkParameters | None = None,
+) -> SimulatedVerdict:
+    """Run a load with faults and judge it by exactly once, in order, no gap.
+
+    Subscriptions are made and have started before the measurement begins. What publishers have
+    not been told is done when it ends may take another 30 s.
+
+    Args:
+        calm: nothing need be at risk for the run to be valid.
+    """
+    cluster = SimulatedCluster(
+        topology, protocol, seed=seed, parameters=parameters, network=network, strict=False
+    )
+    return _Experiment(cluster, publishers, subscribers, steps, duration_ns, calm).run()
+
+
+class _Experiment:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        publishers: Sequence[SimulatedPublisher],
+        subscribers: Sequence[SimulatedSubscriber],
+        steps: Sequence[SimulatedStep],
+        duration_ns: int,
+        calm: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._schedule = cluster.schedule
+        self._publishers = publishers
+        self._subscribers = subscribers
+        self._steps = steps
+        self._duration_ns = duration_ns
+        self._calm = calm
+        self._origin_ns = 0
+        self._damages: list[_Damage] = []
+        self._at_risk: list[tuple[ClientId, ClientId, int]] = []
+        self._story: list[str] = []
+
+    def run(self) -> SimulatedVerdict:
+        cluster = self._cluster.start()
+        for publisher in self._publishers:
+            cluster.client(publisher.name, publisher.broker, publishes=True)
+        for subscriber in self._subscribers:
+            cluster.subscribe(subscriber.broker, subscriber.predicate, subscriber.name)
+        cluster.run_until_quiet()
+        self._origin_ns = self._schedule.now_ns
+        for publisher in self._publishers:
+            self._publish_from(publisher, iter(publisher.offsets_ns))
+        for step in self._steps:
+            if step.at_ns is not None:
+                self._at(self._origin_ns + step.at_ns + step.delay_ns, self._apply, step)
+        end_ns = self._origin_ns + self._duration_ns
+        cluster.run_for((end_ns - self._schedule.now_ns) / SECOND_NS)
+        while self._schedule.now_ns < end_ns + DRAIN_NS and not self._is_done():
+            cluster.run_for(_LOOK_NS / SECOND_NS)
+        cluster.oracle.judge_end()
+        return self._verdict()
+
+    def _is_done(self) -> bool:
+        return not self._cluster.oracle.undelivered()
+
+    # ------------------------------------------------------------ load
+
+    def _publish_from(self, publisher: SimulatedPublisher, offsets: Iterable[int]) -> None:
+        """Set a timer for the next publication only; there may be millions."""
+        offset_ns = next(iter(offsets), None)
+        if offset_ns is None or offset_ns >= self._duration_ns:
+            return
+
+        def publish() -> None:
+            sequence = self._cluster.clients[publisher.name].core.next_sequence
+            content = publisher.content(sequence)
+            self._cluster.publish_run(publisher.broker, [content], publisher.name)
+            self._count_risk(publisher.name, sequence)
+            self._publish_from(publisher, offsets)
+
+        self._at(self._origin_ns + offset_ns, publish)
+
+    def _count_risk(self, publisher: ClientId, sequence: int) -> None:
+        damages = [damage for damage in self._damages if damage.until_ns is None]
+        if not damages:
+            return
+        cluster = self._cluster
+        start = cluster.clients[publisher].broker
+        for subscriber in cluster.oracle.owed_to(publisher, sequence):
+            path = cluster.tree.path(start, cluster.clients[subscriber].broker)
+            names = [cluster.topology.brokers[broker] for broker in path]
+            if any(_leads_through(names, damage.brokers) for damage in damages):
+                self._at_risk.append((subscriber, publisher, sequence))
+
+    # ------------------------------------------------------------ faults
+
+    def _at(self, when_ns: int, action: Callable[..., None], *arguments: object) -> None:
+        self._schedule.at(when_ns, action, *arguments)
+
+    def _apply(self, step: SimulatedStep) -> None:
+        self._tell(f"{step.verb} {'-'.join(step.brokers)}")
+        if step.verb in ("kill", "cut"):
+            self._end_damage(step.brokers)  # what it held is lost; what comes is at risk anew
+        if step.verb == "restart":
+            self._end_damage(step.brokers)
+        else:
+            self._damages.append(_Damage(step.brokers, self._schedule.now_ns))
+        if len(step.brokers) == 2:
+            self._apply_to_link(step)
+        else:
+            self._apply_to_broker(step)
+        self._reached(step, "applied")
+        if step.duration_ns is not None:
+            self._at(self._schedule.now_ns + step.duration_ns, self._end, step)
+        elif step.verb == "restart":
+            self._await_recovery(step)
+        else:
+            self._reached(step, "end")
+
+    def _apply_to_broker(self, step: SimulatedStep) -> None:
+        broker = self._cluster.broker(step.brokers[0])
+        match step.verb:
+            case "absorb":
+                broker.absorb()
+            case "freeze":
+                broker.freeze()
+            case "kill" | "term":
+                broker.kill()
+            case "restart":
+                if broker.broker.alive:
+                    broker.kill()
+                broker.start()
+            case _:
+                raise AssertionError(f"no broker can {step.verb}")
+
+    def _apply_to_link(self, step: SimulatedStep) -> None:
+        link = self._cluster.link(*step.brokers)
+        match step.verb:
+            case "cut":
+                link.cut("out" if step.one_way else "both")
+            case "blackhole":
+                link.blackhole("out" if step.one_way else "both")
+            case "absorb":
+                link.absorb()
+            case _:
+                raise AssertionError(f"no link can {step.verb}")
+
+    def _end(self, step: SimulatedStep) -> None:
+        if step.released:
+            self._tell(f"{step.verb} {'-'.join(step.brokers)} ends")
+            if len(step.brokers) == 2:
+                self._cluster.link(*step.brokers).heal()
+            else:
+                broker = self._cluster.broker(step.brokers[0])
+                if broker.broker.alive:
+                    broker.release() if step.verb == "absorb" else broker.thaw()
+            self._end_damage(step.brokers)
+        self._reached(step, "end")
+        if step.released:
+            self._reached(step, "healed")
+            self._await_recovery(step)
+
+    def _await_recovery(self, step: SimulatedStep) -> None:
+        broker = self._cluster.broker(step.brokers[0]).broker
+        if not broker.alive:
+            return  # the step that starts it again says when it has recovered
+        if broker.core.status()["state"] == "running" and not self._cluster.unsettled():
+            self._tell(f"{'-'.join(step.brokers)} has recovered")
+            self._reached(step, "recovered")
+        else:
+            self._at(self._schedule.now_ns + _LOOK_NS, self._await_recovery, step)
+
+    def _reached(self, step: SimulatedStep, stage: str) -> None:
+        for other in self._steps:
+            stages = ("applied", "observed") if stage == "applied" else (stage,)
+            if other.after is not None and other.after in [(step.id, name) for name in stages]:
+                self._at(self._schedule.now_ns + other.delay_ns, self._apply, other)
+
+    def _end_damage(self, brokers: tuple[str, ...]) -> None:
+        for damage in self._damages:
+            if damage.brokers == brokers and damage.until_ns is None:
+                damage.until_ns = self._schedule.now_ns
+
+    def _tell(self, what: str) -> None:
+        after_ns = self._schedule.now_ns - self._origin_ns
+        self._story.append(f"{after_ns / SECOND_NS:8.3f} s  {what}")
+
+    # ------------------------------------------------------------ judgement
+
+    def _verdict(self) -> SimulatedVerdict:
+        oracle = self._cluster.oracle
+        recovered = sum(oracle.got(*delivery) for delivery in self._at_risk)
+        counters = {
+            "published": oracle.published_count,
+            "owed": oracle.owed,
+            "deliveries": oracle.deliveries,
+            "at_risk": len(self._at_risk),
+            "recovered": recovered,
+            "violations": sum(oracle.violations.values()),
+            "simulated_ms": self._schedule.now_ns // MILLISECOND_NS,
+        }
+        if oracle.violations:
+            value = "INVALID"
+        elif not self._at_risk and not self._calm:
+            value = "UNKNOWN"
+        else:
+            value = "VALID"
+        trace = self._cluster.trace
+        digest = trace.digest() if trace is not None else ""
+        violations = tuple(oracle.first_violations)
+        return SimulatedVerdict(value, violations, counters, digest, tuple(self._story))
+
+
+def _leads_through(path: Sequence[str], brokers: tuple[str, ...]) -> bool:
+    if len(brokers) == 1:
+        return brokers[0] in path
+    return any(set(pair) == set(brokers) for pair in pairwise(path))
