@@ -71,6 +71,13 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """Publications that the broker repeated and the application has had."""
+
+    deliveries: Deliveries
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """The broker will not do this, now or later."""
 
@@ -89,7 +96,13 @@ class RetryLater:
 
 
 ClientEvent = (
-    Attached | SubscriptionAnswered | PublicationsDone | Received | RequestRefused | RetryLater
+    Attached
+    | SubscriptionAnswered
+    | PublicationsDone
+    | Received
+    | Withheld
+    | RequestRefused
+    | RetryLater
 )
 
 
@@ -105,6 +118,7 @@ class ClientCore:
 
     Attributes:
         name: who it is at its broker.
+        incarnation: of its publication counter.
         source: under which source its publications go; None until the first attach.
         attached: whether the current session is connected in the protocol's sense.
         duplicates: publications kept from the application because it had them.
@@ -118,7 +132,7 @@ class ClientCore:
         self.duplicates = 0
         self.resubmitted = 0
         self._publishes = publishes
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._session = 0
         self._urgent: list[ClientMessage] = []
         # publishing
@@ -147,7 +161,7 @@ class ClientCore:
         oldest = self._window.first() or self._oldest_unsent()
         positions = tuple((number, tuple(seen)) for number, seen in resume.items())
         highest = self._next_sequence - 1
-        self._urgent.append(Connect(self._publishes, self._incarnation, oldest, highest, positions))
+        self._urgent.append(Connect(self._publishes, self.incarnation, oldest, highest, positions))
 
     def on_lost(self) -> None:
         """The session is over; nothing of it may be acknowledged any more."""
@@ -322,47 +336,50 @@ class ClientCore:
         run, numbers = message.run, message.subscriptions
         for number in numbers:
             self._check_number(number)
-        fresh = self._without_duplicates(message)
+        fresh, repeated = self._sort_out_duplicates(message)
         if fresh:
             self._serial += 1
         # What was repeated only is acknowledged too, after all that was received before it.
         entry = _Untaken(self._serial, self._session, run.source, run.first, run.last, numbers)
         self._untaken.append(entry)
+        events: list[ClientEvent] = [Withheld(item) for item in repeated]
         if fresh:
-            return [Received(fresh, self._serial)]
-        if len(self._untaken) == 1:
+            events.append(Received(fresh, self._serial))
+        elif len(self._untaken) == 1:
             self.take(self._serial)
-        return []
+        return events
 
-    def _without_duplicates(self, message: Deliveries) -> tuple[Deliveries, ...]:
-        """The message without what was received before, per subscription and source."""
-        run = message.run
+    def _sort_out_duplicates(
+        self, message: Deliveries
+    ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
+        """What was not received before, and what was, per subscription and source."""
+        run, numbers = message.run, message.subscriptions
         source, first, last = run.source, run.first, run.last
         received = self._received
-        seen = [received.get((number, source), 0) for number in message.subscriptions]
-        for number, upto in zip(message.subscriptions, seen, strict=True):
+        seen = [received.get((number, source), 0) for number in numbers]
+        for number, upto in zip(numbers, seen, strict=True):
             received[number, source] = max(upto, last)
         if max(seen) < first:
-            return (message,)
+            return (message,), []
         # Between two positions the same subscriptions are missing the publications.
         fresh: list[Deliveries] = []
+        repeated: list[Deliveries] = []
         rest: PublicationRun | None = run
-        done = 0
         for upto in sorted({*seen, last}):
             stretch = rest.up_to(upto) if rest is not None else None
             rest = rest.after(upto) if rest is not None else None
             if stretch is None:
                 continue
-            numbers = tuple(
-                number
-                for number, position in zip(message.subscriptions, seen, strict=True)
-                if position < stretch.first
-            )
-            done += len(stretch) * (len(seen) - len(numbers))
-            if numbers:
-                fresh.append(Deliveries(stretch, numbers))
-        self.duplicates += done
-        return tuple(fresh)
+            missing: list[int] = []
+            having: list[int] = []
+            for number, position in zip(numbers, seen, strict=True):
+                (missing if position < stretch.first else having).append(number)
+            self.duplicates += len(stretch) * len(having)
+            if missing:
+                fresh.append(Deliveries(stretch, tuple(missing)))
+            if having:
+                repeated.append(Deliveries(stretch, tuple(having)))
+        return tuple(fresh), repeated
 
     def _check_number(self, number: int) -> None:
         if number not in self._predicates:

@@ -1,7 +1,7 @@
 """One established session on a stream: its reader, its writer, and how it ends."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
 
 import trio
@@ -29,6 +29,7 @@ CLIENT_MARGIN_BYTES: Final = 8_192
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
 
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Incoming = tuple[MessageReceived, int]
 """A message and its size on the wire."""
 
@@ -44,6 +45,9 @@ class Owner(Protocol):
     def received(self, connection: "Connection", incoming: list[Incoming]) -> None:
         """Messages came, in order."""
 
+    def refill(self, connection: "Connection") -> None:
+        """Everything queued is written: whatever else is to be sent now may be queued."""
+
     def may_read(self, connection: "Connection") -> bool:
         """Whether the connection may take more in now; `Connection.wake` says when to ask anew."""
 
@@ -58,6 +62,8 @@ class Connection:
         inward, outward: what link faults do to it; set from outside, followed by `wake`.
         over: the session has ended, `ended` was called; the stream may take a moment longer.
         reading_stopped: it does not read because it may not, so silence means nothing.
+        farewell: what the other end closed with.
+        gone: set when `serve` has returned.
     """
 
     def __init__(
@@ -78,6 +84,8 @@ class Connection:
         self.outward: Way = CLEAR
         self.over = False
         self.reading_stopped = False
+        self.farewell: Farewell | None = None
+        self.gone = trio.Event()
         self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT, mutants)
         self.detector = FailureDetector(parameters, clock_ns())
         self._decoder = decoder
@@ -86,6 +94,7 @@ class Connection:
         self._frame_began_ns: int | None = None
         self._delayed: deque[tuple[int, list[Incoming]]] = deque()
         self._last_words = b""
+        self._idle = False
         self._reader_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._writer_event = trio.Event()
@@ -96,6 +105,11 @@ class Connection:
     def peer(self) -> Peer:
         """Whom it leads to."""
         return self.session.peer
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was to be sent is with the operating system."""
+        return self._idle
 
     # ------------------------------------------------------------ what the owner asks for
 
@@ -109,6 +123,7 @@ class Connection:
                 self.end("overflow")
                 return 0
             frames += 1
+        self._idle = False
         self._writer_event.set()
         return frames
 
@@ -118,8 +133,13 @@ class Connection:
             self.outbox.beat()
             self._writer_event.set()
 
+    def nudge(self) -> None:
+        """There may be something to refill the queue with."""
+        self._idle = False
+        self._writer_event.set()
+
     def wake(self) -> None:
-        """Look anew at what faults allow."""
+        """Look anew at what may be read and written."""
         self._writer_event.set()
         self._reader_event.set()
         self._delayed_event.set()
@@ -171,6 +191,7 @@ class Connection:
                     await self.stream.send_all(words)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the other end was faster
+        self.gone.set()
 
     async def _read(self) -> None:
         # What had come together with the Hello.
@@ -211,6 +232,7 @@ class Connection:
                 if kind is Heartbeat:
                     continue
                 if kind is Farewell:
+                    self.farewell = message
                     self._hand_on(incoming)
                     self.end("closed_by_peer")
                     return
@@ -250,18 +272,26 @@ class Connection:
         outbox = self.outbox
         try:
             while not self.over:
-                data = b""
-                if not self.outward.blackholed:
-                    data = outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+                data = self._next_write()
                 if data:
                     await self._send(data)
                     outbox.written()
                     continue
                 self._writer_event = trio.Event()
+                self._idle = True
                 held = self.outward.blackholed or self.outward.absorbs
                 await _wait(self._writer_event, None if held else outbox.next_due_ns())
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.end("closed_by_peer")
+
+    def _next_write(self) -> bytes:
+        if self.outward.blackholed:
+            return b""
+        data = self.outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+        if not data and not self.outbox.waiting_frames:
+            self._owner.refill(self)
+            data = self.outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+        return data
 
     async def _send(self, data: bytes) -> None:
         rate = self.outward.bytes_per_second
@@ -281,3 +311,36 @@ async def _wait(event: trio.Event, until_ns: int | None) -> None:
         return
     with trio.move_on_at(until_ns / SECOND_NS):
         await event.wait()
+
+
+async def dial_tcp(address: str) -> trio.abc.Stream:
+    """A connection to "host:port"."""
+    host, _, port = address.rpartition(":")
+    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+
+
+async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
+    """The Hello or Farewell that a connection begins with.
+
+    Raises:
+        RemoteProtocolError: it begins with something else, or ends before that.
+    """
+    while True:
+        chunk = await stream.receive_some(RECEIVE_BYTES)
+        if not chunk:
+            raise RemoteProtocolError("unknown", "closed before it said Hello")
+        decoder.feed(bytes(chunk))
+        frame = decoder.next_frame()
+        if frame is not None:
+            message = decode(*frame)
+            if not isinstance(message, Hello | Farewell):
+                raise RemoteProtocolError("unknown", f"{type(message).__name__} before Hello")
+            return message
+
+
+async def close_stream(stream: trio.abc.Stream) -> None:
+    """Close a stream that may be broken already."""
+    try:
+        await stream.aclose()
+    except trio.BrokenResourceError:
+        pass  # it was closed from the other side

@@ -6,7 +6,7 @@ SessionLost per SessionEstablished, and nothing of a session after that.
 
 import errno
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import trio
@@ -22,13 +22,21 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
-from brokerd.runtime.connection import RECEIVE_BYTES, Connection, Incoming, clock_ns
+from brokerd.runtime.connection import (
+    Connection,
+    Dial,
+    Incoming,
+    clock_ns,
+    close_stream,
+    dial_tcp,
+    first_message,
+)
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.link_faults import Absorbed, LinkFaults
 from brokerd.sessions.messages import Farewell, Hello
 from brokerd.sessions.session import Accepted, Session, SessionState, SessionTable
-from brokerd.wire.codec import decode, encode
+from brokerd.wire.codec import encode
 
 HANDSHAKE_S: Final = 5.0
 MAXIMUM_CONNECTIONS: Final = 4_096
@@ -37,14 +45,7 @@ MAXIMUM_PARKED: Final = 64
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 RecordEvent = Callable[[str, dict[str, Any]], None]
-
-
-async def dial_tcp(address: str) -> trio.abc.Stream:
-    """A connection to "host:port"."""
-    host, _, port = address.rpartition(":")
-    return await trio.open_tcp_stream(host.strip("[]"), int(port))
 
 
 class Links:
@@ -170,7 +171,7 @@ class Links:
                 stream = await self._dial_stream(self._addresses[peer])
                 async with stream:
                     await stream.send_all(b"".join(encode(self._table.probe_hello())))
-                    answer = await _first_message(stream, FrameDecoder())
+                    answer = await first_message(stream, FrameDecoder())
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 return str(error)[:300]
             if isinstance(answer, Farewell):
@@ -268,6 +269,9 @@ class Links:
             self._was_full = True
             self._record("absorb_full", {"held_bytes": self._absorbed.held_bytes})
 
+    def refill(self, connection: Connection) -> None:
+        """See connection.Owner: the core has queued everything already."""
+
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
         return not (connection.inward.absorbs and self._absorbed.is_full)
@@ -321,7 +325,7 @@ class Links:
             if connection.outward.blackholed:
                 self._park(peer, stream)
             else:
-                await _close(stream)
+                await close_stream(stream)
 
     async def _dial(self, attempt: Session) -> None:
         """Carry out an attempt; serves the session it leads to."""
@@ -362,7 +366,7 @@ class Links:
         """Say Hello and establish the attempt by the answer; or say what is in the way."""
         self._table.own.recovering = self._is_recovering()
         await stream.send_all(b"".join(encode(self._table.hello(attempt))))
-        answer = await _first_message(stream, decoder)
+        answer = await first_message(stream, decoder)
         await self._pass_faults(attempt.peer)
         if isinstance(answer, Farewell) and answer.kind == "crossed":
             # The other end's own attempt will answer this one, or time will.
@@ -404,7 +408,7 @@ class Links:
         try:
             try:
                 with trio.move_on_after(HANDSHAKE_S):
-                    hello = await _first_message(stream, decoder)
+                    hello = await first_message(stream, decoder)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it thought better of it
             except RemoteProtocolError as error:
@@ -444,7 +448,7 @@ class Links:
                 await stream.send_all(b"".join(encode(answer)))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it did not wait for the answer
-        await _close(stream)
+        await close_stream(stream)
 
     def _clear_the_way(self, decision: Accepted) -> None:
         """End what a newly accepted session takes the place of."""
@@ -481,29 +485,3 @@ class Links:
 
     def _name(self, peer: Peer) -> str:
         return peer if isinstance(peer, str) else self._table.own.names.get(peer, f"#{peer}")
-
-
-async def _first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
-    """The Hello or Farewell that a connection begins with.
-
-    Raises:
-        RemoteProtocolError: it begins with something else, or ends before that.
-    """
-    while True:
-        chunk = await stream.receive_some(RECEIVE_BYTES)
-        if not chunk:
-            raise RemoteProtocolError("unknown", "closed before it said Hello")
-        decoder.feed(bytes(chunk))
-        frame = decoder.next_frame()
-        if frame is not None:
-            message = decode(*frame)
-            if not isinstance(message, Hello | Farewell):
-                raise RemoteProtocolError("unknown", f"{type(message).__name__} before Hello")
-            return message
-
-
-async def _close(stream: trio.abc.Stream) -> None:
-    try:
-        await stream.aclose()
-    except trio.BrokenResourceError:
-        pass  # it was closed from the other side

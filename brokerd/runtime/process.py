@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig, Mutant
-from brokerd.errors import BrokerError, ConfigError
+from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
