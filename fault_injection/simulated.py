@@ -1,0 +1,194 @@
+"""Faults on a simulated cluster: the same schedules, injector and log, in virtual time."""
+
+from collections.abc import Iterator
+
+import trio
+import trio.testing
+
+from brokerd.errors import ControlError
+from brokerd.model.identity import Peer
+from brokerd.overlay.topology import Topology
+from brokerd.simulator.clock import TimedSchedule
+from brokerd.simulator.cluster import SimulatedCluster
+from fault_injection.injector import Evidence, Fault, Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import FaultSchedule
+
+_UNREAL = {
+    "term": "simulated brokers know no orderly end",
+    "absorb": "the simulated network absorbs a link both ways or not at all",
+}
+
+
+def play_schedule(
+    cluster: SimulatedCluster,
+    schedule: FaultSchedule,
+    log: FaultLog,
+    *,
+    seed: int | None = None,
+    prefix: str = "",
+) -> Injection:
+    """Carry a schedule out on a cluster, from its present instant on, letting its time pass.
+
+    Stamps are virtual. What the cluster itself raises (an invariant that does not hold) comes
+    out, perhaps in an exception group.
+    """
+    timed = cluster.schedule
+    assert isinstance(timed, TimedSchedule), "without durations no schedule can be carried out"
+    clock = trio.testing.MockClock()
+
+    async def pass_time() -> None:
+        while True:
+            await trio.testing.wait_all_tasks_blocked()
+            seconds = trio.lowlevel.current_statistics().seconds_to_next_deadline
+            assert 0 <= seconds < float("inf"), f"nobody waits for an instant: {seconds}"
+            timed.run_until(timed.now_ns + max(1, round(seconds * 1e9)))
+            clock.jump(seconds)
+
+    async def story() -> Injection:
+        backend = SimulatedBackend(cluster)
+        injector = Injector(
+            schedule, backend, log, seed=seed, prefix=prefix, clock_ns=lambda: timed.now_ns
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_time)
+            injection = await injector.run()
+            nursery.cancel_scope.cancel()
+        return injection
+
+    return trio.run(story, clock=clock)
+
+
+class SimulatedBackend:
+    """A FaultBackend on a simulated cluster."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._active: dict[str, Fault] = {}
+
+    @property
+    def topology(self) -> Topology:
+        return self._cluster.topology
+
+    async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+        await trio.lowlevel.checkpoint()
+        if fault.verb == "term" or (fault.verb == "absorb" and fault.target.one_way):
+            raise ControlError("user", f"{fault.fault_id}: {_UNREAL[fault.verb]}")
+        if not fault.target.is_link:
+            broker = self._cluster.broker(fault.target.brokers[0])
+            if broker.broker.alive == (fault.verb == "restart"):
+                state = "running" if broker.broker.alive else "not running"
+                raise ControlError("user", f"{fault.fault_id}: {fault.target} is {state}")
+        self._do(fault)
+        self._active[fault.fault_id] = fault
+        return {"t_ns": self._now_ns()}
+
+    async def verify_effect(self, fault: Fault) -> Evidence | None:
+        await trio.lowlevel.checkpoint()
+        brokers = [self._cluster.broker(name).broker for name in fault.target.brokers]
+        match fault.verb:
+            case "kill":
+                return None if brokers[0].alive else {"exit_signal": 9}
+            case "restart":
+                alive, incarnation = brokers[0].alive, brokers[0].incarnation
+                return {"incarnation": incarnation} if alive else None
+            case "freeze":
+                return {"frozen": True} if brokers[0].frozen else None
+            case "absorb":
+                held = self._held(fault)
+                return {"absorbed_messages": held, "forwarded_since_applied": 0} if held else None
+            case _:  # cut and blackhole show when the far ends have noticed
+                up = [pair for pair in self._pairs(fault) if self._has_session(*pair)]
+                return None if up else {"sessions": 0}
+
+    async def renew(self, fault: Fault, lease_ns: int) -> None:
+        await trio.lowlevel.checkpoint()  # whoever could vanish here takes the cluster with it
+
+    async def undo(self, fault: Fault) -> Evidence:
+        await trio.lowlevel.checkpoint()
+        if self._active.pop(fault.fault_id, None) is not None:
+            if fault.verb in ("absorb", "freeze") and not fault.target.is_link:
+                broker = self._cluster.broker(fault.target.brokers[0])
+                if broker.broker.alive:
+                    broker.thaw() if fault.verb == "freeze" else broker.release()
+            else:
+                for a, b in self._pairs(fault):
+                    self._cluster.network.heal(a, b)
+                # The network heals all faults of a link at once; others go on.
+                for other in self._active.values():
+                    if other.target.element == fault.target.element:
+                        self._do(other)
+        return {"t_ns": self._now_ns()}
+
+    async def verify_undone(self, fault: Fault) -> Evidence | None:
+        await trio.lowlevel.checkpoint()
+        return None if fault.fault_id in self._active else {"gone": True}
+
+    async def verify_recovered(self, fault: Fault) -> Evidence | None:
+        await trio.lowlevel.checkpoint()
+        seen: Evidence = {}
+        for name in fault.target.brokers:
+            broker = self._cluster.broker(name)
+            if not broker.broker.alive or broker.broker.frozen:
+                return None
+            status = broker.status()
+            missing = [peer for peer in status["wanted"] if peer not in status["ready"]]
+            if status["state"] != "running" or missing:
+                return None
+            seen[name] = {"state": status["state"], "sessions": len(status["ready"])}
+        return seen
+
+    # ------------------------------------------------------------ inside
+
+    def _do(self, fault: Fault) -> None:
+        if fault.verb in ("kill", "restart", "freeze") or (
+            fault.verb == "absorb" and not fault.target.is_link
+        ):
+            broker = self._cluster.broker(fault.target.brokers[0])
+            verbs = {"kill": broker.kill, "restart": broker.start, "freeze": broker.freeze}
+            verbs.get(fault.verb, broker.absorb)()
+            return
+        network = self._cluster.network
+        which = "out" if fault.target.one_way else "both"
+        for a, b in self._pairs(fault):
+            self._cluster.note(f"{fault.verb} {a}-{b} {which}")
+            if fault.verb == "cut":
+                network.cut(a, b, "out" if fault.target.one_way else "both")
+            elif fault.verb == "blackhole":
+                network.blackhole(a, b, "out" if fault.target.one_way else "both")
+            else:
+                network.absorb_link(a, b)
+
+    def _pairs(self, fault: Fault) -> Iterator[tuple[Peer, Peer]]:
+        """The links that a fault of the network concerns: one, or all of a broker."""
+        number_of = self.topology.number_of
+        if fault.target.is_link:
+            a, b = fault.target.brokers
+            yield number_of(a), number_of(b)
+            return
+        own = number_of(fault.target.brokers[0])
+        for peer in range(len(self.topology.brokers)):
+            if peer != own:
+                yield own, peer
+        for name, client in self._cluster.clients.items():
+            if client.broker == own:
+                yield own, name
+
+    def _held(self, fault: Fault) -> int:
+        """How many messages an absorb holds."""
+        if fault.target.is_link:
+            return sum(
+                len(end.lane.queue)
+                for a, b in self._pairs(fault)
+                for here, there in ((a, b), (b, a))
+                for end in self._cluster.network.endpoints[here].connected
+                if end.peer == there
+            )
+        return self._cluster.broker(fault.target.brokers[0]).broker.absorbed_messages
+
+    def _has_session(self, a: Peer, b: Peer) -> bool:
+        endpoints = self._cluster.network.endpoints
+        return b in endpoints[a].ends or a in endpoints[b].ends
+
+    def _now_ns(self) -> int:
+        return self._cluster.schedule.now_ns

@@ -1,0 +1,139 @@
+"""Stories about fault schedules on a simulated cluster: minutes of trouble in a moment."""
+
+import tomllib
+
+import pytest
+
+from brokerd.overlay.topology import Topology
+from brokerd.simulator.clock import SECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from fault_injection.injector import Injection
+from fault_injection.log import FaultLog
+from fault_injection.schedule import load_schedule, read_schedule
+from fault_injection.simulated import play_schedule
+from tests.fault_injection.test_schedule import HEAD, TOPOLOGY, step
+
+
+def cluster_of(topology: Topology, protocol: str, seed: int) -> SimulatedCluster:
+    print(f"seed {seed}")  # noqa: T201
+    cluster = SimulatedCluster(topology, protocol, seed=seed, strict=protocol == "delta_tree")
+    return cluster.start()
+
+
+def publish_steadily(cluster: SimulatedCluster, broker: str, count: int, every_ns: int) -> None:
+    """Publications at a fixed rate, whatever else happens."""
+
+    def publish(number: int) -> None:
+        cluster.publish(broker, n=number)
+
+    for number in range(count):
+        when_ns = cluster.schedule.now_ns + number * every_ns
+        cluster.schedule.at(when_ns, publish, number)
+
+
+def states_of(injection: Injection) -> dict[str, str]:
+    return {row["step"]: row["state"] for row in injection.rows}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_demo_loses_nothing_on_the_delta_tree(seed: int) -> None:
+    cluster = cluster_of(TOPOLOGY, "delta_tree", seed)
+    subscriptions = [cluster.subscribe(broker) for broker in ("s1", "s2", "s3", "b4")]
+    cluster.run_until_quiet()
+    publish_steadily(cluster, "p1", 600, SECOND_NS // 10)
+    log = FaultLog()
+    injection = play_schedule(cluster, load_schedule("demo"), log, seed=seed)
+    assert injection.problems == ()
+    assert states_of(injection) == {
+        "absorb-b1": "healed",
+        "kill-b1": "recovered",
+        "restart-b1": "recovered",
+        "cut-b3-s3": "recovered",
+    }
+    cluster.run_for(30)
+    cluster.run_until_quiet()
+    for subscription in subscriptions:
+        assert len(subscription.received) == 600
+    cluster.oracle.judge_end()
+
+
+def test_the_demo_loses_what_was_absorbed_with_best_effort() -> None:
+    cluster = cluster_of(TOPOLOGY, "best_effort", 1)
+    through_b1, around_b1 = cluster.subscribe("s1"), cluster.subscribe("s3")
+    cluster.run_until_quiet()
+    publish_steadily(cluster, "p1", 600, SECOND_NS // 10)
+    schedule = load_schedule("gd02-b1-crash")
+    injection = play_schedule(cluster, schedule, FaultLog())
+    assert injection.problems == ()
+    cluster.run_for(10)
+    cluster.run_until_quiet()
+    assert len(around_b1.received) == 600
+    assert len(through_b1.received) < 600, "else nothing was ever at risk"
+
+
+@pytest.mark.parametrize(
+    "verb,target",
+    [
+        ("freeze", "b1"),
+        ("absorb", "b1"),
+        ("absorb", "b1-s1"),
+        ("blackhole", "b1-s1"),
+        ("blackhole", "p1->b1"),
+        ("blackhole", "b1"),
+        ("cut", "p1-b1"),
+        ("cut", "b1"),
+    ],
+)
+def test_each_fault_is_seen_and_over_afterwards(verb: str, target: str) -> None:
+    cluster = cluster_of(TOPOLOGY, "delta_tree", 5)
+    subscription = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish_steadily(cluster, "p1", 100, SECOND_NS // 10)
+    text = step(id='"f"', at='"1s"', do=f'"{verb}"', on=f'"{target}"', for_='"3s"')
+    schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+    injection = play_schedule(cluster, schedule, FaultLog())
+    assert injection.problems == ()
+    assert states_of(injection) == {"f": "recovered"}
+    cluster.run_for(15)
+    cluster.run_until_quiet()
+    assert len(subscription.received) == 100
+
+
+def test_a_link_that_stalls_and_is_cut_takes_what_it_held_with_it() -> None:
+    """Best effort shows it: what was absorbed is gone, and nothing of it is released."""
+    cluster = cluster_of(TOPOLOGY, "best_effort", 3)
+    behind, beside = cluster.subscribe("s1"), cluster.subscribe("s2")
+    cluster.run_until_quiet()
+    publish_steadily(cluster, "p1", 300, SECOND_NS // 10)
+    injection = play_schedule(cluster, load_schedule("gd02-b1s1-link"), FaultLog())
+    assert injection.problems == ()
+    absorb, cut = injection.rows
+    assert absorb["t_healed_ns"] == cut["t_applied_ns"]
+    cluster.run_for(10)
+    cluster.run_until_quiet()
+    assert len(beside.received) == 300
+    assert len(behind.received) < 300
+
+
+def test_the_same_seed_gives_the_same_log() -> None:
+    """Up to the order of lines that nothing in the story puts before each other."""
+
+    def lines(seed: int) -> list[tuple[int, str, str]]:
+        cluster = cluster_of(TOPOLOGY, "delta_tree", seed)
+        cluster.subscribe("s1")
+        cluster.run_until_quiet()
+        publish_steadily(cluster, "p1", 100, SECOND_NS // 10)
+        log = FaultLog()
+        play_schedule(cluster, load_schedule("demo"), log, seed=seed)
+        return sorted((line["t_ns"], line["step"], line["stage"]) for line in log.lines)
+
+    assert lines(4) == lines(4)
+    assert lines(4) != lines(5)
+
+
+def test_what_cannot_be_simulated_is_refused_by_name() -> None:
+    cluster = cluster_of(TOPOLOGY, "delta_tree", 0)
+    text = step(id='"t"', at='"1s"', do='"term"', on='"b1"')
+    schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+    injection = play_schedule(cluster, schedule, FaultLog())
+    assert injection.problems == ("t: t: simulated brokers know no orderly end",)
