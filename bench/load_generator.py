@@ -41,7 +41,6 @@ from brokerd.runtime.control import serve_control
 from brokerd.wire.attributes import encode_attributes
 
 FLUSH_S = 1.0
-RETRY_S = 0.1
 _GATHERING = ((20_000, 1_000_000), (5_000, 250_000))
 """Publications per second from which on to wake no more often than so many nanoseconds."""
 
@@ -54,6 +53,7 @@ class LoadGenerator:
     Attributes:
         setting: what it was told.
         reserve_wanted: set when a publisher runs short of reserved sequence numbers.
+        clients_ended: set when no client is left.
         files: what it writes.
         receiver: records and judges deliveries.
     """
@@ -90,7 +90,7 @@ class LoadGenerator:
         self._second = _Second(time.monotonic_ns(), time.process_time())
         self._nursery: trio.Nursery
         self._clients_scope = trio.CancelScope()
-        self._clients_ended = trio.Event()
+        self.clients_ended = trio.Event()
         self._schedule_scope = trio.CancelScope()
 
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
@@ -198,7 +198,7 @@ class LoadGenerator:
             await self._on_stop({})
             self._clients_scope.cancel()
             if self._state != "idle":
-                await self._clients_ended.wait()
+                await self.clients_ended.wait()
             self._state = "finished"
             self._write_second()
             report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
@@ -222,19 +222,7 @@ class LoadGenerator:
                     for client in self._clients:
                         nursery.start_soon(client.run)
         finally:
-            self._clients_ended.set()
-
-    def retry_later(self, client: LoadClient, number: int) -> None:
-        """A broker cannot do something yet: ask again in a moment."""
-        self._nursery.start_soon(self._retry, client, number)
-
-    async def _retry(self, client: LoadClient, number: int) -> None:
-        await trio.sleep(RETRY_S)
-        if number:
-            client.core.subscribe_again(number)
-            client.wake()
-        else:
-            client.reconnect()
+            self.clients_ended.set()
 
     def note_problem(self, text: str) -> None:
         """Something went wrong that the run's verdict may have to know."""

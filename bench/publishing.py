@@ -34,7 +34,7 @@ class PublishingClient(Protocol):
     def outstanding(self) -> int:
         """How many publications are not known to be done."""
 
-    def publish_many(
+    def publish_many_nowait(
         self, attribute_table: Any, attribute_index: Any, payload_lengths: int, payload: Any
     ) -> range:
         """Take consecutive publications; returns their numbers."""
@@ -95,6 +95,7 @@ class PublisherLoad:
 
     Attributes:
         counts: since the start.
+        client: to hand publications over to, once there is one.
         fences: sequence numbers of its fences, in order.
         identity: "<broker>/<publisher number>"; empty until the broker has said the number.
     """
@@ -102,13 +103,12 @@ class PublisherLoad:
     def __init__(
         self,
         setting: PublisherSetting,
-        client: PublishingClient,
         tables: ContentTables,
         fence_blob: bytes,
         record: Callable[[bytes | bytearray], None],
     ) -> None:
         self.setting = setting
-        self.client = client
+        self.client: PublishingClient | None = None
         self.counts = PublisherCounts()
         self.fences: list[int] = []
         self.identity = ""
@@ -145,7 +145,8 @@ class PublisherLoad:
     @property
     def open(self) -> int:
         """Publications, the fence too, that are due and not known to be done."""
-        return self.backlog + self._fence_due + self.client.outstanding
+        outstanding = self.client.outstanding if self.client is not None else 0
+        return self.backlog + self._fence_due + outstanding
 
     def take_lateness(self) -> Histogram:
         """The lateness of everything offered since the last call."""
@@ -171,10 +172,10 @@ class PublisherLoad:
         """Hand over what is due, as far as session, window and reserved numbers let us."""
         client = self.client
         blocked = False
-        if client.attached:
-            self._hand_over(now_ns)
+        if client is not None and client.attached:
+            self._hand_over(client, now_ns)
             if self._fence_due and not self.backlog:
-                blocked = self._hand_over_fence(now_ns)
+                blocked = self._hand_over_fence(client, now_ns)
         blocked = blocked or self.backlog > 0
         if blocked and not self._blocked_since:
             self._blocked_since = now_ns
@@ -182,10 +183,10 @@ class PublisherLoad:
             self.counts.blocked_ns += now_ns - self._blocked_since
             self._blocked_since = 0
 
-    def _hand_over(self, now_ns: int) -> None:
-        client, content = self.client, self._content
+    def _hand_over(self, client: PublishingClient, now_ns: int) -> None:
+        content = self._content
         assert content is not None, f"{self.setting.name} is attached and has no number"
-        room = self._room()
+        room = self._room(client)
         if self.is_flooding and room * _BATCH_SHARE < self.setting.window:
             return
         while room > 0 and (self.is_flooding or self.backlog):
@@ -203,20 +204,20 @@ class PublisherLoad:
             size = content.tables.size_bytes
             places = block.blob_places[low : low + count]
             payload = memoryview(block.payload)[low * size : (low + count) * size]
-            sequences = client.publish_many(content.tables.blobs, places, size, payload)
+            sequences = client.publish_many_nowait(content.tables.blobs, places, size, payload)
             assert sequences == range(first, first + count), (sequences, first, count)
             self._note_sent(sequences, intended, now_ns, block.sets[low : low + count])
             room -= count
 
-    def _hand_over_fence(self, now_ns: int) -> bool:
+    def _hand_over_fence(self, client: PublishingClient, now_ns: int) -> bool:
         """Hand over the fence; whether it has to wait."""
         assert self._content is not None
-        if self._room() <= 0:
+        if self._room(client) <= 0:
             return True
-        sequence = self.client.next_sequence
+        sequence = client.next_sequence
         _, payload_number = self._content.choice(sequence)
         payload = self._tables.payloads[payload_number]
-        self.client.publish_many((self._fence_blob,), b"\0", len(payload), payload)
+        client.publish_many_nowait((self._fence_blob,), b"\0", len(payload), payload)
         fence_set = len(self._tables.blobs)
         sequences = range(sequence, sequence + 1)
         self._note_sent(sequences, array("q", [now_ns]), now_ns, [fence_set])
@@ -224,9 +225,9 @@ class PublisherLoad:
         self._fence_due = False
         return False
 
-    def _room(self) -> int:
-        within_window = self.setting.window - self.client.outstanding
-        return min(within_window, self.reserved - self.client.next_sequence + 1)
+    def _room(self, client: PublishingClient) -> int:
+        within_window = self.setting.window - client.outstanding
+        return min(within_window, self.reserved - client.next_sequence + 1)
 
     def _note_sent(
         self, sequences: range, intended: "array[int]", now_ns: int, sets: bytes | list[int]
@@ -249,7 +250,7 @@ class PublisherLoad:
         """Up to which sequence number to reserve next; 0 while enough are reserved."""
         per_second = self.setting.rate[0] // self.setting.rate[1]
         block = min(1 << 20, max(1024, 4 * per_second)) if self.setting.rate[0] else 1 << 20
-        ahead = self.reserved - self.client.next_sequence + 1
+        ahead = self.reserved - (self.client.next_sequence if self.client is not None else 1) + 1
         return self.reserved + block if ahead < block // 2 else 0
 
     def intent_row(self, reserve_to: int, now_ns: int) -> bytes:
