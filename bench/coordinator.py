@@ -8,7 +8,7 @@ it is not complete.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -29,7 +29,9 @@ from fault_injection.schedule import FaultSchedule
 
 ATTACH_TIMEOUT_S = 30.0
 SUBSCRIBE_TIMEOUT_S = 60.0
-FENCE_TIMEOUT_S = 30.0
+OPENING_TIMEOUT_S = 120.0
+"""Brokers keep what vanished clients subscribed to for a minute, unconfirmed: a run that follows
+another on the same brokers has to wait for that."""
 FINISH_TIMEOUT_MS = 60_000
 CLEAN_UP_TIMEOUT_S = 120.0
 START_LEAD_NS = 300_000_000
@@ -38,6 +40,8 @@ SECOND_NS = 1_000_000_000
 _POLL_S = 0.05
 _SAMPLE_S = 1.0
 _SHOW_S = 0.5
+_PATIENCE_S = 2.0
+_BROKER_LOGS = ("stdout.log", "stderr.log")
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +106,7 @@ class _Experiment:
         self._finished: dict[str, dict[str, Any]] = {}
         self._processor_time = ProcessorTime()
         self._broker_pids: dict[str, int] = {}
+        self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._origin_ns = 0
         self._injection: Injection | None = None
@@ -206,8 +211,8 @@ class _Experiment:
         await self._need(SUBSCRIBE_TIMEOUT_S, started)
 
         progress.phase("opening fences", 1.0)
-        if waiting_for := await self._fence("opening", FENCE_TIMEOUT_S):
-            raise RunFailed(f"waited {FENCE_TIMEOUT_S:g} s for {waiting_for}")
+        if waiting_for := await self._fence("opening", OPENING_TIMEOUT_S):
+            raise RunFailed(f"waited {OPENING_TIMEOUT_S:g} s for {waiting_for}")
 
     async def _start_process(self, process: LoadProcess) -> None:
         testbed = self._testbed
@@ -329,10 +334,14 @@ class _Experiment:
 
         At least once is asked, so a fact that holds already is never too late.
         """
+        said_after = trio.current_time() + _PATIENCE_S
         while True:
             waiting_for = await awaited()
             if not waiting_for or trio.current_time() >= deadline:
                 return waiting_for
+            if trio.current_time() >= said_after:
+                self._progress.say(f"waiting for {waiting_for}")
+                said_after += 5 * _PATIENCE_S
             await trio.sleep(_POLL_S)
 
     async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
@@ -417,6 +426,8 @@ class _Experiment:
         self._processor_time.sample(rows)
         for broker, row in rows.items():
             known = self._broker_pids.setdefault(broker, row["pid"])
+            if row["state"] != "running" or row["pid"] != known:
+                self._exited.add(self._testbed.brokers[broker].process)
             if row["state"] == "running" and row["pid"] != known:
                 try:
                     await self._begin_run_at(broker)
@@ -429,18 +440,22 @@ class _Experiment:
 
     async def _finish_load(self) -> None:
         """End the load generators in order; their files are whole after that."""
-        for process in self._started:
-            try:
-                finished = await self._testbed.clients_agent.broker(
-                    process.name, "finish", {}, timeout_ms=FINISH_TIMEOUT_MS
-                )
-                self._finished[process.name] = finished
-            except ControlError as error:
-                self._note(f"load generator {process.name} could not end in order: {error}")
-            try:
-                await self._testbed.clients_agent.stop(process.name)
-            except ControlError as error:
-                self._note(f"load generator {process.name} could not be stopped: {error}")
+        async with trio.open_nursery() as nursery:
+            for process in self._started:
+                nursery.start_soon(self._finish_process, process)
+
+    async def _finish_process(self, process: LoadProcess) -> None:
+        agent = self._testbed.clients_agent
+        try:
+            self._finished[process.name] = await agent.broker(
+                process.name, "finish", {}, timeout_ms=FINISH_TIMEOUT_MS
+            )
+        except ControlError as error:
+            self._note(f"load generator {process.name} could not end in order: {error}")
+        try:
+            await agent.stop(process.name)
+        except ControlError as error:
+            self._note(f"load generator {process.name} could not be stopped: {error}")
 
     async def _end_run_at_brokers(self) -> None:
         for broker in self._begun:
@@ -451,20 +466,31 @@ class _Experiment:
 
     async def _collect(self) -> None:
         """Bring home what every process wrote for this run."""
-        testbed, directory = self._testbed, self._directory
-        places = [(place.host, place.process) for place in testbed.brokers.values()]
-        places += [(testbed.clients_host, process.name) for process in self._started]
-        for host, process in places:
-            folder = testbed.run_folder(host, self._run_id, process)
-            try:
-                damaged = await testbed.collect(
-                    host, process, folder, directory.raw_folder(host, process)
-                )
-            except (ControlError, OSError) as error:
-                self._note(f"files of {process} on {host} could not be fetched: {error}")
-                continue
-            for name in damaged:
-                self._note(f"{name} changed while it was fetched")
+        testbed = self._testbed
+        for place in testbed.brokers.values():
+            folder = testbed.run_folder(place.host, self._run_id, place.process)
+            await self._collect_folder(place.host, place.process, folder)
+            # What a broker prints belongs to no run, but explains why one has failed.
+            names = [*_BROKER_LOGS]
+            if place.process in self._exited:
+                names.append("exit.json")
+            await self._collect_folder(place.host, place.process, None, names)
+        host = testbed.clients_host
+        for process in self._started:
+            folder = testbed.run_folder(host, self._run_id, process.name)
+            await self._collect_folder(host, process.name, folder)
+
+    async def _collect_folder(
+        self, host: str, process: str, folder: Path | None, names: Collection[str] | None = None
+    ) -> None:
+        target = self._directory.raw_folder(host, process)
+        try:
+            damaged = await self._testbed.collect(host, process, folder, target, names)
+        except (ControlError, OSError) as error:
+            self._note(f"files of {process} on {host} could not be fetched: {error}")
+            return
+        for name in damaged:
+            self._note(f"{name} changed while it was fetched")
 
     def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         phases = self._spec.workload.phases
@@ -519,7 +545,8 @@ class _Experiment:
     def _begin_phase(self, name: str, at_ns: int | None = None) -> None:
         at_ns = time.monotonic_ns() if at_ns is None else at_ns
         self._end_phase(at_ns)
-        phase = {"phase": name, "t0_ns": at_ns, "t1_ns": None, "how": "fixed"}
+        how = "fixed" if name in ("warmup", "measure") else "evidence"
+        phase = {"phase": name, "t0_ns": at_ns, "t1_ns": None, "how": how}
         self._directory.manifest["phases"].append(phase)
         self._directory.log("phase", phase=name, at_ns=at_ns)
         self._directory.write_manifest()

@@ -201,7 +201,9 @@ class LoadGenerator:
                 await self.clients_ended.wait()
             self._state = "finished"
             self._write_second()
-            report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
+            report = None
+            if self._subscribers:
+                report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
             self.files.close(self._publisher_tables(), self._delivery_tables(), report)
         return {
             "online": self.receiver.checker.report()["totals"],

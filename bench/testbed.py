@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,21 +87,38 @@ class Testbed:
         """What a load generator answers to a control command; ControlError when it cannot."""
         return await self.clients_agent.broker(process, command, arguments)
 
-    async def collect(self, host: str, process: str, folder: Path, destination: Path) -> list[str]:
+    async def collect(
+        self,
+        host: str,
+        process: str,
+        folder: Path | None,
+        destination: Path,
+        names: Collection[str] | None = None,
+    ) -> list[str]:
         """Bring the files of a host's folder home; returns the names of damaged ones.
 
         A file is damaged when it is not here as its host's agent saw it, even when fetched
         a second time.
+
+        Args:
+            folder: None for where the agent keeps what the process prints.
+            names: only these files.
         """
-        listing = await self.agents[host].files(process, str(folder))
+        listing = await self.agents[host].files(process, str(folder or ""))
         destination.mkdir(parents=True, exist_ok=True)
         damaged = []
         for entry in listing["files"]:
+            if names is not None and entry["name"] not in names:
+                continue
             source, target = f"{listing['folder']}/{entry['name']}", destination / entry["name"]
             for _ in range(2):
                 await self.fetch_file(host, source, target)
                 if await trio.to_thread.run_sync(_sha256, target) == entry["sha256"]:
                     break
+                listing_again = await self.agents[host].files(process, str(folder or ""))
+                entry = next(
+                    (row for row in listing_again["files"] if row["name"] == entry["name"]), entry
+                )
             else:
                 damaged.append(f"{host}:{source}")
         return damaged
