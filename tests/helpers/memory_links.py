@@ -1,0 +1,189 @@
+"""Brokers' links over memory streams: the real link layer without sockets or a real clock."""
+
+from collections.abc import Collection
+from typing import Any
+
+import trio
+import trio.testing
+
+from brokerd.config import Mutant, SessionParameters
+from brokerd.model.identity import Peer
+from brokerd.protocols.interface import Event, MessageReceived, SessionEstablished, SessionLost
+from brokerd.runtime.links import Links
+from brokerd.sessions.link_faults import read_fault
+from brokerd.sessions.session import SelfDescription, SessionTable
+
+Stream = trio.testing.MemorySendStream
+
+
+class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
+    """Accepts what a `MemoryNet` dials."""
+
+    def __init__(self) -> None:
+        self.dialled, self._accepted = trio.open_memory_channel[trio.abc.Stream](1_000)
+
+    async def accept(self) -> trio.abc.Stream:
+        return await self._accepted.receive()
+
+    async def aclose(self) -> None:
+        self._accepted.close()
+
+
+class NarrowStream(trio.abc.Stream):
+    """A memory stream whose writer waits once this much lies unread, as a socket's would."""
+
+    def __init__(self, inner: trio.abc.Stream, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+        self.unread_bytes = 0
+        self.other: NarrowStream = self
+        self._inner = inner
+        self._read_some = trio.Event()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        await trio.lowlevel.checkpoint()
+        while len(view):
+            while self.unread_bytes >= self.room_bytes:
+                await self._read_some.wait()
+            part = view[: self.room_bytes - self.unread_bytes]
+            self.unread_bytes += len(part)
+            await self._inner.send_all(bytes(part))
+            view = view[len(part) :]
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._inner.receive_some(max_bytes)
+        self.other.unread_bytes -= len(data)
+        self.other._read_some.set()
+        self.other._read_some = trio.Event()
+        return data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def narrow_pair(room_bytes: int) -> tuple[NarrowStream, NarrowStream]:
+    """Two connected streams that take so much before the reader reads."""
+    a, b = (NarrowStream(end, room_bytes) for end in trio.testing.memory_stream_pair())
+    a.other, b.other = b, a
+    return a, b
+
+
+class MemoryNet:
+    """Listeners by address, and streams between them."""
+
+    def __init__(self, room_bytes: int = 1 << 16) -> None:
+        self.listeners: dict[str, MemoryListener] = {}
+        self.room_bytes = room_bytes
+        self.latency_s = 0.001
+
+    def listen(self, address: str) -> MemoryListener:
+        self.listeners[address] = MemoryListener()
+        return self.listeners[address]
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        await trio.sleep(self.latency_s)
+        if address not in self.listeners:
+            raise ConnectionRefusedError(f"nobody listens on {address}")
+        near, far = narrow_pair(self.room_bytes)
+        self.listeners[address].dialled.send_nowait(far)
+        return near
+
+
+class LinkedBroker:
+    """The links of one broker; keeps what its core would have been told."""
+
+    def __init__(
+        self,
+        net: MemoryNet,
+        number: int,
+        parameters: SessionParameters | None = None,
+        mutants: Collection[Mutant] = (),
+        incarnation: int = 1,
+        brokers: int = 3,
+    ) -> None:
+        self.number = number
+        self.events: list[Event] = []
+        self.records: list[tuple[str, dict[str, Any]]] = []
+        self._net = net
+        self._happened = trio.Event()
+        names = {other: f"b{other}" for other in range(brokers) if other != number}
+        own = SelfDescription("p", "d", "t", f"b{number}", number, incarnation, names)
+        self.links = Links(
+            SessionTable(own),
+            parameters or SessionParameters(),
+            names,
+            self._post,
+            lambda event, details: self.records.append((event, details)),
+            mutants=mutants,
+            dial=net.dial,
+        )
+
+    def _post(self, events: list[Event]) -> None:
+        self.events.extend(events)
+        self._happened.set()
+        self._happened = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        listener = self._net.listen(f"b{self.number}")
+        await self.links.run([listener], self.heal, task_status=task_status)
+
+    async def wait_for(self, kind: type, count: int = 1) -> Any:
+        """The `count`th event of this kind, when it has come."""
+        while True:
+            found = [event for event in self.events if isinstance(event, kind)]
+            if len(found) >= count:
+                return found[count - 1]
+            await self._happened.wait()
+
+    def of(self, kind: type) -> list[Any]:
+        """The events of this kind so far."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def messages(self, peer: Peer) -> list[Any]:
+        """What came from a peer so far."""
+        return [event.message for event in self.of(MessageReceived) if event.peer == peer]
+
+    def fault(
+        self, verb: str, peer: Peer | None = None, direction: str = "both",
+        ends_ns: int | None = None, **parameters: Any,
+    ) -> None:  # fmt: skip
+        """Apply a fault; its id is the verb."""
+        self.links.faults.apply(read_fault(verb, verb, peer, direction, parameters, ends_ns))
+        self.links.faults_changed()
+
+    def heal(self, fault_id: str) -> None:
+        """End a fault."""
+        assert self.links.faults.heal(fault_id) is not None, fault_id
+        self.links.faults_changed()
+
+    def counters(self, fault_id: str) -> dict[str, int]:
+        """What a fault in force did so far."""
+        (counters,) = [f.counters for f in self.links.faults if f.fault_id == fault_id]
+        return counters
+
+    def assert_sessions_end_once(self) -> None:
+        """One SessionLost for each SessionEstablished, and nothing of a session after it."""
+        up: dict[tuple[Peer, int], bool] = {}
+        for event in self.events:
+            if isinstance(event, SessionEstablished):
+                assert (event.peer, event.session) not in up, f"{event} twice"
+                assert not any(is_up for (peer, _), is_up in up.items() if peer == event.peer)
+                up[event.peer, event.session] = True
+            elif isinstance(event, SessionLost):
+                assert up[event.peer, event.session], f"{event} twice"
+                up[event.peer, event.session] = False
+            elif isinstance(event, MessageReceived):
+                assert up[event.peer, event.session], f"{event} after the end of its session"
+
+
+async def joined(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
+    """Start the brokers and bring up a session from the first to each other one."""
+    for broker in brokers:
+        await nursery.start(broker.run)
+    for other in brokers[1:]:
+        brokers[0].links.open(other.number)
+        await other.wait_for(SessionEstablished)
+    await brokers[0].wait_for(SessionEstablished, len(brokers) - 1)

@@ -1,0 +1,662 @@
+"""Sessions on streams: what the core is told, whatever the other end or a fault does."""
+
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.config import SECOND_NS, Mutant, SessionParameters
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import PublicationCopy, RecoveryFlag
+from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
+from brokerd.sessions.messages import Farewell, Heartbeat, Hello
+from brokerd.sessions.session import client_hello
+from brokerd.wire.codec import decode, encode
+from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
+
+TEST = Callable[..., Any]
+YES, NO = RecoveryFlag(True), RecoveryFlag(False)
+
+
+def in_virtual_time(test: TEST) -> TEST:
+    """Run a test under a clock that jumps to the next thing that happens."""
+
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        async def bounded() -> None:
+            with trio.fail_after(10_000):
+                await test(**arguments)
+
+        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run
+
+
+@asynccontextmanager
+async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def copy(first: int, size: int = 10) -> PublicationCopy:
+    source = SourceId(0, 0, 1)
+    run = PublicationRun(source, range(first, first + 1), (b"a",), b"\0", size, (bytes(size),))
+    return PublicationCopy(run, (0, 1))
+
+
+class RawPeer:
+    """Somebody who speaks bytes."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.received = b""
+
+    async def say(self, *messages: Any) -> None:
+        await self.stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
+
+    async def trickle(self, data: bytes, pause_s: float) -> None:
+        for byte in data:
+            await self.stream.send_all(bytes([byte]))
+            await trio.sleep(pause_s)
+
+    async def live(self) -> None:
+        """Send heartbeats for as long as anybody takes them."""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                await self.say(Heartbeat())
+                await trio.sleep(0.25)
+
+    async def read_to_the_end(self) -> bytes:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while chunk := await self.stream.receive_some(10_000):
+                self.received += bytes(chunk)
+        return self.received
+
+    def messages(self) -> list[Any]:
+        """What was received, heartbeats left out; it must be whole frames."""
+        found, rest = [], self.received
+        while rest:
+            length, header = struct.unpack_from(">II", rest)
+            assert len(rest) >= length + 4, f"{len(rest)} bytes of a frame of {length + 4}"
+            found.append(decode(rest[8 : 8 + header], memoryview(rest)[8 + header : length + 4]))
+            rest = rest[length + 4 :]
+        return [message for message in found if message != Heartbeat()]
+
+
+async def raw_peer(net: MemoryNet, *hello: Any, broker: str = "b0") -> RawPeer:
+    peer = RawPeer(await net.dial(broker))
+    await peer.say(*hello)
+    return peer
+
+
+# ---------------------------------------------------------------- coming and going
+
+
+@in_virtual_time
+async def test_two_brokers_that_open_at_once_get_one_session() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        for broker in (b0, b1):
+            await nursery.start(broker.run)
+        b0.links.open(1)
+        b1.links.open(0)
+        await trio.sleep(30)
+        assert [type(event) for event in b0.events] == [SessionEstablished]
+        assert [type(event) for event in b1.events] == [SessionEstablished]
+
+
+@in_virtual_time
+async def test_an_open_is_answered_once_when_nobody_listens_and_when_nobody_answers() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        b0.links.open(1)
+        b0.links.open(1)
+        assert (await b0.wait_for(OpenFailed)).reason == "nobody listens on b1"
+        net.listen("b1")  # takes connections and says nothing
+        b0.links.open(1)
+        await b0.wait_for(OpenFailed, 2)
+        await trio.sleep(30)
+        assert [event.peer for event in b0.of(OpenFailed)] == [1, 1]
+
+
+@in_virtual_time
+async def test_messages_arrive_in_order_and_a_quiet_session_stays_up() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        sent = [copy(first) for first in range(1, 500)]
+        for message in sent:
+            b0.links.send(1, message)
+        b1.links.send(0, YES)
+        await trio.sleep(600)
+        assert [m.run.first for m in b1.messages(0)] == list(range(1, 500))
+        assert b0.messages(1) == [YES]
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+
+
+@in_virtual_time
+async def test_both_ends_learn_once_that_a_session_is_over() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        for _ in range(3):
+            b1.links.send(0, YES)
+            b0.links.close(1, "had enough")
+            b0.links.close(1, "really")
+            b0.links.send(1, NO)  # to nobody
+            await b1.wait_for(SessionLost)
+            assert [event.reason for event in b0.of(SessionLost)] == ["closed_by_us"]
+            assert [event.reason for event in b1.of(SessionLost)] == ["closed_by_peer"]
+            assert b1.messages(0) == []
+            b0.assert_sessions_end_once()
+            b1.assert_sessions_end_once()
+            b0.events.clear()
+            b1.events.clear()
+            b1.links.open(0)
+            await b0.wait_for(SessionEstablished)
+            await b1.wait_for(SessionEstablished)
+            established = b0.of(SessionEstablished) + b1.of(SessionEstablished)
+            assert len(established) == 2
+
+
+@in_virtual_time
+async def test_a_restarted_peer_takes_the_place_of_its_dead_session() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        names = (1, "b1", "p", "d", "t")
+        for incarnation in (1, 2):
+            hello = Hello(
+                1, names[2], names[3], names[4], "broker", "b1", 1, incarnation, 3, 0, True, ()
+            )
+            await raw_peer(net, hello, YES)
+            await b0.wait_for(SessionEstablished, incarnation)
+        await trio.sleep(0.1)
+        kinds = [type(event).__name__ for event in b0.events]
+        assert kinds == ["SessionEstablished", "MessageReceived", "SessionLost",
+                         "SessionEstablished", "MessageReceived"]  # fmt: skip
+        b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_a_newer_client_session_supersedes_the_older_which_is_told_why() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        first = await raw_peer(net, client_hello("c", "d", 1, 1))
+        await b0.wait_for(SessionEstablished)
+        await raw_peer(net, client_hello("c", "d", 1, 1))
+        await b0.wait_for(SessionEstablished, 2)
+        await first.read_to_the_end()
+        hello, farewell = first.messages()
+        assert isinstance(hello, Hello)
+        assert (type(farewell), farewell.kind) == (Farewell, "superseded")
+        b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_a_stop_takes_leave_of_everybody() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        client = await raw_peer(net, client_hello("c", "", 1, 1))
+        await b0.wait_for(SessionEstablished, 2)
+        nursery.start_soon(client.read_to_the_end)
+        await b0.links.stop()
+        await b1.wait_for(SessionLost)
+        assert client.messages()[-1] == Farewell("stopping", "the broker is being stopped")
+        b1.links.open(0)
+        await b1.wait_for(OpenFailed)
+
+
+# ---------------------------------------------------------------- strangers and the ill-mannered
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"".join(encode(Heartbeat())),
+        b"".join(encode(YES)),
+        b"".join(encode(copy(1, 5_000))),
+        b"",
+    ],
+)
+@in_virtual_time
+async def test_a_stranger_is_shown_the_door_and_disturbs_nobody(said: bytes) -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        stranger = RawPeer(await net.dial("b0"))
+        await stranger.stream.send_all(said)
+        assert await stranger.read_to_the_end() == b""
+        assert trio.current_time() < 6
+        b0.links.send(1, YES)
+        await trio.sleep(1)
+        assert b1.messages(0) == [YES]
+        assert len(b0.of(SessionEstablished)) == 1
+
+
+@in_virtual_time
+async def test_who_trickles_a_hello_is_cut_off_after_five_seconds() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        slow = RawPeer(await net.dial("b0"))
+        began = trio.current_time()
+        nursery.start_soon(slow.read_to_the_end)
+        hello = b"".join(encode(client_hello("slow", "", 1, 1)))
+        with pytest.raises(trio.BrokenResourceError):
+            await slow.trickle(hello, 1)
+        assert trio.current_time() - began < 7
+
+
+@in_virtual_time
+async def test_a_client_that_trickles_a_frame_is_cut_off_while_others_go_on() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        slow = await raw_peer(net, client_hello("slow", "", 1, 1))
+        nursery.start_soon(slow.read_to_the_end)
+        frame = b"".join(encode(Deliveries(copy(1, 2_000).run, (1,))))
+        with pytest.raises(trio.BrokenResourceError):
+            await slow.trickle(frame, 0.1)
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "protocol_error"
+        assert trio.current_time() < 13
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        struct.pack(">II", 1 << 21, 100),
+        struct.pack(">II", 6, 2) + b"\x81\x63",
+        b"".join(encode(client_hello("c", "", 1, 1))),
+        b"".join(encode(YES))[:-1] + b"\x02",
+    ],
+)
+@in_virtual_time
+async def test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_before_counts(
+    said: bytes,
+) -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        peer = await raw_peer(net, client_hello("c", "", 1, 1), YES)
+        await peer.stream.send_all(b"".join(encode(NO)) + said)
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "protocol_error"
+        assert b0.messages("c") == [YES, NO]
+        await peer.read_to_the_end()
+        assert peer.messages()[-1].kind == "fault"
+        b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_too_many_who_say_nothing_are_turned_away_and_peers_still_get_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brokerd.runtime.links.MAXIMUM_UNGREETED", 20)
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        flood = [RawPeer(await net.dial("b0")) for _ in range(500)]
+        await trio.sleep(0.5)
+        assert b0.links.counters["connections_refused"] == 480
+        await trio.sleep(HANDSHAKE_AND_A_BIT)
+        await raw_peer(net, client_hello("c", "", 1, 1))
+        await b0.wait_for(SessionEstablished, 2)
+        assert b0.of(SessionLost) == []
+        del flood
+
+
+HANDSHAKE_AND_A_BIT = 5.5
+
+
+# ---------------------------------------------------------------- who does not read, who is silent
+
+SMALL = SessionParameters(outbox_limit_bytes=100_000, frame_limit_bytes=64 << 10)
+
+
+async def flood_one_who_never_reads(mutants: tuple[Mutant, ...]) -> tuple[LinkedBroker, RawPeer]:
+    net = MemoryNet(room_bytes=4_096)
+    b0 = LinkedBroker(net, 0, SMALL, mutants)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        deaf = await raw_peer(net, client_hello("deaf", "", 1, 1))
+        await b0.wait_for(SessionEstablished)
+        nursery.start_soon(deaf.live)
+        for first in range(1, 200):
+            b0.links.send("deaf", Deliveries(copy(first, 1_000).run, (1,)))
+            await trio.sleep(0.001)
+        if not b0.of(SessionLost):
+            with trio.move_on_after(5):
+                await deaf.read_to_the_end()
+    return b0, deaf
+
+
+@in_virtual_time
+async def test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_that() -> None:
+    b0, _ = await flood_one_who_never_reads(())
+    assert [event.reason for event in b0.of(SessionLost)] == ["overflow"]
+    assert b0.links.counters["outbox_overflows"] == 1
+    b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_mutant_m38_drops_what_must_not_be_dropped() -> None:
+    b0, deaf = await flood_one_who_never_reads((Mutant.FULL_QUEUE_DROPS_OLDEST,))
+    assert b0.of(SessionLost) == []
+    received = [m.run.first for m in deaf.messages() if isinstance(m, Deliveries)]
+    assert received != list(range(received[0], received[-1] + 1))
+
+
+@in_virtual_time
+async def test_a_peer_that_falls_silent_is_suspected_and_learns_of_it() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        peer = await raw_peer(net, client_hello("c", "", 1, 1))
+        began = trio.current_time()
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "silent"
+        assert 0.75 <= trio.current_time() - began <= 1
+        await peer.read_to_the_end()
+
+
+@in_virtual_time
+async def test_any_byte_is_a_sign_of_life_even_inside_a_frame() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        peer = await raw_peer(net, client_hello("c", "", 1, 1))
+        await peer.trickle(b"".join(encode(copy(1, 10))), 0.2)
+        assert b0.of(SessionLost) == []
+        assert len(b0.messages("c")) == 1
+
+
+async def supersede_inside_a_frame(mutants: tuple[Mutant, ...]) -> RawPeer:
+    """The older session's peer has read half a frame when the newer one takes over."""
+    net = MemoryNet(room_bytes=4_096)
+    b0 = LinkedBroker(net, 0, mutants=mutants)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        old = await raw_peer(net, client_hello("c", "", 1, 1))
+        await b0.wait_for(SessionEstablished)
+        b0.links.send("c", Deliveries(copy(1, 20_000).run, (1,)))
+        await trio.sleep(0.1)
+        await raw_peer(net, client_hello("c", "", 1, 1))
+        await trio.sleep(1.5)  # it does not read while the broker would let it
+        await old.read_to_the_end()
+    return old
+
+
+@in_virtual_time
+async def test_nothing_follows_a_frame_that_was_cut_short() -> None:
+    old = await supersede_inside_a_frame(())
+    assert len(old.received) < 20_000
+    assert b"superseded" not in old.received
+
+
+@in_virtual_time
+async def test_mutant_m39_writes_into_the_middle_of_a_frame() -> None:
+    old = await supersede_inside_a_frame((Mutant.HALF_A_FRAME,))
+    assert len(old.received) < 20_000
+    assert b"superseded" in old.received
+
+
+# ---------------------------------------------------------------- faults of links
+
+
+@in_virtual_time
+async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_suspected() -> None:
+    net = MemoryNet()
+    b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1, b2)
+        b0.fault("absorb")
+        for first in range(1, 6):
+            b1.links.send(0, copy(first))
+            b2.links.send(0, copy(first))
+            b0.links.send(1, copy(first))
+        await trio.sleep(600)
+        assert b0.messages(1) == b0.messages(2) == b1.messages(0) == []
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+        counters = b0.counters("absorb")
+        assert (counters["absorbed_messages"], counters["absorbed_publications"]) == (15, 15)
+        assert counters["absorbed_bytes"] > 100
+        assert counters["forwarded_since_applied"] == 0
+
+        b1.links.send(0, copy(6))
+        await trio.sleep(0.1)
+        b0.heal("absorb")
+        b1.links.send(0, copy(7))
+        await trio.sleep(0.1)
+        assert [m.run.first for m in b0.messages(1)] == [1, 2, 3, 4, 5, 6, 7]
+        assert [m.run.first for m in b0.messages(2)] == [1, 2, 3, 4, 5]
+        assert [m.run.first for m in b1.messages(0)] == [1, 2, 3, 4, 5]
+
+
+@in_virtual_time
+async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0, mutants=[Mutant.HEARTBEATS_IN_QUEUE])
+    b1 = LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("absorb")
+        lost = await b1.wait_for(SessionLost)
+        assert lost.reason == "silent"
+
+
+@in_virtual_time
+async def test_what_a_session_absorbed_dies_with_it() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("absorb", 1)
+        b1.links.send(0, copy(1))
+        b0.links.send(1, copy(1))
+        await trio.sleep(1)
+        b0.fault("cut", 1)
+        await b1.wait_for(SessionLost)
+        b0.heal("cut")
+        b0.heal("absorb")
+        b1.links.open(0)
+        await b0.wait_for(SessionEstablished, 2)
+        await trio.sleep(1)
+        assert b0.messages(1) == b1.messages(0) == []
+        b0.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = MemoryNet(room_bytes=2_000)
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    monkeypatch.setattr(b0.links._absorbed, "_limit_bytes", 5_000)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("absorb", 1)
+        for first in range(1, 41):
+            b1.links.send(0, copy(first, 1_000))
+        await trio.sleep(0.5)
+        assert "absorb_full" in [event for event, _ in b0.records]
+        assert b0.links._absorbed.held_bytes < 10_000
+        b0.heal("absorb")
+        await trio.sleep(0.5)
+        assert [m.run.first for m in b0.messages(1)] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("direction", ["both", "out"])
+@in_virtual_time
+async def test_through_a_blackhole_not_even_a_close_is_noticed(direction: str) -> None:
+    """Each end finds out by silence; the streams stay open until the fault is healed."""
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("blackhole", 1, direction)
+        b0.links.send(1, copy(1))
+        b0.links.close(1, "to see whether it is noticed")
+        began = trio.current_time()
+        lost = await b1.wait_for(SessionLost)
+        assert lost.reason == "silent"
+        assert 0.5 <= trio.current_time() - began <= 1
+        b0.links.open(1)
+        b1.links.open(0)
+        await b0.wait_for(OpenFailed)
+        await b1.wait_for(OpenFailed)
+        assert b1.messages(0) == []
+        b0.heal("blackhole")
+        b1.links.open(0)
+        await b0.wait_for(SessionEstablished, 2)
+        b0.assert_sessions_end_once()
+        b1.assert_sessions_end_once()
+
+
+@in_virtual_time
+async def test_a_short_blackhole_loses_nothing() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("blackhole", 1)
+        b0.links.send(1, copy(1))
+        b1.links.send(0, copy(1))
+        await trio.sleep(0.4)
+        assert b0.messages(1) == b1.messages(0) == []
+        b0.heal("blackhole")
+        await trio.sleep(0.1)
+        assert len(b0.messages(1)) == len(b1.messages(0)) == 1
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+
+
+@in_virtual_time
+async def test_a_cut_link_is_noticed_at_both_ends_and_refuses_until_it_is_healed() -> None:
+    net = MemoryNet()
+    b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1, b2)
+        b0.fault("cut", 1)
+        await b1.wait_for(SessionLost)
+        await b0.wait_for(SessionLost)
+        b0.links.open(1)
+        b1.links.open(0)
+        assert "cut" in (await b0.wait_for(OpenFailed)).reason
+        await b1.wait_for(OpenFailed)
+        counters = b0.counters("cut")
+        assert (counters["sessions_down"], counters["refused_connections"]) == (1, 2)
+        b0.links.send(2, YES)
+        await trio.sleep(0.1)
+        assert b2.messages(0) == [YES]
+        b0.heal("cut")
+        b1.links.open(0)
+        await b0.wait_for(SessionEstablished, 3)
+
+
+@pytest.mark.parametrize("direction, there, back", [("out", 2, 0), ("in", 0, 2), ("both", 2, 2)])
+@in_virtual_time
+async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
+    direction: str, there: int, back: int
+) -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("delay", 1, direction, delay_ms=2_000)
+        b0.links.send(1, copy(1))
+        b1.links.send(0, copy(1))
+        await trio.sleep(1.9)
+        assert (len(b1.messages(0)), len(b0.messages(1))) == (not there, not back)
+        b0.heal("delay")
+        b0.links.send(1, copy(2))
+        b1.links.send(0, copy(2))
+        await trio.sleep(0.05)
+        assert (len(b1.messages(0)), len(b0.messages(1))) == (0 if there else 2, 0 if back else 2)
+        await trio.sleep(0.1)
+        for messages in (b0.messages(1), b1.messages(0)):
+            assert [m.run.first for m in messages] == [1, 2]
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+
+
+@pytest.mark.parametrize("direction", ["out", "in"])
+@in_virtual_time
+async def test_a_narrow_link_takes_its_time_and_is_not_suspected(direction: str) -> None:
+    net = MemoryNet(room_bytes=1_000)
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    sender, receiver = (b0, b1) if direction == "out" else (b1, b0)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.fault("bandwidth", 1, direction, bytes_per_second=10_000)
+        began = trio.current_time()
+        for first in range(1, 6):
+            sender.links.send(receiver.number, copy(first, 20_000))
+        while len(receiver.messages(sender.number)) < 5:
+            await trio.sleep(0.1)
+        assert 9.5 < trio.current_time() - began < 12
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+
+
+@in_virtual_time
+async def test_a_fault_whose_lease_runs_out_heals_by_itself() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        now_ns = round(trio.current_time() * SECOND_NS)
+        b0.fault("absorb", 1, ends_ns=now_ns + 2 * SECOND_NS)
+        b1.links.send(0, YES)
+        await trio.sleep(1.5)
+        assert b0.links.faults.renew("absorb", now_ns + 4 * SECOND_NS)
+        await trio.sleep(2)
+        assert b0.messages(1) == []
+        await trio.sleep(1)
+        assert b0.messages(1) == [YES]
+
+
+@in_virtual_time
+async def test_a_probe_says_whether_a_session_would_be_possible() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        for broker in (b0, b1):
+            await nursery.start(broker.run)
+        assert await b0.links.probe(1) is None
+        assert await b0.links.probe(2) == "nobody listens on b2"
+        b0.fault("cut", 1)
+        assert await b0.links.probe(1) == "the link is cut"
+        b0.heal("cut")
+        b1.fault("blackhole", 0)
+        assert await b0.links.probe(1) == "no answer in time"
+        b1.heal("blackhole")
+        b1.links._table.own.topology_digest = "another"
+        assert "topology digest" in str(await b0.links.probe(1))
+        assert b0.events == b1.events == []
