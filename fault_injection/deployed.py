@@ -12,7 +12,10 @@ from brokerd.overlay.topology import Topology
 from fault_injection.injector import Evidence, Fault
 from fault_injection.schedule import ENDING_VERBS
 
-_COUNTED = ("absorbed_messages", "absorbed_publications", "absorbed_bytes", "dropped_frames")
+_COUNTED = (
+    *("absorbed_messages", "absorbed_publications", "absorbed_bytes", "forwarded_since_applied"),
+    *("dropped_frames", "sessions_down"),
+)
 
 
 class Place(Protocol):
@@ -101,7 +104,8 @@ class DeployedBackend:
             return await self._see_sessions_down(fault)
         counters = await self._counters(fault)
         if fault.verb == "blackhole":
-            return counters if counters["dropped_frames"] else None
+            # It drops nothing by itself: frames wait, until the failure detector gives up.
+            return counters if counters["dropped_frames"] or counters["sessions_down"] else None
         holds = counters["absorbed_messages"] and not counters["forwarded_since_applied"]
         return counters if holds else None
 
@@ -175,7 +179,7 @@ class DeployedBackend:
 
     async def _counters(self, fault: Fault) -> Evidence:
         """The counters of both halves, summed."""
-        total: Evidence = dict.fromkeys((*_COUNTED, "forwarded_since_applied"), 0)
+        total: Evidence = dict.fromkeys(_COUNTED, 0)
         for end in self._ends(fault):
             own = (await end.command("fault_counters"))[end.fault_id]
             for name in total:

@@ -126,7 +126,9 @@ class Links:
         """Try once to open a session; nothing happens while there is one or an attempt."""
         attempt = None if self._stopping else self._table.open(peer)
         if attempt is not None:
-            self._nursery.start_soon(self._dial, attempt)
+            # Known from now on: it may be given up before its task has run at all.
+            self._attempts[peer] = scope = trio.CancelScope()
+            self._nursery.start_soon(self._dial, attempt, scope)
 
     def close(self, peer: Peer, reason: str) -> None:
         """End the peer's session or attempt; nothing happens when there is neither."""
@@ -327,14 +329,11 @@ class Links:
             else:
                 await close_stream(stream)
 
-    async def _dial(self, attempt: Session) -> None:
+    async def _dial(self, attempt: Session, scope: trio.CancelScope) -> None:
         """Carry out an attempt; serves the session it leads to."""
         peer = attempt.peer
         assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
-        scope = trio.CancelScope(
-            deadline=trio.current_time() + self._parameters.connect_timeout_ns / SECOND_NS
-        )
-        self._attempts[peer] = scope
+        scope.deadline = trio.current_time() + self._parameters.connect_timeout_ns / SECOND_NS
         stream: trio.abc.Stream | None = None
         decoder = FrameDecoder()
         reason: str | None = "no answer in time"
@@ -343,6 +342,8 @@ class Links:
                 await self._pass_faults(peer)
                 stream = await self._dial_stream(self._addresses[peer])
                 self._open_streams += 1
+                # Given up while it connected, it is closed, and must not say Hello any more.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 reason = await self._shake_hands(attempt, stream, decoder)
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 reason = str(error)[:300]

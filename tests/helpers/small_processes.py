@@ -86,10 +86,10 @@ class _Sleeper:
                 "absorbed_messages": absorbed,
                 "absorbed_publications": absorbed,
                 "absorbed_bytes": 100 * absorbed,
-                "dropped_frames": passed_ms if fault["verb"] == "blackhole" else 0,
+                "dropped_frames": 0,
                 "refused_connections": 0,
                 "forwarded_since_applied": 1 if self.config.get("leaks") else 0,
-                "sessions_down": 1 if fault["verb"] == "cut" else 0,
+                "sessions_down": int(fault["verb"] in ("cut", "blackhole") and passed_ms > 50),
             }
         return found
 
