@@ -118,9 +118,14 @@ class DeliveryWindows(Generic[Entry]):
         for delivery in ordered:
             before = outlet.waiting[-1] if outlet.waiting else None
             begins_after = local.begins_after.get(delivery.left.source, 0)
-            if local in delivery.subscriptions and begins_after >= delivery.left.last:
-                self._end_part(delivery.parcel)  # the client has it, as its Connect said
-            elif before and before.parcel is delivery.parcel and before.left is delivery.left:
+            if local in delivery.subscriptions and begins_after >= delivery.left.first:
+                # What the client has, as its Connect said, came again after a restart here.
+                remaining = delivery.left.after(begins_after)
+                if remaining is None:
+                    self._end_part(delivery.parcel)
+                    continue
+                delivery.left = remaining
+            if before and before.parcel is delivery.parcel and before.left is delivery.left:
                 before.subscriptions += delivery.subscriptions
                 self._end_part(delivery.parcel)
             else:

@@ -90,6 +90,6 @@ class PublicationCopy:
 
 @dataclass(frozen=True, slots=True)
 class PublicationConfirmation:
-    """Per entry (source, first, last): all of that source received on this session in it is done."""
+    """Per (source, first, last): all of that source received on this session in it is done."""
 
     ranges: tuple[tuple[SourceId, int, int], ...]

@@ -263,8 +263,9 @@ class Subscriptions:
             if row.subscription in known:
                 continue
             if self._state.neighbourhood.direction(node.broker) != row.towards_home:
-                if row.confirmed or Mutant.SUMMARY_MISSES_PENDING not in self._state.mutants:
-                    self._send_copy(row, node, recovery=True)
+                if not row.confirmed and Mutant.SUMMARY_MISSES_PENDING in self._state.mutants:
+                    row.sent[node.broker] = node.session
+                self._send_copy(row, node, recovery=True)
             elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
                 self._send_upstream_copy(row, node)
 

@@ -1,0 +1,10 @@
+"""best_effort as its driver sees it."""
+
+import pytest
+
+from tests.protocols.conformance import *  # noqa: F403
+
+
+@pytest.fixture
+def protocol():
+    return "best_effort"

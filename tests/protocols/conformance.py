@@ -1,0 +1,195 @@
+"""What every delivery protocol owes its driver, as stories a protocol's tests run on it.
+
+A test file says `from tests.protocols.conformance import *` and has a fixture `protocol` with
+the protocol's name.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Connected, Subscribe
+from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished
+from tests.helpers.exchange import Client, Exchange, blob, states
+
+TREE = ((0, 1), (1, 2), (1, 3))
+A, B = blob(kind="a"), blob(kind="b")
+
+STATISTICS = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "queue_publications",
+    "queue_bytes",
+    "subscriptions",
+    "matching_hits",
+    "matching_misses",
+    "sessions_active",
+    "sessions_ready",
+    "messages_ignored",
+)
+
+
+def test_a_subscriber_gets_what_matches_in_order(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher = exchange.client("p", 0, publishes=True)
+    wants_a, wants_all = exchange.client("s", 2), exchange.client("t", 3)
+    exchange.subscribe(wants_a, "kind = 'a'")
+    exchange.subscribe(wants_all, "true")
+    exchange.publish(publisher, 1, A, B, A)
+    exchange.publish(publisher, 4, B, A)
+    assert wants_a.got() == [1, 3, 5]
+    assert wants_all.got() == [1, 2, 3, 4, 5]
+    assert wants_all.payloads() == [b"01", b"02", b"03", b"04", b"05"]
+    assert publisher.done[-1][1] == 5
+
+
+def test_a_subscription_is_pending_until_every_broker_knows_it(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    exchange.hold(1, 3)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert states(subscriber) == ["pending"]
+    exchange.release(1, 3)
+    assert states(subscriber)[-1] == "started"
+
+
+def test_a_publisher_is_told_its_number_only_when_that_is_on_disk(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    exchange.client("p", 0, publishes=True)
+    effects = [
+        (type(effect), getattr(effect, "message", None))
+        for number, _, each in exchange.log
+        for effect in each
+        if number == 0
+    ]
+    committed = [i for i, (kind, _) in enumerate(effects) if kind is Commit]
+    told = [i for i, (_, message) in enumerate(effects) if isinstance(message, Connected)]
+    assert committed[0] < told[0]
+    per_event = [each for _, _, each in exchange.log if any(isinstance(e, Commit) for e in each)]
+    assert not any(isinstance(getattr(e, "message", None), Connected) for e in per_event[0])
+
+
+def test_publisher_numbers_survive_a_restart(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    sources = [exchange.client(name, 0, publishes=True).source for name in ("p", "q")]
+    exchange.kill(0)
+    exchange.start(0)
+    again = [exchange.client(name, 0, publishes=True).source for name in ("q", "p")]
+    assert again == sources[::-1]
+    assert sources[0] != sources[1]
+
+
+def test_a_broker_that_restarts_delivers_and_forwards_again(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.publish(publisher, 1, A)
+    exchange.kill(1)
+    exchange.start(1)
+    exchange.advance(10)
+    exchange.publish(publisher, 2, A)
+    assert subscriber.got() == [1, 2]
+
+
+def test_messages_of_a_session_that_is_over_are_ignored(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    client = exchange.client("s", 0)
+    old = client.session
+    exchange.detach(client)
+    exchange.client("s", 0)
+    late = MessageReceived("s", old, Subscribe(1, EVERYTHING))
+    assert exchange.cores[0].handle(late, 0) == []
+    assert exchange.cores[0].statistics()["messages_ignored"] == 1
+
+
+def test_a_message_that_no_broker_takes_is_refused(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    client = exchange.client("s", 0)
+    for peer, session in ((1, exchange.sessions[0, 1]), ("s", client.session)):
+        with pytest.raises(RemoteProtocolError):
+            exchange.cores[0].handle(MessageReceived(peer, session, Connected(None, 1)), 0)
+
+
+def test_statistics_and_status_have_what_the_toolkit_reads(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    core = exchange.cores[1]
+    assert set(STATISTICS) <= set(core.statistics())
+    assert all(type(value) is int for value in core.statistics().values())
+    assert core.status() == {
+        "state": "running",
+        "wanted": [0, 2, 3],
+        "ready": [0, 2, 3],
+        "pending": [],
+        "subscriptions": 0,
+        "queue": 0,
+    }
+
+
+def test_a_client_that_is_away_for_a_short_while_keeps_its_subscription(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.detach(subscriber)
+    exchange.advance(10)
+    exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.publish(publisher, 1, A)
+    assert subscriber.got() == [1]
+    assert exchange.cores[0].statistics()["subscriptions"] == 1
+
+
+def test_a_client_session_needs_no_time_and_a_lonely_broker_no_peers(protocol):
+    exchange = Exchange(((0, 1),), protocol=protocol, parameters=DeltaTreeParameters())
+    core, client = exchange.cores[0], Client("c", 0)
+    exchange.clients["c"] = client
+    assert core.handle(SessionEstablished("c", 900, 1), 0) == []
+
+
+def history_digest(protocol: str) -> str:
+    """A story with faults, as one number over every event and effect in it."""
+    import hashlib
+
+    exchange = Exchange(TREE, protocol=protocol)
+    publishers = [exchange.client(f"p{n}", n, publishes=True) for n in (0, 2)]
+    for number, name in enumerate(("s", "t", "u", "v")):
+        client = exchange.client(name, number)
+        for subscription, predicate in enumerate(("kind = 'a'", "kind in ('a', 'b')"), 1):
+            exchange.subscribe(client, predicate, number=subscription)
+    for first in (1, 4, 7):
+        for publisher in publishers:
+            exchange.publish(publisher, first, A, B, A)
+        if first == 1:
+            exchange.kill(1)
+        if first == 4:
+            exchange.start(1)
+            exchange.advance(3)
+    exchange.advance(100)
+    text = "\n".join(f"{number} {event} {effects}" for number, event, effects in exchange.log)
+    return hashlib.blake2b(_without_addresses(text).encode()).hexdigest()
+
+
+def _without_addresses(text: str) -> str:
+    import re
+
+    return re.sub(r"<memory at 0x[0-9a-f]+>", "<memory>", text)
+
+
+def test_the_same_events_give_the_same_effects_in_every_interpreter(protocol):
+    program = f"from tests.protocols.conformance import *; print(history_digest({protocol!r}))"
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert digests[0] == digests[1]
+    assert len(digests[0]) > 100

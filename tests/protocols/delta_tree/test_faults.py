@@ -1,0 +1,561 @@
+"""Bypass, re-sending, restarts: stories on cores wired by hand."""
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.model.client_messages import Acknowledge, Publish
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    SyncEnd,
+    UpstreamCopy,
+)
+from brokerd.protocols.interface import MessageReceived, OpenSession
+from tests.helpers.exchange import Exchange, blob, run_of, states
+
+CHAIN4 = ((0, 1), (1, 2), (2, 3))
+A, B = blob(kind="a"), blob(kind="b")
+
+
+def sequences(messages):
+    return [list(message.run.sequences) for message in messages]
+
+
+# ---------------------------------------------------------------- duplicates and confirmations
+
+
+def test_what_is_done_and_comes_again_is_confirmed_at_once_and_not_sent_on():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.publish(publisher, 1, A, A, A)
+    again = PublicationCopy(run_of(publisher.source, 2, A, A), (0, 1))
+    effects = exchange.handle(1, MessageReceived(0, exchange.sessions[0, 1], again))
+    assert [effect.message for effect in effects] == [
+        PublicationConfirmation(((publisher.source, 2, 3),))
+    ]
+    assert subscriber.got() == [1, 2, 3]
+
+
+def test_what_is_pending_and_comes_again_is_confirmed_when_it_is_done():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A, A, A)
+    again = PublicationCopy(run_of(publisher.source, 2, A, A, A), (0, 1))
+    effects = exchange.handle(1, MessageReceived(0, exchange.sessions[0, 1], again))
+    forwarded = [e.message for e in effects if isinstance(e.message, PublicationCopy)]
+    assert sequences(forwarded) == [[4]], "only what is new goes on"
+    assert not exchange.sent(1, 0, PublicationConfirmation)
+    exchange.release(1, 2)
+    confirmed = [m.ranges for m in exchange.sent(1, 0, PublicationConfirmation)]
+    assert confirmed == [((publisher.source, 1, 3),), ((publisher.source, 2, 4),)]
+    assert subscriber.got() == [1, 2, 3, 4]
+
+
+def test_a_confirmation_never_covers_what_is_pending_for_another_branch():
+    exchange = Exchange(((0, 1), (1, 2), (1, 3)))
+    publisher = exchange.client("p", 0, publishes=True)
+    near, far = exchange.client("s", 2), exchange.client("t", 3)
+    exchange.subscribe(near, "true")
+    exchange.subscribe(far, "kind = 'b'")
+    exchange.hold(1, 3)
+    exchange.publish(publisher, 1, A, B, A)
+    exchange.publish(publisher, 4, A)
+    assert near.got() == [1, 2, 3, 4]
+    assert publisher.done == [(4, 4)]
+    exchange.release(1, 3)
+    assert publisher.done == [(4, 4), (1, 3)]
+    assert far.got() == [2]
+
+
+def test_a_confirmation_of_a_part_of_an_entry_leaves_the_rest_open():
+    exchange, publisher, _ = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A, A, A, A)
+    session = exchange.sessions[1, 2]
+    for first, last in ((2, 2), (1, 1), (4, 4)):
+        part = PublicationConfirmation(((publisher.source, first, last),))
+        exchange.handle(1, MessageReceived(2, session, part))
+        assert not publisher.done
+    rest = PublicationConfirmation(((publisher.source, 3, 3),))
+    exchange.handle(1, MessageReceived(2, session, rest))
+    exchange.settle()
+    assert publisher.done == [(1, 4)]
+
+
+def test_a_confirmation_from_an_older_session_is_ignored():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A)
+    old = exchange.sessions[1, 2]
+    exchange.cut(1, 2)
+    exchange.mend(1, 2)
+    late = PublicationConfirmation(((publisher.source, 1, 1),))
+    effects = exchange.handle(1, MessageReceived(2, old, late))
+    assert (effects, publisher.done) == ([], [])
+    assert exchange.cores[1].statistics()["messages_ignored"] == 1
+    exchange.release(1, 2)
+    assert (subscriber.got(), publisher.done) == ([1], [(1, 1)])
+
+
+# ---------------------------------------------------------------- bypass
+
+
+def test_a_dead_broker_is_bypassed_and_everything_unconfirmed_goes_first_and_in_order():
+    exchange, publisher, subscriber = pair_over(CHAIN4)
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A, A)
+    exchange.publish(publisher, 3, B, A)
+    exchange.publish(publisher, 5, A)
+    exchange.kill(2)
+    exchange.publish(publisher, 6, A)
+    assert sequences(exchange.sent(1, 3, PublicationCopy)) == [[1, 2, 4, 5, 6]]
+    assert exchange.sent(1, 3, PublicationCopy)[0].path == (0, 1, 2, 3)
+    assert subscriber.got() == [1, 2, 4, 5, 6]
+    assert publisher.done == [(1, 6)]
+
+
+def test_a_broker_that_comes_back_gets_what_is_unconfirmed_before_anything_newer():
+    exchange, publisher, subscriber = pair_over(CHAIN4)
+    exchange.kill(2)
+    exchange.hold(1, 3)
+    exchange.publish(publisher, 1, A, A)
+    exchange.start(2)
+    exchange.publish(publisher, 3, A)
+    assert sequences(exchange.sent(1, 2, PublicationCopy)) == [[1, 2], [3]]
+    exchange.release(1, 3)
+    assert subscriber.got() == [1, 2, 3], "the copies over the bypass are duplicates by now"
+
+
+def test_a_new_session_with_the_same_broker_is_another_way():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A)
+    exchange.cut(1, 2, heal=True)
+    exchange.release(1, 2)
+    assert subscriber.got() == []
+    exchange.mend(1, 2)
+    assert subscriber.got() == [1]
+
+
+def test_publications_for_an_unreachable_home_broker_wait_and_are_not_acknowledged():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.cut(1, 2)
+    exchange.publish(publisher, 1, A)
+    exchange.publish(publisher, 2, B)
+    assert publisher.done == [(2, 2)]
+    assert exchange.cores[1].statistics()["queue_publications"] == 1
+    exchange.mend(1, 2)
+    assert (subscriber.got(), publisher.done[-1]) == ([1], (1, 1))
+
+
+def test_bypassing_waits_for_a_verdict_and_tries_brokers_behind_one_by_one():
+    exchange = Exchange(CHAIN4, delta=2)
+    exchange.unreachable[0, 2] = exchange.unreachable[0, 3] = None
+    exchange.log.clear()
+    exchange.cut(0, 1)
+    opened = [
+        e.peer
+        for n, _, effects in exchange.log
+        for e in effects
+        if n == 0 and isinstance(e, OpenSession)
+    ]
+    assert opened == [2, 3]
+    status = exchange.cores[0].status()
+    assert (status["wanted"], status["pending"], status["ready"]) == ([1, 2, 3], [1, 2, 3], [])
+
+
+def test_an_unreachable_broker_is_tried_again_with_longer_and_longer_waits():
+    exchange = Exchange(((0, 1),), parameters=DeltaTreeParameters(retry_limit_ns=3 * 10**9))
+    exchange.cut(0, 1)
+    exchange.log.clear()
+    tries = []
+    for _ in range(100):
+        exchange.advance(0.1)
+        if any(
+            isinstance(e, OpenSession) for n, _, effects in exchange.log for e in effects if n == 0
+        ):
+            tries.append(round(exchange.now_ns / 1e9, 1))
+        exchange.log.clear()
+    assert tries == [0.5, 1.5, 3.5, 6.5, 9.5]
+    exchange.unreachable.clear()
+    exchange.advance(3)
+    assert exchange.cores[0].status()["ready"] == [1]
+
+
+# ---------------------------------------------------------------- subscriptions under failures
+
+
+def test_an_unreachable_broker_is_walked_past_but_keeps_the_subscription_pending():
+    exchange = Exchange(CHAIN4)
+    exchange.kill(1)
+    subscriber, publisher = exchange.client("s", 0), exchange.client("p", 3, publishes=True)
+    exchange.subscribe(subscriber, "kind = 'a'")
+    assert exchange.cores[3].statistics()["subscriptions"] == 1, "those behind it know early"
+    assert states(subscriber) == ["pending"]
+    exchange.publish(publisher, 1, A)
+    assert subscriber.got() == []
+    exchange.start(1)
+    exchange.publish(publisher, 2, A)
+    assert states(subscriber)[-1] == "started"
+    assert subscriber.got() == [2]
+
+
+def test_a_next_hop_hears_of_a_subscription_before_any_publication_for_it():
+    """0 – 1 – 2 – 3: link 0–1 is down, 1 is alive, and 2 sends through it.
+
+    Paper: [DFT11] §V-B, the upstream copy.
+    """
+    exchange = Exchange(CHAIN4)
+    exchange.cut(0, 1)
+    publisher, subscriber = exchange.client("p", 3, publishes=True), exchange.client("s", 0)
+    exchange.subscribe(subscriber, "kind = 'a'")
+    exchange.publish(publisher, 1, A)
+    to_1 = [type(message) for message in exchange.sent(2, 1, object)]
+    assert to_1.index(UpstreamCopy) < to_1.index(PublicationCopy)
+    copy = exchange.sent(2, 1, UpstreamCopy)[0]
+    assert copy.path == (0, 1)
+    assert exchange.cores[1].statistics()["queue_publications"] == 1, "1 waits for its link"
+
+
+def test_a_subscription_is_sent_again_to_a_broker_that_lost_it_before_confirming():
+    exchange = Exchange(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.hold(1, 0)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.kill(1)
+    exchange.held.clear()
+    exchange.start(1)
+    exchange.advance(3)
+    assert states(subscriber)[-1] == "started"
+
+
+def bypass_resurrects(mutants=frozenset()):
+    """S–X–V–P as 0–1–2–3, and Z as 4 under X with a subscription that wants kind b only.
+
+    Everybody knows s, but X still waits for Z's confirmation of it. P sends 1, which Z wants
+    too, and 2: S, where s has not started, lets both pass; X keeps 1 for Z. Then s starts. S
+    forgets in a crash that it saw 1, V loses X, reaches S directly and sends it 1 again.
+    """
+    exchange = Exchange(((0, 1), (1, 2), (2, 3), (1, 4)), mutants=mutants)
+    publisher, other = exchange.client("p", 3, publishes=True), exchange.client("z", 4)
+    exchange.subscribe(other, "kind = 'b'")
+    exchange.hold(4, 1)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.publish(publisher, 1, B)
+    exchange.publish(publisher, 2, A)
+    assert (states(subscriber), publisher.done) == (["pending"], [(2, 2)])
+    late = [m for _, m in exchange.queues[4, 1] if isinstance(m, SubscriptionConfirmation)]
+    exchange.queues[4, 1].clear()
+    for message in late:
+        exchange.handle(1, MessageReceived(4, exchange.sessions[4, 1], message))
+    exchange.settle()
+    assert states(subscriber)[-1] == "started"
+    exchange.kill(0)
+    exchange.start(0)
+    exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.cut(1, 2)
+    exchange.mend(0, 2)
+    exchange.publish(publisher, 3, A)
+    return subscriber.got()
+
+
+def test_a_stream_never_begins_with_a_publication_whose_successor_is_lost():
+    """Paper: [DFT11] §VI lines 614-621 would deliver 1 and 3 and lose 2; the cut forbids 1."""
+    assert bypass_resurrects() == [3]
+
+
+def test_without_the_cut_the_story_ends_in_a_gap():
+    mutants = frozenset({Mutant.NO_CUT, Mutant.NO_LAST_IN_CUT})
+    assert bypass_resurrects(mutants) == [1, 3]
+
+
+# ---------------------------------------------------------------- restarts
+
+
+def test_a_restarted_broker_holds_publishers_and_new_subscriptions_until_it_is_told_all():
+    exchange = Exchange(((0, 1), (1, 2)))
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.kill(0)
+    exchange.hold(1, 0)
+    exchange.start(0)
+    publisher, late = exchange.client("p", 0, publishes=True), exchange.client("t", 0)
+    exchange.publish(publisher, 1, A)
+    exchange.subscribe(late, "true")
+    assert exchange.cores[0].status()["state"] == "recovering"
+    assert (subscriber.got(), states(late)) == ([], [])
+    exchange.release(1, 0)
+    assert exchange.cores[0].status()["state"] == "running"
+    assert subscriber.got() == [1]
+    assert states(late)[-1] == "started"
+
+
+def test_a_peer_that_recovers_itself_ends_nobodys_recovery():
+    exchange = Exchange(((0, 1), (1, 2)))
+    exchange.kill(0)
+    exchange.kill(1)
+    exchange.cut(0, 2)
+    exchange.cut(1, 2)
+    exchange.start(0)
+    exchange.start(1)
+    exchange.advance(2)
+    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["recovering"] * 2
+    assert exchange.sent(1, 0, SyncEnd)[-1].recovering
+    exchange.unreachable.clear()
+    exchange.mend(1, 2)
+    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["running"] * 2
+
+
+def test_a_component_in_which_all_restarted_goes_on_after_a_while_and_says_so():
+    exchange = Exchange(((0, 1),))
+    for broker in (0, 1):
+        exchange.kill(broker)
+    for broker in (0, 1):
+        exchange.start(broker)
+    exchange.advance(25)
+    assert exchange.cores[0].status()["state"] == "recovering"
+    exchange.advance(10)
+    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["running"] * 2
+    assert [event for _, event in exchange.records].count("cold_start") == 1
+
+
+def test_a_started_subscription_goes_on_after_its_broker_restarts():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.publish(publisher, 1, A, A)
+    exchange.advance(1)
+    exchange.kill(2)
+    exchange.publish(publisher, 3, A)
+    exchange.start(2)
+    exchange.subscribe(exchange.client("s", 2), "kind = 'a'")
+    assert subscriber.got() == [1, 2, 3]
+    assert publisher.done[-1] == (3, 3)
+
+
+def test_what_a_client_says_it_has_is_not_delivered_again():
+    """The broker dies with a position that has not reached the disk; the client knows it."""
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(2, 1)
+    exchange.publish(publisher, 1, A, A)
+    assert subscriber.got() == [1, 2]
+    exchange.kill(2)
+    exchange.held.clear()
+    exchange.start(2)
+    exchange.client("s", 2, resume=((1, ((publisher.source, 1),)),))
+    exchange.subscribe(subscriber, "kind = 'a'")
+    assert subscriber.got() == [1, 2, 2], "1 was known to be there, 2 was not"
+    exchange.kill(2)
+    exchange.start(2)
+    exchange.client("s", 2, resume=((1, ((publisher.source, 2),)),))
+    exchange.subscribe(subscriber, "kind = 'a'")
+    exchange.publish(publisher, 3, A)
+    assert subscriber.got()[-1] == 3
+
+
+def test_a_pending_subscription_is_issued_again_under_a_new_id():
+    exchange = Exchange(((0, 1), (1, 2)))
+    exchange.cut(1, 2)
+    exchange.subscribe(exchange.client("s", 0), "true")
+    exchange.kill(0)
+    exchange.start(0)
+    ids = [copy.subscription for copy in exchange.sent(0, 1, SubscriptionCopy)]
+    assert [(each.incarnation, each.number) for each in ids] == [(1, 1), (2, 1)]
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert states(subscriber)[-1] == "pending"
+    exchange.mend(1, 2)
+    assert states(subscriber)[-1] == "started"
+
+
+def test_a_broker_confirms_nothing_while_a_publisher_from_before_its_restart_is_missing():
+    exchange = Exchange(((0, 1),))
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.publish(publisher, 1, A)
+    exchange.subscribe(exchange.client("x", 1), "true")
+    exchange.hold(0, 1)
+    exchange.publish(publisher, 2, A)
+    exchange.kill(0)
+    exchange.held.clear()
+    exchange.start(0)
+    subscriber = exchange.client("s", 1)
+    exchange.subscribe(subscriber, "true")
+    assert states(subscriber) == ["pending"]
+    exchange.client("p", 0, publishes=True, next_sequence=2, highest_sequence=5)
+    assert states(subscriber)[-1] == "started"
+    exchange.publish(publisher, 2, *[A] * 5)
+    assert subscriber.got() == [6]
+
+
+def test_a_broker_that_confirmed_a_subscription_has_it_after_a_restart():
+    """Its only peer left, told late, does not have it yet: nobody could bring it up to date."""
+    exchange = Exchange(((0, 1), (0, 2)))
+    exchange.cut(0, 2)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    assert states(subscriber) == ["pending"], "2 has not got it"
+    exchange.kill(1)
+    exchange.cut(0, 1)
+    exchange.start(1)
+    exchange.mend(1, 2)
+    assert exchange.cores[1].status()["state"] == "running", "2 brought it up to date"
+    assert exchange.cores[1].statistics()["subscriptions"] == 1
+
+
+def test_without_routing_on_disk_the_same_story_leaves_a_broker_unaware():
+    parameters = DeltaTreeParameters(persist_routing=False)
+    exchange = Exchange(((0, 1), (0, 2)), parameters=parameters)
+    exchange.cut(0, 2)
+    exchange.subscribe(exchange.client("s", 0), "true")
+    exchange.kill(1)
+    exchange.cut(0, 1)
+    exchange.start(1)
+    exchange.mend(1, 2)
+    assert exchange.cores[1].status()["state"] == "running"
+    assert exchange.cores[1].statistics()["subscriptions"] == 0
+
+
+# ---------------------------------------------------------------- clients that come and go
+
+
+def test_unacknowledged_deliveries_come_again_in_order_on_the_next_session():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    subscriber.quiet = True
+    exchange.publish(publisher, 1, A, A)
+    exchange.publish(publisher, 3, A)
+    exchange.say(subscriber, Acknowledge(publisher.source, 1, 1))
+    exchange.detach(subscriber)
+    exchange.publish(publisher, 4, A)
+    subscriber.deliveries.clear()
+    subscriber.quiet = False
+    exchange.client("s", 2)
+    assert subscriber.got() == [], "nothing comes for a subscription it has not asked for"
+    exchange.subscribe(subscriber, "kind = 'a'")
+    assert subscriber.got() == [2, 3, 4]
+    assert publisher.done[-1] == (4, 4)
+    assert exchange.cores[0].statistics()["queue_publications"] == 0
+
+
+def test_a_client_that_asks_for_one_of_its_subscriptions_gets_that_one():
+    exchange = Exchange(((0, 1),))
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 1)
+    exchange.subscribe(subscriber, "true", number=1)
+    exchange.subscribe(subscriber, "kind = 'a'", number=2)
+    exchange.detach(subscriber)
+    exchange.publish(publisher, 1, A, B)
+    exchange.client("s", 1)
+    exchange.subscribe(subscriber, "kind = 'a'", number=2)
+    assert (subscriber.got(1), subscriber.got(2)) == ([], [1])
+    exchange.subscribe(subscriber, "true", number=1)
+    assert (subscriber.got(1), subscriber.got(2)) == ([1, 2], [1])
+    assert publisher.done == [(1, 2)]
+
+
+def test_two_copies_of_one_publication_are_never_on_their_way_to_a_client_at_once():
+    """An acknowledgement names numbers only: it could not say which copy it is for."""
+    exchange = Exchange(((0, 1),))
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 1)
+    exchange.subscribe(subscriber, "true", number=1)
+    exchange.subscribe(subscriber, "true", number=2)
+    exchange.detach(subscriber)
+    exchange.publish(publisher, 1, A)
+    subscriber.quiet = True
+    exchange.client("s", 1)
+    exchange.subscribe(subscriber, "true", number=2)
+    exchange.subscribe(subscriber, "true", number=1)
+    assert (subscriber.got(1), subscriber.got(2)) == ([], [1])
+    exchange.say(subscriber, Acknowledge(publisher.source, 1, 1))
+    assert (subscriber.got(1), publisher.done) == ([1], [])
+    exchange.say(subscriber, Acknowledge(publisher.source, 1, 1))
+    assert publisher.done == [(1, 1)]
+
+
+def test_a_subscriber_that_stays_away_too_long_loses_its_subscriptions():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.detach(subscriber)
+    exchange.publish(publisher, 1, A)
+    exchange.advance(59)
+    assert publisher.done == []
+    exchange.advance(2)
+    assert publisher.done == [(1, 1)]
+    assert (2, "subscriptions_given_up") in exchange.records
+    assert not exchange.disks[2]["subscriptions"]
+    exchange.client("s", 2)
+    exchange.subscribe(subscriber, "kind = 'b'")
+    exchange.publish(publisher, 2, A, B)
+    assert subscriber.got() == [3]
+
+
+def test_a_publisher_resubmits_and_is_acknowledged_once_all_is_done():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A, A)
+    exchange.detach(publisher)
+    exchange.client("p", 0, publishes=True, next_sequence=1, highest_sequence=2)
+    exchange.publish(publisher, 1, A, A, A)
+    assert publisher.done == []
+    exchange.release(1, 2)
+    assert publisher.done == [(1, 3)]
+    assert subscriber.got() == [1, 2, 3]
+
+
+def test_a_full_queue_is_put_on_record_once_and_nothing_is_dropped():
+    parameters = DeltaTreeParameters(queue_limit=3)
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)), parameters=parameters)
+    exchange.cut(1, 2)
+    for first in range(1, 7):
+        exchange.publish(publisher, first, A)
+    assert exchange.records.count((1, "queue_over_limit")) == 1
+    exchange.mend(1, 2)
+    assert subscriber.got() == [1, 2, 3, 4, 5, 6]
+
+
+def test_frames_that_are_sent_again_are_of_bounded_size_and_in_order():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
+    exchange.hold(1, 2)
+    runs = [
+        run_of(publisher.source, first, *[A, B, A] * 100, size=400) for first in (1, 301, 601, 901)
+    ]
+    for run in runs:
+        exchange.say(publisher, Publish(run))
+    exchange.cut(1, 2, heal=True)
+    exchange.held.clear()
+    before = len(exchange.sent(1, 2, PublicationCopy))
+    exchange.mend(1, 2)
+    frames = exchange.sent(1, 2, PublicationCopy)[before:]
+    assert [frame.run.payload_bytes() <= 256 << 10 for frame in frames] == [True, True]
+    assert subscriber.got() == [n for n in range(1, 1201) if n % 3 != 2]
+
+
+# ---------------------------------------------------------------- mutants
+
+
+@pytest.mark.parametrize(
+    "mutant, lost",
+    [
+        (Mutant.NO_RESEND_ON_ACTIVATION, [3]),
+        (Mutant.RESEND_AFTER_NEWER, [2, 3]),
+    ],
+)
+def test_a_mutant_of_re_sending_loses_publications(mutant, lost):
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)), mutants=frozenset({mutant}))
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A)
+    exchange.publish(publisher, 2, A)
+    exchange.cut(1, 2, heal=True)
+    exchange.held.clear()
+    exchange.mend(1, 2)
+    exchange.publish(publisher, 3, A)
+    assert subscriber.got() == lost
+
+
+def pair_over(links, **options):
+    """A publisher at the first broker, a subscriber to kind a at the last, started."""
+    exchange = Exchange(links, **options)
+    publisher = exchange.client("p", 0, publishes=True)
+    subscriber = exchange.client("s", len(exchange.topology.brokers) - 1)
+    exchange.subscribe(subscriber, "kind = 'a'")
+    assert states(subscriber)[-1] == "started"
+    return exchange, publisher, subscriber

@@ -1,0 +1,220 @@
+"""What a peer or client must not say: refused before anything changes, and the broker lives."""
+
+from dataclasses import replace
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError, StorageCorrupt
+from brokerd.model.client_messages import Acknowledge, Connect, Connected, Publish, Subscribe
+from brokerd.model.identity import SourceId, SubscriptionId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    Summary,
+    SyncEnd,
+    Tag,
+    UpstreamCopy,
+)
+from brokerd.protocols.interface import MessageReceived, SessionEstablished
+from tests.helpers.exchange import Exchange, blob, run_of
+
+SOURCE = SourceId(0, 0, 1)
+OF_2 = SubscriptionId(2, 1, 1)
+OF_0 = SubscriptionId(0, 1, 9)
+A = blob(kind="a")
+GOOD_RUN = run_of(SOURCE, 1, A)
+TAG = (Tag(1, 2, True),)
+
+
+def ready():
+    """Broker 1 of the chain 0–1–2–3; a subscription of broker 3's client is known to all."""
+    exchange = Exchange(((0, 1), (1, 2), (2, 3)))
+    exchange.subscribe(exchange.client("s", 3), "kind = 'a'")
+    return exchange
+
+
+FROM_BROKER_0 = {
+    "a second summary": Summary((), False),
+    "a client's message": Connect(False, 1, 1, 0, ()),
+    "no message at all": "hello",
+    "a path that ends elsewhere": PublicationCopy(GOOD_RUN, (0, 2)),
+    "a path that is empty": PublicationCopy(GOOD_RUN, ()),
+    "a path over a link that is not there": SubscriptionCopy(
+        SubscriptionId(3, 1, 9), EVERYTHING, (3, 0, 1), False
+    ),
+    "a path that visits a broker twice": PublicationCopy(
+        replace(GOOD_RUN, source=SourceId(9, 0, 1)), (9, 0, 9, 0, 1)
+    ),
+    "a path of broker numbers out of range": PublicationCopy(
+        replace(GOOD_RUN, source=SourceId(1 << 40, 0, 1)), (1 << 40, 8, 0, 1)
+    ),
+    "a source that is not where the path begins": PublicationCopy(GOOD_RUN, (5, 0, 1)),
+    "our own publications": PublicationCopy(replace(GOOD_RUN, source=SourceId(1, 0, 1)), (0, 1)),
+    "publications of a broker it is not in front of": PublicationCopy(
+        replace(GOOD_RUN, source=SourceId(2, 0, 1)), (2, 1)
+    ),
+    "malformed attributes": PublicationCopy(run_of(SOURCE, 1, b"{nonsense"), (0, 1)),
+    "attributes that are no map": PublicationCopy(run_of(SOURCE, 1, b"[1]"), (0, 1)),
+    "attributes nobody has": PublicationCopy(
+        replace(GOOD_RUN, attribute_table=(A, blob(kind="b"))), (0, 1)
+    ),
+    "a sequence below one": PublicationCopy(run_of(SOURCE, 0, A), (0, 1)),
+    "a range backwards": PublicationConfirmation(((SOURCE, 3, 2),)),
+    "a range from zero": PublicationConfirmation(((SOURCE, 0, 2),)),
+    "a subscription from behind": SubscriptionCopy(OF_2, EVERYTHING, (2, 1), False),
+    "a subscription that begins at another home": SubscriptionCopy(OF_2, EVERYTHING, (0, 1), False),
+    "a known home over another way": SubscriptionCopy(
+        SubscriptionId(3, 1, 9), EVERYTHING, (3, 7, 0, 1), False
+    ),
+    "an upstream copy over another way": UpstreamCopy(
+        SubscriptionId(3, 1, 9), EVERYTHING, (3, 7, 0, 1), ()
+    ),
+    "an upstream copy with tags": UpstreamCopy(OF_0, EVERYTHING, (0, 1), TAG),
+    "a confirmation with tags": SubscriptionConfirmation(SubscriptionId(3, 1, 1), TAG, ()),
+    "a negative cut": SubscriptionConfirmation(SubscriptionId(3, 1, 1), (), ((SOURCE, -1),)),
+}
+
+
+@pytest.mark.parametrize("message", FROM_BROKER_0.values(), ids=FROM_BROKER_0)
+def test_a_broker_that_breaks_the_rules_is_refused_and_changes_nothing(message):
+    exchange = ready()
+    core = exchange.cores[1]
+    before = (dict(core.statistics()), core.status(), core.next_deadline())
+    with pytest.raises(RemoteProtocolError) as caught:
+        core.handle(MessageReceived(0, exchange.sessions[1, 0], message), 0)
+    assert len(str(caught.value)) < 400
+    after = (dict(core.statistics()), core.status(), core.next_deadline())
+    matching = ("matching_hits", "matching_misses")
+    assert {k: v for k, v in before[0].items() if k not in matching} == {
+        k: v for k, v in after[0].items() if k not in matching
+    }
+    assert before[1:] == after[1:]
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.publish(publisher, 1, A)
+    assert exchange.clients["s"].got() == [1], "life goes on"
+
+
+def test_a_subscription_confirmed_from_its_home_side_is_refused():
+    exchange = ready()
+    wrong = SubscriptionConfirmation(SubscriptionId(3, 1, 1), (), ())
+    with pytest.raises(RemoteProtocolError, match="home side"):
+        exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], wrong), 0)
+
+
+def test_one_id_with_two_predicates_is_refused():
+    exchange = ready()
+    wrong = SubscriptionCopy(SubscriptionId(3, 1, 1), EVERYTHING, (3, 2, 1), False)
+    with pytest.raises(RemoteProtocolError, match="two predicates"):
+        exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], wrong), 0)
+
+
+def test_nothing_may_come_before_the_summary():
+    exchange = ready()
+    core = exchange.cores[1]
+    exchange.cut(0, 1, heal=True)
+    core.handle(SessionEstablished(0, 99, 2), 0)
+    with pytest.raises(RemoteProtocolError, match="Summary"):
+        core.handle(MessageReceived(0, 99, SyncEnd(False)), 0)
+
+
+FROM_CLIENT = {
+    "a second Connect": Connect(True, 1, 1, 0, ()),
+    "a broker's message": SyncEnd(False),
+    "an answer": Connected(None, 1),
+    "another's source": Publish(run_of(SourceId(0, 7, 1), 1, A)),
+    "malformed attributes": Publish(run_of(SOURCE, 1, b"\xff")),
+    "a range backwards": Acknowledge(SOURCE, 5, 4),
+}
+
+
+@pytest.mark.parametrize("message", FROM_CLIENT.values(), ids=FROM_CLIENT)
+def test_a_client_that_breaks_the_rules_is_refused(message):
+    exchange = ready()
+    client = exchange.client("p", 0, publishes=True)
+    before = dict(exchange.cores[0].statistics())
+    with pytest.raises(RemoteProtocolError):
+        exchange.cores[0].handle(MessageReceived("p", client.session, message), 0)
+    after = exchange.cores[0].statistics()
+    assert before["publications_received"] == after["publications_received"]
+    exchange.publish(client, 1, A)
+    assert exchange.clients["s"].got() == [1]
+
+
+@pytest.mark.parametrize(
+    "message", [Subscribe(1, EVERYTHING), Publish(GOOD_RUN), Acknowledge(SOURCE, 1, 1)]
+)
+def test_a_client_says_connect_first(message):
+    exchange = ready()
+    core = exchange.cores[0]
+    core.handle(SessionEstablished("c", 77, 1), 0)
+    with pytest.raises(RemoteProtocolError, match="before Connected"):
+        core.handle(MessageReceived("c", 77, message), 0)
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [Connect(True, -1, 1, 0, ()), Connect(True, 1, 0, 0, ()), Connect(True, 1, 1, -1, ())],
+)
+def test_a_connect_with_impossible_numbers_is_refused(connect):
+    exchange = ready()
+    core = exchange.cores[0]
+    core.handle(SessionEstablished("c", 77, 1), 0)
+    with pytest.raises(RemoteProtocolError, match="impossible"):
+        core.handle(MessageReceived("c", 77, connect), 0)
+
+
+def test_malformed_attributes_are_refused_even_while_publications_are_held():
+    exchange = ready()
+    exchange.kill(0)
+    exchange.hold(1, 0)
+    exchange.start(0)
+    client = exchange.client("p", 0, publishes=True)
+    bad = Publish(run_of(client.source, 1, b"?"))
+    with pytest.raises(RemoteProtocolError, match="malformed"):
+        exchange.cores[0].handle(MessageReceived("p", client.session, bad), 0)
+
+
+def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
+    exchange = ready()
+    core, session = exchange.cores[1], exchange.sessions[1, 0]
+    for message in (
+        SubscriptionConfirmation(SubscriptionId(3, 8, 8), (), ()),
+        PublicationConfirmation(((SourceId(3, 3, 3), 1, 9),)),
+        UpstreamCopy(SubscriptionId(1, 1, 5), EVERYTHING, (1,), ()),
+    ):
+        assert core.handle(MessageReceived(0, session, message), 0) == []
+
+
+@pytest.mark.parametrize(
+    "table, rows",
+    [
+        ("subscriptions", {"s/1": [1, 1, "nonsense", True, []]}),
+        ("subscriptions", {"s/one": [1, 1, [], True, []]}),
+        ("subscriptions", {"s/1": [1, 1, [[["a", "??", ["plain", 1]]]], True, []]}),
+        ("positions", {"s/1/0.0": 3}),
+        ("routing", {"2.1": [[], [2, 1]]}),
+    ],
+)
+def test_a_broker_does_not_start_on_rows_it_cannot_have_written(table, rows):
+    exchange = ready()
+    exchange.kill(1)
+    exchange.disks[1][table] = rows
+    with pytest.raises(StorageCorrupt, match=f"table {table}"):
+        exchange.start(1)
+
+
+def test_a_message_of_another_session_is_ignored():
+    exchange = ready()
+    core = exchange.cores[1]
+    copy = PublicationCopy(GOOD_RUN, (0, 1))
+    assert core.handle(MessageReceived(0, exchange.sessions[1, 0] - 1, copy), 0) == []
+    assert core.statistics()["messages_ignored"] == 1
+
+
+def test_a_second_session_with_one_peer_is_a_fault_of_the_driver():
+    exchange = ready()
+    with pytest.raises(AssertionError):
+        exchange.cores[1].handle(SessionEstablished(0, 500, 1), 0)
