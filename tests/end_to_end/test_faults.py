@@ -1,0 +1,265 @@
+"""Faults on real brokers: a schedule does what it says, and the δ tree loses nothing by it."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import trio
+
+from bench.testbed import BrokerPlace, Testbed
+from bench.toml_text import toml_text
+from brokerd.agent.client import AgentClient, open_agent
+from brokerd.agent.paths import AgentPaths
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.agent.watchdog import recorded_identity
+from brokerd.client.client import Client, connect
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Topology
+from fault_injection.deployed import DeployedBackend
+from fault_injection.injector import Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import read_schedule
+
+pytestmark = pytest.mark.end_to_end
+
+FIRST_PORT = 23210
+REPOSITORY = Path(__file__).parents[2]
+TOPOLOGY = Topology.from_mapping(
+    {
+        "schema": "pubsubctl/topology/1",
+        "name": "four",
+        "kind": "tree",
+        "brokers": ["c1", "c2", "c3", "c4"],
+        "links": [["c1", "c2"], ["c2", "c3"], ["c2", "c4"]],
+    },
+    "four",
+)
+
+
+@dataclass
+class Host:
+    """A root with an agent of real brokers."""
+
+    root: Path
+    socket: str
+
+    def address(self, broker: str) -> str:
+        return f"127.0.0.1:{FIRST_PORT + TOPOLOGY.number_of(broker)}"
+
+    def config(self, broker: str) -> dict[str, Any]:
+        return {
+            "broker": broker,
+            "topology_file": str(self.root / "topology.toml"),
+            "protocol": "delta_tree",
+            "deployment_id": "d1",
+            "listen": self.address(broker),
+            "addresses": {name: self.address(name) for name in TOPOLOGY.brokers},
+            "state_folder": str(self.root / "brokers" / broker / "state"),
+            "control_socket": str(Path(self.socket).parent / f"{broker}.sock"),
+            "log_folder": str(self.root / "brokers" / broker / "log"),
+            "fault_injection": True,
+        }
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """An agent, started as on any machine; nothing of it is left afterwards."""
+    with TemporaryDirectory(prefix="rb-") as folder:
+        root = Path(folder) / "host"
+        command = [sys.executable, "-m", "bench.machine", "agent"]
+        arguments = ["--root", str(root), "--name", "here", "--deployment", "d1"]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
+        started = subprocess.run(
+            command + arguments, cwd=REPOSITORY, env=environment, capture_output=True, check=False
+        )
+        assert started.returncode == 0, started.stderr
+        announced = json.loads(started.stdout)
+        agent = ProcessIdentity.of(announced["pid"])
+        (root / "topology.toml").write_text(toml_text(TOPOLOGY.to_mapping()))
+        try:
+            yield Host(root, announced["socket"])
+        finally:
+            agent.signal(9)
+            for file in AgentPaths(root).processes.glob("*.json"):
+                if (identity := recorded_identity(file)) is not None:
+                    identity.signal(9)
+
+
+@asynccontextmanager
+async def deployed(host: Host) -> AsyncIterator[Testbed]:
+    """All brokers running, with every session they want; stopped in order at the end."""
+    async with open_agent(host.socket) as agent:
+        for broker in TOPOLOGY.brokers:
+            config = host.config(broker)
+            await agent.start(broker, "broker", config, config["control_socket"])
+        testbed = Testbed(
+            agents={"here": agent},
+            brokers={b: BrokerPlace("here", b, host.address(b)) for b in TOPOLOGY.brokers},
+            topology=TOPOLOGY,
+            topology_digest="",
+            protocol="delta_tree",
+            deployment_id="d1",
+            host_roots={"here": host.root},
+            clients_host="here",
+        )
+        with trio.fail_after(30):
+            for broker in TOPOLOGY.brokers:
+                while not await is_ready(testbed, broker):
+                    await trio.sleep(0.02)
+        yield testbed
+        rows = (await agent.shutdown())["processes"]
+        assert {row["exit_code"] for row in rows.values()} == {0}, errors_of(host)
+
+
+async def is_ready(testbed: Testbed, broker: str) -> bool:
+    try:
+        status = await testbed.broker_command(broker, "status")
+    except ControlError as error:
+        if error.kind != "busy":
+            raise
+        return False
+    return status["probed"] and set(status["wanted"]) <= set(status["ready"])
+
+
+def errors_of(host: Host) -> str:
+    return "\n".join(file.read_text()[-2000:] for file in host.root.rglob("stderr.log"))
+
+
+async def inject(testbed: Testbed, steps: str) -> Injection:
+    head = 'schema = "pubsubctl/faults/1"\nname = "story"\n'
+    schedule = read_schedule(tomllib.loads(head + steps), "story.toml")
+    return await Injector(schedule, DeployedBackend(testbed), FaultLog(), prefix="run.").run()
+
+
+async def publish_until_cancelled(client: Client, sent: list[int]) -> None:
+    while True:
+        sent.append(await client.publish({"topic": "oil"}, b"x" * 100))
+        await trio.sleep(0.005)
+
+
+async def collect(client: Client, received: list[int]) -> None:
+    async for publication in client.publications():
+        received.append(publication.sequence)
+
+
+def play(host: Host, steps: str) -> Injection:
+    """Publications from c1 to subscribers at c3 and c4 while the schedule runs."""
+
+    async def story() -> Injection:
+        sent: list[int] = []
+        received: dict[str, list[int]] = {"c3": [], "c4": []}
+        async with (
+            deployed(host) as testbed,
+            trio.open_nursery() as nursery,
+            connect(host.address("c3"), "sub-c3") as at_c3,
+            connect(host.address("c4"), "sub-c4") as at_c4,
+            connect(host.address("c1"), "pub", publishes=True) as publisher,
+        ):
+            for subscriber in (at_c3, at_c4):
+                await subscriber.subscribe("topic = 'oil'")
+            nursery.start_soon(collect, at_c3, received["c3"])
+            nursery.start_soon(collect, at_c4, received["c4"])
+            async with trio.open_nursery() as publishing:
+                publishing.start_soon(publish_until_cancelled, publisher, sent)
+                injection = await inject(testbed, steps)
+                publishing.cancel_scope.cancel()
+            with trio.fail_after(30):
+                await publisher.flush()
+                while any(len(each) < len(sent) for each in received.values()):
+                    await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+        expected = list(range(1, len(sent) + 1))
+        assert received == {"c3": expected, "c4": expected}
+        return injection
+
+    async def bounded() -> Injection:
+        with trio.fail_after(120):
+            return await story()
+
+    return trio.run(bounded)
+
+
+def test_absorb_then_kill_then_restart_loses_nothing(host: Host) -> None:
+    injection = play(
+        host,
+        """
+        [[step]]
+        id = "absorb"
+        at = "300ms"
+        do = "absorb"
+        on = "c2"
+        for = "700ms"
+        [[step]]
+        id = "kill"
+        after = "absorb"
+        do = "kill"
+        on = "c2"
+        expect = { exit_signal = 9, within = "2s" }
+        [[step]]
+        id = "restart"
+        after = "kill.applied"
+        delay = "1s"
+        do = "restart"
+        on = "c2"
+        await = { within = "30s" }
+        """,
+    )
+    assert injection.problems == ()
+    absorb = injection.rows[0]
+    assert absorb["absorbed_msgs"] > 10
+    assert absorb["healed_by"] == "process-death"
+    assert [row["state"] for row in injection.rows] == ["healed", "recovered", "recovered"]
+
+
+def test_each_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
+    faults = {
+        "cut-link": ("cut", "c2-c3"),
+        "cut-broker": ("cut", "c2"),
+        "freeze": ("freeze", "c2"),
+        "blackhole": ("blackhole", "c2-c3"),
+        "blackhole-one-way": ("blackhole", "c2->c3"),
+        "absorb": ("absorb", "c2"),
+        "absorb-link": ("absorb", "c2-c3"),
+    }
+    steps, before = "", ""
+    for name, (verb, target) in faults.items():
+        steps += f"""
+        [[step]]
+        id = "{name}"
+        {f'after = "{before}.recovered"' if before else 'at = "200ms"'}
+        do = "{verb}"
+        on = "{target}"
+        for = "1500ms"
+        await = {{ within = "30s" }}
+        """
+        before = name
+    injection = play(host, steps)
+    assert injection.problems == ()
+    for row in injection.rows:
+        assert (row["state"], row["healed_by"]) == ("recovered", "schedule"), row
+
+
+def test_a_controller_that_is_gone_leaves_brokers_that_heal_themselves(host: Host) -> None:
+    """No heal, no renewal: the lease alone, for the agent's fault and the broker's own."""
+
+    async def story() -> None:
+        async with deployed(host) as testbed:
+            agent: AgentClient = testbed.agents["here"]
+            await agent.fault_apply("f", "freeze", "c3", lease_ms=500)
+            await agent.fault_apply("c", "cut", "c2", peer="c4", lease_ms=500)
+            with trio.fail_after(30):
+                while not all([await is_ready(testbed, broker) for broker in ("c2", "c3", "c4")]):
+                    await trio.sleep(0.05)
+            faults = {row["fault_id"]: row for row in (await agent.status())["faults"]}
+            assert {row["healed_by"] for row in faults.values()} == {"lease"}
+
+    trio.run(story)
