@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from bench.content import ContentTables
 from bench.publishing import PublisherLoad, PublisherSetting
 from bench.receiving import SubscriberSetting
@@ -32,6 +34,7 @@ class LoadClient:
         self._broker = setting.broker
         self._address = setting.address
         self._client: Client | None = None
+        self._serving = trio.CancelScope()
         self._session = 0
 
     @property
@@ -39,8 +42,12 @@ class LoadClient:
         """Whether its broker knows it, on the session it has now."""
         return self._client is not None and self._client.attached
 
+    def leave(self) -> None:
+        """Take leave of the broker; `run` returns when that is done."""
+        self._serving.cancel()
+
     async def run(self) -> None:
-        """Be connected until cancelled, or refused for good."""
+        """Be connected until `leave`, or refused for good."""
         try:
             async with connect(
                 self._address,
@@ -50,7 +57,8 @@ class LoadClient:
                 callbacks=self.callbacks(),
             ) as client:
                 self._client = client
-                await self.serve(client)
+                with self._serving:
+                    await self.serve(client)
         except ClientError as error:
             self._generator.note_problem(f"{self.name}: {error}")
 
@@ -128,7 +136,7 @@ class PublisherClient(LoadClient):
 
     async def serve(self, client: Client) -> None:
         self.load.client = client
-        await self._generator.clients_ended.wait()
+        await trio.sleep_forever()
 
     def pump(self, now_ns: int) -> None:
         """Hand over what is due, and see that numbers stay reserved."""

@@ -41,6 +41,7 @@ from brokerd.runtime.control import serve_control
 from brokerd.wire.attributes import encode_attributes
 
 FLUSH_S = 1.0
+LEAVE_TIMEOUT_S = 5.0
 _GATHERING = ((20_000, 1_000_000), (5_000, 250_000))
 """Publications per second from which on to wake no more often than so many nanoseconds."""
 
@@ -53,7 +54,6 @@ class LoadGenerator:
     Attributes:
         setting: what it was told.
         reserve_wanted: set when a publisher runs short of reserved sequence numbers.
-        clients_ended: set when no client is left.
         files: what it writes.
         receiver: records and judges deliveries.
     """
@@ -90,7 +90,7 @@ class LoadGenerator:
         self._second = _Second(time.monotonic_ns(), time.process_time())
         self._nursery: trio.Nursery
         self._clients_scope = trio.CancelScope()
-        self.clients_ended = trio.Event()
+        self._clients_ended = trio.Event()
         self._schedule_scope = trio.CancelScope()
 
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
@@ -112,16 +112,18 @@ class LoadGenerator:
             "stop": self._on_stop,
             "finish": self._on_finish,
         }
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                await nursery.start(serve_control, self.setting.control_socket, commands)
-                nursery.start_soon(self._write_statistics)
-                nursery.start_soon(self._reserve_numbers)
-                async for _ in signals:
-                    break
-            nursery.cancel_scope.cancel()
-        self.files.abandon()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                    await nursery.start(serve_control, self.setting.control_socket, commands)
+                    nursery.start_soon(self._write_statistics)
+                    nursery.start_soon(self._reserve_numbers)
+                    async for _ in signals:
+                        break
+                nursery.cancel_scope.cancel()
+        finally:
+            self.files.abandon()
 
     # ------------------------------------------------------------ commands
 
@@ -196,9 +198,12 @@ class LoadGenerator:
     async def _on_finish(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._state != "finished":
             await self._on_stop({})
-            self._clients_scope.cancel()
+            for client in self._clients:
+                client.leave()
             if self._state != "idle":
-                await self.clients_ended.wait()
+                with trio.move_on_after(LEAVE_TIMEOUT_S):
+                    await self._clients_ended.wait()
+            self._clients_scope.cancel()
             self._state = "finished"
             self._write_second()
             report = None
@@ -224,7 +229,7 @@ class LoadGenerator:
                     for client in self._clients:
                         nursery.start_soon(client.run)
         finally:
-            self.clients_ended.set()
+            self._clients_ended.set()
 
     def note_problem(self, text: str) -> None:
         """Something went wrong that the run's verdict may have to know."""

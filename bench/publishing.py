@@ -247,7 +247,12 @@ class PublisherLoad:
         return ACKS.row.pack(first, last, now_ns, self._number, self.incarnation, outcome)
 
     def wants_numbers(self) -> int:
-        """Up to which sequence number to reserve next; 0 while enough are reserved."""
+        """Up to which sequence number to reserve next; 0 while enough are reserved.
+
+        Nothing is reserved for a publisher that has no number yet.
+        """
+        if not self.identity:
+            return 0
         per_second = self.setting.rate[0] // self.setting.rate[1]
         block = min(1 << 20, max(1024, 4 * per_second)) if self.setting.rate[0] else 1 << 20
         ahead = self.reserved - (self.client.next_sequence if self.client is not None else 1) + 1

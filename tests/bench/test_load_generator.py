@@ -1,0 +1,330 @@
+"""A load generator obeys its socket, keeps its schedule, and writes down what happened."""
+
+import json
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import trio
+
+from bench.load_files import LoadSetting
+from bench.load_generator import LoadGenerator
+from brokerd.model.publication import PublicationRun
+from brokerd.runtime.control import ControlClient, open_control
+from results.expectation import ExpectedContent
+from tests.helpers.fake_broker import FakeBroker
+
+RUN_ID = "20300101T000000Z-abcdef"
+SEED = 8
+WORKLOAD = {
+    "seed": SEED,
+    "attributes": {"sets": 30, "symbol": {"choose": 3}},
+    "publishers": [{"at": "p1", "count": 2, "size": "25B"}],
+}
+EXPECTED = ExpectedContent.of_workload(WORKLOAD, RUN_ID)
+FILTERS = ("true", "symbol = 'SYMBOL001'")
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a socket lies in it."""
+    with TemporaryDirectory(prefix="lg-") as name:
+        yield Path(name)
+
+
+def setting(folder: Path, broker: FakeBroker, *, rate: tuple[int, int], window: int) -> LoadSetting:
+    clients = {"broker": "p1", "address": broker.address}
+    return LoadSetting.from_mapping(
+        {
+            "process": "load",
+            "log_folder": str(folder / "logs"),
+            "control_socket": str(folder / "s" / "load.sock"),
+            "run_id": RUN_ID,
+            "seed": SEED,
+            "brokers": ["p1"],
+            "attributes": [["symbol", {"choose": 3}]],
+            "sets": 30,
+            "protocol": "delta_tree",
+            "deployment_id": "d1",
+            "topology_digest": "",
+            "lateness_limit_ns": 10**9,
+            "publishers": [
+                {
+                    "index": n, "name": f"p1-pub-{n + 1}", "client": f"p1-pub-{n + 1}.x", **clients,
+                    "rate": list(rate), "size_bytes": 25, "arrivals": "fixed", "window": window,
+                }
+                for n in range(2)
+            ],
+            "subscribers": [
+                {
+                    "name": f"p1-sub-{n + 1}", "client": f"p1-sub-{n + 1}.x", **clients,
+                    "predicate": predicate,
+                }
+                for n, predicate in enumerate(FILTERS)
+            ],
+        }
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, broker: FakeBroker, *, rate: tuple[int, int] = (400, 1), window: int = 1000
+) -> AsyncIterator[ControlClient]:
+    """A load generator whose clients are attached and have subscribed."""
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.serve)
+            told = setting(folder, broker, rate=rate, window=window)
+            nursery.start_soon(LoadGenerator(told).run)
+            while not Path(told.control_socket).is_socket():
+                await trio.sleep(0.01)
+            async with open_control(told.control_socket) as control:
+                await control.request("connect")
+                await reach(control, "not_attached", [])
+                publishers = (await control.request("publishers"))["publishers"]
+                await control.request("know_publishers", publishers=publishers)
+                await control.request("subscribe")
+                await reach(control, "not_started", [])
+                yield control
+            nursery.cancel_scope.cancel()
+
+
+async def reach(control: ControlClient, key: str, value: object) -> None:
+    while (await control.request("status"))[key] != value:
+        await trio.sleep(0.01)
+
+
+async def fence(control: ControlClient) -> None:
+    await control.request("fence")
+    await reach(control, "not_fenced", [])
+    fences = [
+        {"publisher": p["identity"], "incarnation": p["incarnation"], "sequence": sequence}
+        for p in (await control.request("publishers"))["publishers"]
+        for sequence in p["fences"]
+    ]
+    await control.request("expect_fences", fences=fences)
+
+
+async def whole_run(control: ControlClient, duration_ns: int = 300_000_000) -> dict[str, Any]:
+    """Fence, load, fence, drain, finish; gives what `finish` answered."""
+    await fence(control)
+    await reach(control, "fences_missing", 0)
+    t0_ns = (await control.request("status"))["now_ns"] + 20_000_000
+    end_ns = t0_ns + duration_ns
+    await control.request("start", t0_ns=t0_ns, measure_from_ns=t0_ns, end_ns=end_ns)
+    await reach(control, "state", "stopped")
+    await fence(control)
+    await reach(control, "open", 0)
+    await reach(control, "fences_missing", 0)
+    return await control.request("finish")
+
+
+def rows(folder: Path, layout: str, code: str) -> list[tuple[Any, ...]]:
+    return [*struct.iter_unpack(code, (folder / "logs" / f"{layout}.rec").read_bytes())]
+
+
+def sidecar(folder: Path, layout: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "logs" / f"{layout}.rec.json").read_text())
+    return content
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "logs" / name).read_text().splitlines()]
+
+
+def test_a_whole_run_is_written_down_as_the_seed_says(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control:
+            return await whole_run(control)
+
+    finished = trio.run(play)
+    assert finished["problems"] == []
+    assert finished["offered"] == 2 * 400 * 3 // 10
+    assert finished["sent"] == finished["acknowledged"] == finished["offered"] + 4
+
+    publications = rows(folder, "publications", "<qqqHHI")
+    facts = sidecar(folder, "publications")
+    assert facts["closed"] is True
+    assert all(name.startswith("p1/") for name in facts["tables"]["publishers"])
+    names = facts["tables"]["publisher_names"]
+    fences = 0
+    for sequence, intended_ns, sent_ns, publisher, incarnation, chosen in publications:
+        name = names[facts["tables"]["publishers"][publisher]]
+        index = EXPECTED.publishers[name].index
+        fences += chosen == EXPECTED.fence_set
+        if chosen != EXPECTED.fence_set:
+            assert chosen == EXPECTED.choice(index, incarnation, sequence)[0]
+        assert intended_ns <= sent_ns
+    assert fences == 4
+    assert facts["tables"]["attribute_sets"][-1] == {"fence": RUN_ID}
+
+    reserved = rows(folder, "intents", "<qqHH12x")
+    for publisher in (0, 1):
+        first_sent = min(row[2] for row in publications if row[3] == publisher)
+        first_block = next(row for row in reserved if row[2] == publisher)
+        assert first_block[1] <= first_sent
+        assert first_block[0] >= max(row[0] for row in publications if row[3] == publisher)
+
+    deliveries = rows(folder, "deliveries", "<qqIIHHBBxx")
+    facts = sidecar(folder, "deliveries")
+    assert facts["tables"]["subscriptions"] == ["p1-sub-1/1", "p1-sub-2/1"]
+    assert {row[7] for row in deliveries} == {1}
+    assert sum(row[3] == 0 for row in deliveries) == len(publications)
+    for sequence, _, digest, subscription, publisher, incarnation, kind, _ in deliveries:
+        name = names[facts["tables"]["publishers"][publisher]]
+        is_fence = kind == 1
+        expected = EXPECTED.digest(EXPECTED.publishers[name], incarnation, sequence, fence=is_fence)
+        assert digest == expected
+        if subscription == 1 and not is_fence:
+            chosen = EXPECTED.choice(EXPECTED.publishers[name].index, incarnation, sequence)[0]
+            assert EXPECTED.attributes(chosen) == {"symbol": "SYMBOL001"}
+
+    online = json.loads((folder / "logs" / "online.json").read_text())
+    assert online["totals"]["missing"] == online["totals"]["duplicate"] == 0
+    assert online["totals"]["owed"] == online["totals"]["deliveries"] == len(deliveries) - 8
+    subscriptions = lines(folder, "subscriptions.jsonl")
+    assert [line["predicate"] for line in sorted(subscriptions, key=lambda s: s["sub_id"])] == [
+        *FILTERS
+    ]
+    assert all(line["t_issued_ns"] <= line["t_accepted_ns"] for line in subscriptions)
+    assert [line["event"] for line in lines(folder, "sessions.jsonl")].count("up") == 4
+    assert lines(folder, "stats.jsonl")[-1]["sent"] == finished["sent"]
+
+
+def test_everything_delivered_is_acknowledged_to_the_broker(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> None:
+        async with running(folder, broker) as control:
+            await whole_run(control)
+
+    trio.run(play)
+    for client in ("p1-sub-1.x", "p1-sub-2.x"):
+        lasts: dict[Any, int] = {}
+        for name, source, first, last in broker.acknowledged:
+            if name == client:
+                assert lasts.get(source, 0) < first <= last
+                lasts[source] = last
+        closing = {row[3]: row[0] for row in rows(folder, "publications", "<qqqHHI")}
+        assert sorted(lasts.values()) == sorted(closing.values())
+
+
+def lose_every_50th(run: PublicationRun) -> list[PublicationRun]:
+    kept = [place for place, sequence in enumerate(run.sequences) if sequence % 50]
+    return [run.select(kept)] if kept else []
+
+
+def repeat_every_run(run: PublicationRun) -> list[PublicationRun]:
+    return [run, run]
+
+
+def test_what_the_broker_loses_is_counted_by_the_online_checker(folder: Path) -> None:
+    broker = FakeBroker(spoil=lose_every_50th)
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control:
+            return await whole_run(control)
+
+    finished = trio.run(play)
+    lost = [row for row in rows(folder, "publications", "<qqqHHI") if row[0] % 50 == 0]
+    matching = [row for row in lost if EXPECTED.attributes(row[5]) == {"symbol": "SYMBOL001"}]
+    assert len(lost) == 4
+    assert finished["online"]["missing"] == len(lost) + len(matching)
+
+
+def test_what_the_library_withholds_is_a_row_of_the_wire_layer(folder: Path) -> None:
+    broker = FakeBroker(spoil=repeat_every_run)
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control:
+            return await whole_run(control)
+
+    finished = trio.run(play)
+    assert finished["online"]["duplicate"] == 0
+    assert finished["withheld"] == finished["delivered"]
+    layers = [row[7] for row in rows(folder, "deliveries", "<qqIIHHBBxx")]
+    assert layers.count(0) == layers.count(1) == finished["delivered"]
+
+
+def test_a_lost_session_is_survived_and_what_was_due_keeps_its_time(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control:
+            await fence(control)
+            t0_ns = (await control.request("status"))["now_ns"]
+            end_ns = t0_ns + 600_000_000
+            await control.request("start", t0_ns=t0_ns, measure_from_ns=t0_ns, end_ns=end_ns)
+            while (await control.request("status"))["sent"] < 50:
+                await trio.sleep(0.005)
+            broker.acknowledges = False
+            broker.drop_sessions()
+            await trio.sleep(0.05)
+            broker.acknowledges = True
+            await reach(control, "state", "stopped")
+            await reach(control, "open", 0)
+            return await control.request("finish")
+
+    finished = trio.run(play)
+    assert finished["problems"] == []
+    assert finished["offered"] == 480
+    assert finished["acknowledged"] == finished["sent"] == 482
+    events = [line["event"] for line in lines(folder, "sessions.jsonl")]
+    assert events.count("up") >= 8
+    publications = rows(folder, "publications", "<qqqHHI")
+    stalled = max(sent_ns - intended_ns for _, intended_ns, sent_ns, *_ in publications)
+    assert stalled >= 40_000_000, "nothing waited for the session"
+    intended = sorted(row[1] for row in publications if row[3] == 0 and row[0] > 1)
+    assert {b - a for a, b in pairwise(intended)} == {2_500_000}
+
+
+def test_at_rate_max_publishing_goes_on_until_the_end(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker, rate=(0, 1), window=512) as control:
+            return await whole_run(control, duration_ns=200_000_000)
+
+    finished = trio.run(play)
+    assert finished["sent"] > 2_000
+    assert finished["acknowledged"] == finished["sent"]
+    assert finished["online"]["missing"] == finished["online"]["corrupted"] == 0
+    assert finished["online"]["owed"] == finished["online"]["deliveries"]
+
+
+def test_without_finish_the_logs_say_that_they_are_not_whole(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> None:
+        async with running(folder, broker) as control:
+            await fence(control)
+            await reach(control, "fences_missing", 0)
+
+    trio.run(play)
+    for layout in ("publications", "acks", "intents", "deliveries"):
+        assert sidecar(folder, layout)["closed"] is False
+    assert len(rows(folder, "publications", "<qqqHHI")) == 2, "what there was is there"
+
+
+def test_commands_in_the_wrong_order_are_refused_or_change_nothing(folder: Path) -> None:
+    broker = FakeBroker()
+
+    async def play() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with running(folder, broker) as control:
+            await control.request("connect")
+            await control.request("subscribe")
+            first = await whole_run(control)
+            with pytest.raises(Exception, match="cannot start: load is finished"):
+                await control.request("start", t0_ns=0, measure_from_ns=0, end_ns=1)
+            return first, await control.request("finish")
+
+    first, second = trio.run(play)
+    assert first == second
