@@ -7,7 +7,7 @@ nothing ever waits for company.
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -354,18 +354,9 @@ class Client:
             self._connection.wake()
         return taken
 
-    async def publications(self) -> AsyncIterator[Publication]:
+    def publications(self) -> "PublicationIterator":
         """Single publications with decoded attributes: convenient, and not the fast way."""
-        async for deliveries in self:
-            run = deliveries.run
-            for sequence, blob, payload in run.publications():
-                yield Publication(
-                    run.source,
-                    sequence,
-                    decode_attributes(blob),
-                    bytes(payload),
-                    deliveries.subscriptions,
-                )
+        return PublicationIterator(self)
 
     def _acknowledge_taken(self) -> None:
         if self._taking:
@@ -562,6 +553,28 @@ class Client:
     def _check_alive(self) -> None:
         if self._failure is not None:
             raise ClientError(f"client {self.name}: {self._failure}")
+
+
+class PublicationIterator:
+    """What a client receives, one by one; a run counts as taken when all of it was."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._rest: Iterator[Publication] = iter(())
+
+    def __aiter__(self) -> "PublicationIterator":
+        return self
+
+    async def __anext__(self) -> Publication:
+        while (publication := next(self._rest, None)) is None:
+            self._rest = _single_publications(await anext(self._client))
+        return publication
+
+
+def _single_publications(deliveries: Deliveries) -> Iterator[Publication]:
+    run, numbers = deliveries.run, deliveries.subscriptions
+    for sequence, blob, payload in run.publications():
+        yield Publication(run.source, sequence, decode_attributes(blob), bytes(payload), numbers)
 
 
 def _size(received: Received) -> int:

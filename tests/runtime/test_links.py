@@ -2,14 +2,12 @@
 
 import contextlib
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import wraps
 from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 from brokerd.config import SECOND_NS, Mutant, SessionParameters
 from brokerd.model.client_messages import Deliveries
@@ -21,23 +19,9 @@ from brokerd.sessions.messages import Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import decode, encode
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
+from tests.helpers.virtual_time import in_virtual_time
 
-TEST = Callable[..., Any]
 YES, NO = RecoveryFlag(True), RecoveryFlag(False)
-
-
-def in_virtual_time(test: TEST) -> TEST:
-    """Run a test under a clock that jumps to the next thing that happens."""
-
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        async def bounded() -> None:
-            with trio.fail_after(10_000):
-                await test(**arguments)
-
-        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
 
 
 @asynccontextmanager

@@ -1,0 +1,359 @@
+"""The client library against a broker's real core and links, over memory streams."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.config import SessionParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Connect, Connected, Publish, PublishAcknowledged
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import PredicateError
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.messages import Heartbeat, Hello
+from brokerd.wire.attributes import encode_attributes
+from brokerd.wire.codec import decode, encode
+from tests.helpers.memory_broker import MemoryBroker, chain
+from tests.helpers.memory_links import MemoryNet
+from tests.helpers.virtual_time import in_virtual_time
+
+OIL = encode_attributes({"topic": "oil"})
+
+
+@asynccontextmanager
+async def brokers(
+    count: int = 1, protocol: str = "delta_tree"
+) -> AsyncIterator[list[MemoryBroker]]:
+    """A running chain; `brokers[0]._net` is its net."""
+    net = MemoryNet()
+    running = [MemoryBroker(net, chain(count), f"b{n}", protocol) for n in range(count)]
+    async with trio.open_nursery() as nursery:
+        for broker in running:
+            await nursery.start(broker.run)
+        yield running
+        nursery.cancel_scope.cancel()
+
+
+def client_of(broker: MemoryBroker, name: str, **options: Any) -> Any:
+    return connect(broker.name, name, dial=broker._net.dial, **options)
+
+
+async def take(client: Client, count: int) -> list[int]:
+    """The sequence numbers of the next publications."""
+    numbers: list[int] = []
+    while len(numbers) < count:
+        deliveries = await anext(client)
+        numbers += deliveries.run.sequences
+    return numbers
+
+
+@in_virtual_time
+async def test_what_is_published_arrives_as_it_was_and_the_publisher_learns_it() -> None:
+    async with (
+        brokers(3) as (b0, _, b2),
+        client_of(b0, "publisher", publishes=True) as publisher,
+        client_of(b2, "subscriber") as subscriber,
+    ):
+        number = await subscriber.subscribe("topic = 'oil' and price > 10")
+        await publisher.publish({"topic": "oil", "price": 12}, b"first")
+        await publisher.publish({"topic": "oil", "price": 5}, b"too cheap")
+        await publisher.publish({"topic": "oil", "price": 11.5}, b"")
+        publications = subscriber.publications()
+        first, second = await anext(publications), await anext(publications)
+        assert first.source == publisher.source
+        assert (first.sequence, first.payload, first.subscriptions) == (1, b"first", (number,))
+        assert first.attributes == {"topic": "oil", "price": 12}
+        assert (second.sequence, second.payload) == (3, b"")
+        with trio.move_on_after(1):
+            await anext(publications)  # asking for the next says that this one is safe
+        await publisher.flush()
+        assert publisher.outstanding == 0
+
+
+@in_virtual_time
+async def test_a_publication_is_not_done_before_the_subscriber_has_it() -> None:
+    done: list[tuple[int, int]] = []
+    callbacks = Callbacks(on_acknowledged=lambda first, last: done.append((first, last)))
+    async with (
+        brokers() as (b0,),
+        client_of(b0, "publisher", publishes=True, callbacks=callbacks) as publisher,
+        client_of(b0, "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        await publisher.publish_many([OIL], bytes(10), 1, bytes(10))
+        assert await take(subscriber, 10) == list(range(1, 11))
+        await trio.sleep(10)
+        assert done == []
+        with trio.move_on_after(0.1):
+            await anext(subscriber)
+        await publisher.flush()
+        assert done == [(1, 10)]
+
+
+@in_virtual_time
+async def test_publications_go_on_exactly_once_through_interruptions() -> None:
+    async with (
+        brokers(2) as (b0, b1),
+        client_of(b0, "publisher", publishes=True) as publisher,
+        client_of(b1, "subscriber") as subscriber,
+        trio.open_nursery() as nursery,
+    ):
+        await subscriber.subscribe("true")
+        received: list[int] = []
+
+        async def receive() -> None:
+            while True:
+                received.extend(await take(subscriber, 1))
+
+        async def interrupt(broker: MemoryBroker, peer: int | str, pause_s: float) -> None:
+            while True:
+                await trio.sleep(pause_s)
+                broker.fault("cut", peer)
+                await trio.sleep(0.05)
+                broker.heal("cut")
+
+        nursery.start_soon(receive)
+        nursery.start_soon(interrupt, b0, "publisher", 0.7)
+        nursery.start_soon(interrupt, b1, "subscriber", 1.1)
+        nursery.start_soon(interrupt, b1, 0, 1.9)
+        for _ in range(100):
+            await publisher.publish_many([OIL], bytes(20), 10, bytes(200))
+            await trio.sleep(0.1)
+        await publisher.flush()
+        nursery.cancel_scope.cancel()
+    assert received == list(range(1, 2001))
+    assert publisher.resubmitted > 0
+
+
+@in_virtual_time
+async def test_a_full_window_makes_the_publisher_wait() -> None:
+    async with (
+        brokers() as (b0,),
+        client_of(b0, "publisher", publishes=True, window=10) as publisher,
+    ):
+        await publisher.wait_attached()
+        b0.fault("absorb")
+        for _ in range(10):
+            await publisher.publish(OIL, b"x")
+        with trio.move_on_after(30) as scope:
+            await publisher.publish(OIL, b"x")
+        assert scope.cancelled_caught
+        assert publisher.outstanding == 10
+        b0.heal("absorb")
+        await publisher.publish(OIL, b"x")
+        await publisher.flush()
+
+
+@in_virtual_time
+async def test_the_older_of_two_clients_of_one_name_fails_and_says_why() -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as older:
+        await older.wait_attached()
+        async with client_of(b0, "c") as newer:
+            with pytest.raises(ClientError, match="superseded"):
+                await anext(older)
+            await newer.wait_attached()
+            await trio.sleep(10)
+            assert newer.attached
+            assert not older.attached
+
+
+@in_virtual_time
+async def test_a_client_of_another_deployment_is_refused_for_good() -> None:
+    async with brokers() as (b0,), client_of(b0, "c", deployment_id="other") as client:
+        with pytest.raises(ClientError, match="deployment 'other'"):
+            await client.wait_attached()
+        with pytest.raises(ClientError, match="refused"):
+            await client.publish(OIL, b"")
+
+
+@in_virtual_time
+async def test_a_client_waits_for_its_broker_to_come_up_and_to_come_back() -> None:
+    net = MemoryNet()
+    broker = MemoryBroker(net, chain(1), "b0")
+    sessions: list[str] = []
+    callbacks = Callbacks(on_session=lambda what, _: sessions.append(what))
+    async with connect("b0", "c", dial=net.dial, callbacks=callbacks) as client:
+        await trio.sleep(3)
+        assert set(sessions) == {"failed"}
+        for _ in range(2):
+            sessions.clear()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(broker.run)
+                await client.wait_attached()
+                nursery.cancel_scope.cancel()
+            await trio.sleep(2)
+            assert sessions[-2:] != ["attached", "attached"]
+            assert sessions.count("lost") == 1
+
+
+@in_virtual_time
+async def test_what_leaves_with_the_client_still_gets_out() -> None:
+    async with brokers() as (b0,):
+        async with client_of(b0, "publisher", publishes=True) as publisher:
+            await publisher.wait_attached()
+            publisher.publish_many_nowait([OIL], bytes(100), 100, bytes(10_000))
+        await trio.sleep(0.1)
+        assert b0.driver.core.statistics()["publications_received"] == 100
+
+
+@in_virtual_time
+async def test_an_error_inside_comes_out_as_it_is() -> None:
+    async with brokers() as (b0,):
+        with pytest.raises(ZeroDivisionError):
+            async with client_of(b0, "c"):
+                _ = 1 // 0
+
+
+@in_virtual_time
+async def test_a_slow_application_stops_its_broker_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brokerd.client.client.INBOX_LIMIT_BYTES", 5_000)
+    async with (
+        brokers(protocol="best_effort") as (b0,),
+        client_of(b0, "publisher", publishes=True) as publisher,
+        client_of(b0, "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        for _ in range(100):
+            await publisher.publish_many([OIL], bytes(10), 1_000, bytes(10_000))
+        await trio.sleep(60)
+        assert subscriber._inbox_bytes < 300_000
+        assert await take(subscriber, 1_000) == list(range(1, 1_001))
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) - 16_000])
+@in_virtual_time
+async def test_a_publication_that_fits_no_frame_is_refused_where_it_is_made(size: int) -> None:
+    async with brokers() as (b0,), client_of(b0, "p", publishes=True) as publisher:
+        with pytest.raises(ValueError, match="at most"):
+            await publisher.publish(OIL, bytes(size))
+        with pytest.raises(ValueError, match="at most"):
+            await publisher.publish_many([OIL], b"\0", size, bytes(size))
+        largest = (1 << 20) - 16_384 - len(OIL)
+        await publisher.publish(OIL, bytes(largest))
+        await publisher.flush()
+
+
+@in_virtual_time
+async def test_a_predicate_that_cannot_be_read_is_refused_where_it_is_written() -> None:
+    async with brokers() as (b0,), client_of(b0, "c") as client:
+        with pytest.raises(PredicateError):
+            await client.subscribe("price >")
+
+
+# ---------------------------------------------------------------- against a scripted broker
+
+
+class ScriptedBroker:
+    """The broker's end of one session, message by message."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._decoder = FrameDecoder(1 << 20)
+
+    async def next(self) -> Any:
+        """The next message that is no heartbeat."""
+        while True:
+            while (frame := self._decoder.next_frame()) is not None:
+                message = decode(*frame)
+                if message != Heartbeat():
+                    return message
+            chunk = await self.stream.receive_some(100_000)
+            if not chunk:
+                raise EOFError
+            self._decoder.feed(bytes(chunk))
+
+    async def say(self, *messages: Any) -> None:
+        await self.stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
+
+    async def greet(self) -> Connect:
+        """Shake hands, as far as the client's Connect."""
+        hello = await self.next()
+        await self.say(Hello(1, "p", "d", "t", "broker", "b", 0, 1, hello.session, 0, False, ()))
+        connect: Connect = await self.next()
+        return connect
+
+
+@asynccontextmanager
+async def scripted(room_bytes: int = 1 << 16, **options: Any) -> AsyncIterator[tuple[Client, Any]]:
+    net = MemoryNet(room_bytes)
+    listener = net.listen("b")
+    async with connect("b", "c", dial=net.dial, **options) as client:
+
+        async def next_session() -> ScriptedBroker:
+            return ScriptedBroker(await listener.accept())
+
+        yield client, next_session
+
+
+SOURCE = SourceId(0, 0, 1)
+
+
+@in_virtual_time
+async def test_what_is_handed_over_while_a_write_is_in_flight_goes_out_as_one_run() -> None:
+    async with scripted(room_bytes=2_000, publishes=True) as (client, next_session):
+        broker = await next_session()
+        await broker.greet()
+        await broker.say(Connected(SOURCE, 1))
+        await client.wait_attached()
+        runs = []
+        async with trio.open_nursery() as nursery:
+
+            async def read_slowly() -> None:
+                while sum(map(len, runs)) < 1_000:
+                    await trio.sleep(0.01)
+                    message = await broker.next()
+                    assert isinstance(message, Publish)
+                    runs.append(message.run)
+
+            nursery.start_soon(read_slowly)
+            for _ in range(1_000):
+                await client.publish(OIL, bytes(50))
+        assert [s for run in runs for s in run.sequences] == list(range(1, 1_001))
+        assert len(runs) < 50
+
+
+@in_virtual_time
+async def test_a_lone_publication_leaves_at_once() -> None:
+    async with scripted(publishes=True) as (client, next_session):
+        broker = await next_session()
+        await broker.greet()
+        await broker.say(Connected(SOURCE, 1))
+        await client.wait_attached()
+        await trio.sleep(0.3)
+        now = trio.current_time()
+        await client.publish(OIL, b"x")
+        assert len((await broker.next()).run) == 1
+        assert trio.current_time() == now
+
+
+@in_virtual_time
+async def test_a_broker_that_breaks_the_rules_is_left_for_good() -> None:
+    async with scripted(publishes=True) as (client, next_session):
+        broker = await next_session()
+        await broker.greet()
+        await broker.say(Connected(SOURCE, 1), PublishAcknowledged(1, 5))
+        with pytest.raises(ClientError, match="never sent"):
+            await anext(client)
+
+
+@in_virtual_time
+async def test_a_silent_broker_is_suspected_and_dialled_again() -> None:
+    async with scripted(parameters=SessionParameters()) as (client, next_session):
+        silent = await next_session()
+        await silent.greet()
+        began = trio.current_time()
+        again = await next_session()
+        assert trio.current_time() - began < 1.2
+        with contextlib.suppress(EOFError, RemoteProtocolError):
+            while True:
+                await silent.next()
+        assert (await again.greet()).next_sequence == 1
+        assert not client.attached

@@ -1,0 +1,92 @@
+"""A whole broker over memory streams: real core, driver and links; disk and sockets are not."""
+
+from typing import Any
+
+import trio
+
+from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import Commit, Event, Persisted, Started
+from brokerd.protocols.registry import make_protocol
+from brokerd.runtime.driver import Driver
+from brokerd.runtime.links import Links
+from brokerd.sessions.link_faults import read_fault
+from brokerd.sessions.session import SelfDescription, SessionTable
+from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.wire.attributes import decode_attributes
+from tests.helpers.memory_links import MemoryNet
+
+
+class ImmediateDisk:
+    """Commits at once, without a thread."""
+
+    def __init__(self, store: MemoryMetaStore, driver: Driver) -> None:
+        self._store = store
+        self._driver = driver
+
+    def commit(self, commit: Commit) -> None:
+        self._store.commit([(c.table, c.key, c.value) for c in commit.changes])
+        if commit.token is not None:
+            self._driver.post([Persisted(commit.token)])
+
+
+class MemoryBroker:
+    """One broker; `run` may be called again after it was cancelled, as a restart."""
+
+    def __init__(
+        self, net: MemoryNet, topology: Topology, name: str, protocol: str = "delta_tree"
+    ) -> None:
+        self.name = name
+        self.records: list[tuple[str, Any]] = []
+        self.links: Links
+        self.driver: Driver
+        self._net = net
+        self._topology = topology
+        self._protocol = protocol
+        self._store = MemoryMetaStore()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        number = self._topology.number_of(self.name)
+        neighbourhood = PrimaryTree(self._topology).neighbourhood(number, self._topology.delta + 1)
+        near = {other: self._topology.brokers[other] for other in neighbourhood.paths}
+        beginning = self._store.begin("d")
+        parameters = DeltaTreeParameters(delta=self._topology.delta)
+        core = make_protocol(self._protocol, number, neighbourhood, parameters, decode_attributes)
+        self.driver = Driver(core, lambda event, details: self.records.append((event, details)))
+        own = SelfDescription(
+            self._protocol, "d", "t", self.name, number, beginning.incarnation, near
+        )
+        self.links = Links(
+            SessionTable(own),
+            SessionParameters(),
+            near,
+            self.driver.post,
+            lambda event, details: self.records.append((event, details)),
+            dial=self._net.dial,
+        )
+        self.driver.connect_to(self.links, ImmediateDisk(self._store, self.driver))  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.links.run, [self._net.listen(self.name)])
+            nursery.start_soon(self.driver.run)
+            events: list[Event] = [
+                Started(beginning.incarnation, beginning.recovering, beginning.rows)
+            ]
+            self.driver.post(events)
+            task_status.started()
+
+    def fault(self, verb: str, peer: int | str | None = None) -> None:
+        """Apply a fault; its id is the verb."""
+        self.links.faults.apply(read_fault(verb, verb, peer, "both", {}, None))
+        self.links.faults_changed()
+
+    def heal(self, verb: str) -> None:
+        """End a fault."""
+        self.links.faults.heal(verb)
+        self.links.faults_changed()
+
+
+def chain(count: int) -> Topology:
+    """`b0` to `b<count-1>` in a row, δ 1."""
+    links = tuple((number, number + 1) for number in range(count - 1))
+    return Topology("chain", "tree", 1, tuple(f"b{number}" for number in range(count)), links)

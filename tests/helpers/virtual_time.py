@@ -1,0 +1,24 @@
+"""Tests on trio whose clock jumps to the next thing that happens."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import trio
+import trio.testing
+
+AsyncTest = Callable[..., Any]
+
+
+def in_virtual_time(test: AsyncTest) -> AsyncTest:
+    """Run an asynchronous test with a clock that does not wait for anything."""
+
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        async def bounded() -> None:
+            with trio.fail_after(10_000):
+                await test(**arguments)
+
+        trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    return run

@@ -1,0 +1,340 @@
+"""Brokers as processes on this machine: started by hand, asked, killed, in each other's way."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.client.client import connect
+from brokerd.errors import ConfigError, ControlError
+from brokerd.runtime.control import ControlClient, open_control
+from brokerd.runtime.process import run_broker
+
+pytestmark = pytest.mark.end_to_end
+
+NAMES = ("b0", "b1", "b2")
+Configure = Callable[..., Path]
+
+
+@pytest.fixture
+def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
+    """Writes the configuration file of a broker of a chain of three; all share one lab."""
+    lab = tmp_path_factory.mktemp("lab")
+    topology = lab / "topology.toml"
+    topology.write_text(
+        'schema = "pubsubctl/topology/1"\nname = "chain"\nkind = "tree"\n'
+        f"brokers = {json.dumps(NAMES)}\n"
+        'links = [["b0", "b1"], ["b1", "b2"]]\n'
+    )
+    holders = []
+    for _ in NAMES:  # all at once, so that no port is given out twice
+        holder = socket.socket()
+        holder.bind(("127.0.0.1", 0))
+        holders.append(holder)
+    addresses = {
+        name: f"127.0.0.1:{holder.getsockname()[1]}"
+        for name, holder in zip(NAMES, holders, strict=True)
+    }
+    for holder in holders:
+        holder.close()
+
+    def write(name: str, **changes: Any) -> Path:
+        folder = lab / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        values = {
+            "broker": name,
+            "topology_file": str(topology),
+            "protocol": "delta_tree",
+            "deployment_id": "d1",
+            "listen": addresses[name],
+            "state_folder": str(folder / "state"),
+            "control_socket": str(folder / "control"),
+            "log_folder": str(folder / "log"),
+            **changes,
+        }
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        lines += ["[addresses]", *(f'{key} = "{value}"' for key, value in addresses.items())]
+        (folder / "broker.toml").write_text("\n".join(lines) + "\n")
+        return folder
+
+    return write
+
+
+Start = Callable[[Path], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts brokers, and kills those that a test left."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(folder: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "brokerd", "--config", str(folder / "broker.toml")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+async def ask(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any]:
+    async with open_control(folder / "control") as control:
+        return await control.request(command, **arguments)
+
+
+async def wait_until_up(folder: Path) -> dict[str, Any]:
+    """The broker's status, once it answers."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                return await ask(folder, "status")
+            except ControlError:
+                await trio.sleep(0.02)
+
+
+async def wait_until_ready(*folders: Path) -> None:
+    """Until each broker has all sessions it wants, and has probed the rest."""
+    with trio.fail_after(30):
+        for folder in folders:
+            status = await wait_until_up(folder)
+            while status["pending"] or not status["probed"] or status["state"] != "running":
+                await trio.sleep(0.02)
+                status = await ask(folder, "status")
+
+
+def stderr_of(process: subprocess.Popen[str], status: int) -> str:
+    assert process.stderr is not None
+    text = process.stderr.read()
+    assert process.wait(timeout=30) == status, text
+    return text
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_three_brokers_carry_a_publication_and_stop_in_order(
+    configure: Configure, start: Start, tmp_path: Path
+) -> None:
+    folders = [configure(name) for name in NAMES]
+    processes = [start(folder) for folder in folders]
+    addresses = [
+        line.split('"')[1]
+        for folder in folders
+        for line in (folder / "broker.toml").read_text().splitlines()
+        if line.startswith("listen")
+    ]
+
+    async def story() -> None:
+        await wait_until_ready(*folders)
+        status = await ask(folders[1], "status")
+        assert (status["name"], status["incarnation"]) == ("b1", 1)
+        assert sorted(status["wanted"]) == sorted(status["ready"]) == ["b0", "b2"]
+        await ask(folders[0], "begin_run", run_id="r1", folder=str(tmp_path / "run"))
+        async with (
+            connect(addresses[0], "publisher", publishes=True) as publisher,
+            connect(addresses[2], "subscriber") as subscriber,
+        ):
+            await subscriber.subscribe("true")
+            await publisher.publish({"a": 1}, b"payload")
+            publication = await anext(subscriber.publications())
+            assert (publication.attributes, publication.payload) == ({"a": 1}, b"payload")
+        assert (await ask(folders[0], "statistics"))["publications_received"] == 1
+        await ask(folders[0], "end_run")
+
+    trio.run(story)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        assert stderr_of(process, 0) == ""
+    during = [line["event"] for line in lines(tmp_path / "run" / "events.jsonl")]
+    assert (during[0], during[-1]) == ("run_begun", "run_ended")
+    assert lines(tmp_path / "run" / "stats.jsonl")[-1]["publications_received"] == 1
+    own = lines(folders[0] / "log" / "events.jsonl")
+    assert (own[0]["event"], own[-1]["event"]) == ("started", "stopped")
+    assert all(earlier["t_ns"] <= later["t_ns"] for earlier, later in pairwise(own))
+    assert not (folders[0] / "control").exists()
+
+
+def test_a_killed_broker_comes_back_recovering_in_a_new_incarnation(
+    configure: Configure, start: Start
+) -> None:
+    folder = configure("b0")
+
+    async def incarnation_of(process: subprocess.Popen[str]) -> tuple[int, bool]:
+        status = await wait_until_up(folder)
+        assert status["pid"] == process.pid
+        process.kill()
+        process.wait()
+        started = [e for e in lines(folder / "log" / "events.jsonl") if e["event"] == "started"]
+        return status["incarnation"], started[-1]["recovering"]
+
+    assert trio.run(incarnation_of, start(folder)) == (1, False)
+    assert trio.run(incarnation_of, start(folder)) == (2, True)
+    configure("b0", deployment_id="d2")
+    assert trio.run(incarnation_of, start(folder)) == (3, False)
+
+
+def test_two_processes_on_one_state_folder_do_not_come_about(
+    configure: Configure, start: Start
+) -> None:
+    first = start(configure("b0"))
+    trio.run(wait_until_up, configure("b0"))
+    text = stderr_of(start(configure("b0")), 4)
+    assert f"in use by the process {first.pid}" in text
+    assert "Traceback" not in text
+
+
+def test_a_port_in_use_is_said_and_costs_no_incarnation(configure: Configure, start: Start) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        text = stderr_of(start(configure("b0", listen=f"127.0.0.1:{port}")), 4)
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in text
+    folder = configure("b0")
+    start(folder)
+    assert trio.run(wait_until_up, folder)["incarnation"] == 1
+
+
+def test_a_control_socket_in_use_is_said(configure: Configure, start: Start) -> None:
+    first = configure("b0")
+    start(first)
+    trio.run(wait_until_up, first)
+    second = configure("b1", control_socket=str(first / "control"))
+    assert "another process serves this socket" in stderr_of(start(second), 4)
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"broker": "b9"}, "no broker called 'b9'; did you mean"),
+        ({"protocol": "gossip"}, "protocol = 'gossip'; one of"),
+        ({"listen": "0.0.0.0:7000"}, "loopback"),
+        ({"listen": "127.0.0.1"}, "loopback address and a port"),
+        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"topology_file": "/nowhere.toml"}, "/nowhere.toml"),
+        ({"mutants": ["M38"]}, "only obeyed with fault_injection"),
+        ({"control_socket": "/" + "x" * 120}, "107"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_refused_with_the_reason(
+    configure: Configure, start: Start, changes: dict[str, Any], why: str
+) -> None:
+    text = stderr_of(start(configure("b0", **changes)), 2)
+    assert why in text
+    assert "Traceback" not in text
+
+
+def test_the_agent_gets_the_error_itself(configure: Configure) -> None:
+    with pytest.raises(ConfigError, match="topology_file"):
+        run_broker({"broker": "b0"})
+
+
+def test_a_store_that_is_none_is_refused(configure: Configure, start: Start) -> None:
+    folder = configure("b0")
+    (folder / "state").mkdir()
+    (folder / "state" / "meta.sqlite3").write_text("no database" * 1_000)
+    assert "meta.sqlite3" in stderr_of(start(folder), 2)
+
+
+def test_faults_are_obeyed_only_where_that_was_asked_for(
+    configure: Configure, start: Start
+) -> None:
+    folder = configure("b0")
+    process = start(folder)
+    fault = {"fault_id": "f", "verb": "absorb", "peer": "b1", "direction": "both", "lease_ms": 0}
+
+    async def refused(why: str, command: str = "fault_apply", **changes: Any) -> None:
+        with pytest.raises(ControlError, match=why) as caught:
+            await ask(folder, command, **(fault | changes))
+        assert caught.value.kind == "user"
+
+    async def without() -> None:
+        await wait_until_up(folder)
+        await refused("fault_injection = false")
+        with pytest.raises(ControlError, match="no command 'stall'"):
+            await ask(folder, "stall")
+
+    trio.run(without)
+    process.kill()
+    process.wait()
+    configure("b0", fault_injection=True)
+    start(folder)
+
+    async def with_faults() -> None:
+        await wait_until_up(folder)
+        await refused("no link to 'b7'", peer="b7")
+        await refused("verb 'stall'", verb="stall")
+        await refused("unknown argument 'verb'", command="fault_heal")
+        await refused("'lease_ms' must be of type int", lease_ms="0")
+        assert (await ask(folder, "fault_apply", **fault))["t_applied_ns"] > 0
+        assert (await ask(folder, "status"))["faults"] == ["f"]
+        assert (await ask(folder, "fault_heal", fault_id="f"))["healed"] is True
+        assert (await ask(folder, "fault_heal", fault_id="f"))["healed"] is False
+        assert (await ask(folder, "fault_counters"))["f"]["absorbed_messages"] == 0
+        async with open_control(folder / "control") as control:
+            await wait_for_the_lease(control, fault)
+
+    async def wait_for_the_lease(control: ControlClient, fault: dict[str, Any]) -> None:
+        events = await control.listen()
+        await control.request("fault_apply", **(fault | {"fault_id": "g", "lease_ms": 50}))
+        with trio.fail_after(10):
+            name, details = await events.receive()
+        assert (name, details["fault_id"], details["by"]) == ("fault_healed", "g", "lease")
+
+    trio.run(with_faults)
+
+
+def test_a_broker_that_cannot_be_reached_is_named_until_it_can(
+    configure: Configure, start: Start
+) -> None:
+    folders = [configure(name) for name in NAMES]
+    for folder in folders[:2]:
+        start(folder)
+
+    async def story() -> None:
+        status = await wait_until_up(folders[0])
+        with trio.fail_after(30):
+            while list(status["unprobed"]) != ["b2"]:
+                await trio.sleep(0.02)
+                status = await ask(folders[0], "status")
+        assert not status["probed"]
+        start(folders[2])
+        await wait_until_ready(*folders)
+        assert (await ask(folders[0], "probe")) == {"reached": ["b1", "b2"], "missing": {}}
+
+    trio.run(story)
+
+
+def test_nothing_of_a_stopped_broker_is_left(configure: Configure, start: Start) -> None:
+    folder = configure("b0")
+    process = start(folder)
+    trio.run(wait_until_up, folder)
+    process.send_signal(signal.SIGINT)
+    stderr_of(process, 0)
+    assert not os.path.exists(folder / "control")
+    assert trio.run(wait_until_up, configure_and_start(configure, start))["incarnation"] == 2
+
+
+def configure_and_start(configure: Configure, start: Start) -> Path:
+    folder = configure("b0")
+    start(folder)
+    return folder

@@ -1,0 +1,105 @@
+"""Which faults act on which link, and what is asked for wrongly."""
+
+from typing import Any
+
+import pytest
+
+from brokerd.config import MILLISECOND_NS
+from brokerd.errors import ControlError
+from brokerd.sessions.link_faults import CLEAR, Absorbed, LinkFaults, Way, read_fault
+
+
+def faults(*descriptions: tuple[Any, ...]) -> LinkFaults:
+    """Faults given as (verb, peer, direction, parameters)."""
+    together = LinkFaults()
+    for number, (verb, peer, direction, parameters) in enumerate(descriptions):
+        together.apply(read_fault(f"f{number}", verb, peer, direction, parameters, None))
+    return together
+
+
+def test_a_fault_acts_on_its_link_and_direction_only() -> None:
+    one = faults(("blackhole", 1, "out", {}))
+    assert one.way(1, "out") == Way(blackholed=True)
+    assert one.way(1, "in") == one.way(2, "out") == CLEAR
+
+
+def test_a_fault_of_all_links_concerns_clients_too() -> None:
+    everywhere = faults(("absorb", None, "both", {}))
+    for peer in (1, 2, "a client"):
+        assert everywhere.way(peer, "in").absorbs
+        assert everywhere.way(peer, "out").absorbs
+
+
+def test_a_cut_is_never_one_way() -> None:
+    assert faults(("cut", 1, "out", {})).way(1, "in").cut
+
+
+def test_faults_of_one_link_add_up() -> None:
+    several = faults(
+        ("delay", 1, "both", {"delay_ms": 20}),
+        ("delay", None, "out", {"delay_ms": 5}),
+        ("bandwidth", 1, "out", {"bytes_per_second": 1_000}),
+        ("bandwidth", 1, "out", {"bytes_per_second": 500}),
+    )
+    assert several.way(1, "out") == Way(delay_ns=25 * MILLISECOND_NS, bytes_per_second=500)
+    assert several.way(1, "in") == Way(delay_ns=20 * MILLISECOND_NS)
+    several.heal("f3")
+    assert several.way(1, "out").bytes_per_second == 1_000
+
+
+def test_the_same_fault_again_only_moves_its_end_and_another_of_its_id_is_refused() -> None:
+    one = faults(("absorb", 1, "both", {}))
+    one.apply(read_fault("f0", "absorb", 1, "both", {}, 50))
+    assert (one.expired(49), one.expired(50)) == ([], ["f0"])
+    with pytest.raises(ControlError, match="already a absorb"):
+        one.apply(read_fault("f0", "cut", 1, "both", {}, 50))
+
+
+def test_healing_twice_or_what_was_never_there_changes_nothing() -> None:
+    one = faults(("absorb", 1, "both", {}))
+    assert one.heal("f0") is not None
+    assert one.heal("f0") is None
+    assert not one.renew("f0", None)
+    assert len(one) == 0
+
+
+def test_counters_count_for_the_faults_that_act() -> None:
+    two = faults(("absorb", 1, "in", {}), ("absorb", 2, "both", {}))
+    two.count(1, "in", absorbed_messages=2)
+    two.count(1, "out", absorbed_messages=4)
+    two.count(1, "both", sessions_down=1)
+    first, second = two
+    assert (first.counters["absorbed_messages"], first.counters["sessions_down"]) == (2, 1)
+    assert set(second.counters.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    "verb, direction, parameters, why",
+    [
+        ("stall", "both", {}, "verb 'stall'; one of absorb"),
+        ("absorb", "up", {}, "direction 'up'; one of both"),
+        ("absorb", "both", {"delay_ms": 1}, "takes no parameters"),
+        ("delay", "both", {}, "delay_ms is a whole number from 1"),
+        ("delay", "both", {"delay_ms": 0}, "from 1 to 60000"),
+        ("delay", "both", {"delay_ms": "5"}, "whole number"),
+        ("delay", "both", {"ms": 5}, "takes delay_ms, not 'ms'"),
+        ("bandwidth", "both", {"bytes_per_second": True}, "whole number"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_refused_with_the_reason(
+    verb: str, direction: str, parameters: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ControlError, match=why) as caught:
+        read_fault("f", verb, 1, direction, parameters, None)
+    assert caught.value.kind == "user"
+
+
+def test_what_was_absorbed_comes_out_in_order_for_those_who_go() -> None:
+    absorbed: Absorbed[str, int] = Absorbed(limit_bytes=10)
+    for number, owner in enumerate("abab"):
+        absorbed.hold(owner, number, 3)
+    assert absorbed.is_full
+    assert absorbed.take(lambda owner: owner == "b") == [("b", 1), ("b", 3)]
+    assert not absorbed.is_full
+    assert absorbed.take(lambda _: True) == [("a", 0), ("a", 2)]
+    assert absorbed.held_bytes == 0

@@ -1,0 +1,84 @@
+"""What waits for a peer: whole frames in order, heartbeats first, a bound, and no half frame."""
+
+from brokerd.config import Mutant
+from brokerd.sessions.outbox import Outbox
+
+
+def filled(*frames: bytes, limit: int = 1_000, mutant: Mutant | None = None) -> Outbox:
+    outbox = Outbox(limit, b"<3", (mutant,) if mutant else ())
+    for frame in frames:
+        outbox.add([frame], len(frame))
+    return outbox
+
+
+def test_a_write_takes_all_that_gathered_up_to_its_limit_and_at_least_one_frame() -> None:
+    outbox = filled(b"aaaa", b"bb", b"cc", b"dd")
+    taken = []
+    while data := outbox.take(5, now_ns=0):
+        outbox.written()
+        taken.append(data)
+    assert taken == [b"aaaa", b"bbcc", b"dd"]
+    assert outbox.waiting_bytes == 0
+
+
+def test_a_heartbeat_goes_before_everything_that_waits_and_once() -> None:
+    outbox = filled(b"aa")
+    outbox.beat()
+    outbox.beat()
+    assert outbox.take(100, now_ns=0) == b"<3aa"
+
+
+def test_only_heartbeats_leave_while_the_link_absorbs() -> None:
+    outbox = filled(b"aa")
+    outbox.beat()
+    assert outbox.take(100, now_ns=0, heartbeats_only=True) == b"<3"
+    outbox.written()
+    assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
+    assert outbox.take(100, now_ns=0) == b"aa"
+
+
+def test_mutant_m40_lets_a_heartbeat_wait_behind_the_data() -> None:
+    outbox = filled(b"aa", mutant=Mutant.HEARTBEATS_IN_QUEUE)
+    outbox.beat()
+    assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
+
+
+def test_one_frame_too_many_is_refused_and_nothing_is_dropped() -> None:
+    outbox = filled(b"aaaa", b"bbbb", limit=10)
+    assert not outbox.add([b"cccc"], 4)
+    assert outbox.take(100, now_ns=0) == b"aaaabbbb"
+
+
+def test_a_frame_larger_than_the_bound_passes_when_nothing_else_waits() -> None:
+    outbox = filled(limit=3)
+    assert outbox.add([b"aaaa"], 4)
+
+
+def test_mutant_m38_drops_the_oldest_instead() -> None:
+    outbox = filled(b"aaaa", b"bbbb", limit=10, mutant=Mutant.FULL_QUEUE_DROPS_OLDEST)
+    assert outbox.add([b"cccc"], 4)
+    assert outbox.take(100, now_ns=0) == b"bbbbcccc"
+
+
+def test_what_is_not_due_holds_up_what_is_behind_it() -> None:
+    outbox = Outbox(100, b"<3")
+    outbox.add([b"late"], 4, due_ns=50)
+    outbox.add([b"early"], 5)
+    assert outbox.next_due_ns() == 50
+    assert outbox.take(100, now_ns=49) == b""
+    assert outbox.take(100, now_ns=50) == b"lateearly"
+    assert outbox.next_due_ns() is None
+
+
+def test_last_words_follow_whole_frames_only() -> None:
+    outbox = filled(b"aaaa")
+    outbox.take(100, now_ns=0)
+    assert outbox.last_words(b"bye") == b""
+    outbox.written()
+    assert outbox.last_words(b"bye") == b"bye"
+
+
+def test_mutant_m39_speaks_into_a_cut_frame() -> None:
+    outbox = filled(b"aaaa", mutant=Mutant.HALF_A_FRAME)
+    outbox.take(100, now_ns=0)
+    assert outbox.last_words(b"bye") == b"bye"
