@@ -15,6 +15,7 @@ from typing import Any, Literal, TextIO
 
 from pubsubctl.errors import PubsubctlError, combined_status
 
+Style = Literal["good", "bad", "doubtful", "dim"]
 ColorChoice = Literal["auto", "always", "never"]
 PLAIN_LINE_EVERY_NS = 1_000_000_000
 
@@ -213,7 +214,7 @@ class Console:
         ]
         return "\n".join([self.colored(texts[0], "dim"), *texts[1:]])
 
-    def colored(self, text: str, style: Literal["good", "bad", "doubtful", "dim"]) -> str:
+    def colored(self, text: str, style: Style) -> str:
         """Text for stdout in a colour that never is the only carrier of what it says."""
         code = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}[style]
         return f"\x1b[{code}m{text}\x1b[0m" if self._out_colored else text

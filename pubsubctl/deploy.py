@@ -425,7 +425,7 @@ async def _fail_if_ended(deployment: Deployment) -> None:
     problems: list[str] = []
     for host, agent in deployment.agents.items():
         for name, row in (await agent.status())["processes"].items():
-            if row["state"] != "running":
+            if row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
                 how = row["exit_signal"] or f"status {row['exit_code']}"
                 problems.append(f"host {host}: {name} ended ({how}){_last_line(log)}")

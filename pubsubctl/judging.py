@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pubsubctl.console import Console, Progress
+from pubsubctl.console import Console, Progress, Style
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
-from pubsubctl.runs import read_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +43,13 @@ class Judged:
         return [kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}")] if kind else []
 
     def painted(self, console: Console) -> str:
-        return self.verdict
+        """The verdict in a few lines, its first word in colour."""
+        styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
+        text = "\n".join(map(str, self.document["lines"]))
+        word, _, rest = text.partition(" ")
+        if word != self.verdict:
+            return text
+        return f"{console.colored(word, styles[word])} {rest}"
 
 
 def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> list[Judged]:
@@ -63,6 +68,18 @@ def judge_with(spark: "SparkSession", runs: Sequence[Path], progress: Progress) 
     judged = []
     for run in runs:
         progress.phase(f"checking {run.name}", 8.0)
-        check_run(spark, run)
-        judged.append(Judged(run, read_json(run / "verdict.json")))
+        judged.append(Judged(run, check_run(spark, run).document))
+    return judged
+
+
+def judge_and_report(runs: Sequence[Path], report: Path, progress: Progress) -> list[Judged]:
+    """Check runs and write one report on all of them, with one Spark session."""
+    from results.report import write_report
+    from results.spark import spark_session
+
+    progress.phase("starting Spark", 5.0)
+    with spark_session("pubsubctl demo", MASTER) as spark:
+        judged = judge_with(spark, runs, progress)
+        progress.phase("drawing the report", 10.0)
+        write_report(spark, runs, report)
     return judged

@@ -25,6 +25,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
     bench,
+    check,
     completion,
     deploy,
     doctor,
@@ -84,6 +85,7 @@ app.command("logs", epilog=_ANYWHERE)(logs.logs)
 app.command("bench", epilog=_ANYWHERE)(bench.bench)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)
+app.command("check", epilog=_ANYWHERE)(check.check)
 app.command("down", epilog=_ANYWHERE)(down.down)
 app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)
 app.command("completion")(completion.completion)

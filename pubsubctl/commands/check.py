@@ -1,0 +1,41 @@
+"""`check`: judge runs that are there; needs no lab."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+
+RUNS_HELP = "Folders, run ids, or `latest`."
+
+
+def check(
+    context: typer.Context,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)],
+    master: Annotated[
+        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
+    ] = "local[*]",
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
+) -> Result:
+    """Recompute from the logs what was owed to whom, and say whether it was delivered."""
+    from pubsubctl.judging import judge
+    from pubsubctl.runs import find_runs
+
+    call = invocation(context)
+    call.refuse_dry_run("check")
+    folders = find_runs(call.project, runs, output)
+    with call.console.progress() as progress:
+        judged = judge(folders, progress, master)
+    blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
+    return Result(
+        document={
+            "schema": "pubsubctl/check/1",
+            "runs": [{"run_directory": str(row.run), **row.document} for row in judged],
+        },
+        text="\n\n".join(blocks),
+        because=tuple(error for row in judged for error in row.because),
+    )
