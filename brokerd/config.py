@@ -47,7 +47,8 @@ class DeltaTreeParameters:
             costs sessions (the ball grows with fan-out ** (delta + 1)).
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
-        queue_limit: publications a broker holds before it stops reading from its clients.
+        queue_limit: publications a broker holds before it says so in its event log. Nothing is
+            dropped or refused: what a publisher may have unacknowledged bounds the queue.
         persist_routing: whether a subscription is on disk at every broker that has confirmed
             it. Without, a broker that restarts knows its own clients' subscriptions only, and
             the promise holds for crashes only while its neighbours are reachable.

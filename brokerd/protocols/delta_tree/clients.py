@@ -52,6 +52,7 @@ class Client:
         session: 0 when it has none.
         connected: it was told so on this session.
         source: as which it publishes on this session.
+        done_before: what it published below this number was done when it connected.
         held: requests that wait for the end of the recovery, in order.
     """
 
@@ -60,6 +61,7 @@ class Client:
     connect_seen: bool = False
     connected: bool = False
     source: SourceId | None = None
+    done_before: int = 1
     subscriptions: dict[int, LocalSubscription] = field(default_factory=dict)
     held: list[Publish | Subscribe] = field(default_factory=list)
 
@@ -133,10 +135,16 @@ class Clients:
         for local in client.subscriptions.values():
             local.claimed = False
         self._publications.windows.close(name)
-        if client.source is not None and not self._publications.pending(client.source):
+        if client.source is not None and self._all_done(client, client.source):
             self._detach(name)
         client.source = None
         self._linger(name)
+
+    def _all_done(self, client: Client, source: SourceId) -> bool:
+        """Whether the publisher has nothing that it might send again."""
+        known_last = max(self._sequences.received(source), client.done_before - 1)
+        handed_out = self._sequences.handed_out().get(source, 0)
+        return handed_out <= known_last and not self._publications.pending(source)
 
     def session_of(self, name: ClientId) -> int:
         """The client's current session, 0 when it has none."""
@@ -206,6 +214,7 @@ class Clients:
             number = self._numbers.get(client.name)
             assert number is not None, f"{client.name!r} publishes without a number"
             client.source = SourceId(self._state.broker, number, message.incarnation)
+            client.done_before = message.next_sequence
             self._sequences.hand_out(client.source, message.highest_sequence)
         if Mutant.EDGE_FORGETS not in self._state.mutants:
             for subscription, seen in message.resume:
