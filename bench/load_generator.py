@@ -86,7 +86,6 @@ class LoadGenerator:
         self._problems: dict[str, int] = {}
         self._state = "idle"
         self._lateness = Histogram()
-        self._measure_from_ns = 0
         self._second = _Second(time.monotonic_ns(), time.process_time())
         self._nursery: trio.Nursery
         self._clients_scope = trio.CancelScope()
@@ -206,6 +205,8 @@ class LoadGenerator:
             self._clients_scope.cancel()
             self._state = "finished"
             self._write_second()
+            for client in self._publishers:
+                self._lateness.add_all(client.load.counts.measured_lateness)
             report = None
             if self._subscribers:
                 report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
@@ -249,7 +250,8 @@ class LoadGenerator:
 
     async def _publish(self, t0_ns: int, measure_from_ns: int, end_ns: int) -> None:
         """Offer every publication when its time has come, from `t0_ns` on until `end_ns`."""
-        self._measure_from_ns = measure_from_ns
+        for client in self._publishers:
+            client.load.measure_from_ns = measure_from_ns
         alarm = Alarm()
         try:
             with self._schedule_scope:
@@ -342,8 +344,6 @@ class LoadGenerator:
         lateness = Histogram()
         for client in self._publishers:
             lateness.add_all(client.load.take_lateness())
-        if before.at_ns >= self._measure_from_ns:
-            self._lateness.add_all(lateness)
         late_ns = lateness.quantile_ns(0.99)
         self.files.write_line(
             "stats",

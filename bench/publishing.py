@@ -79,7 +79,9 @@ class PublisherCounts:
         sent: handed to the client library, fences too.
         acknowledged, rejected: of those.
         blocked_ns: how long something was due and could not be handed over.
-        lateness: from intended to when this process got to it, whatever the broker did.
+        lateness: from intended to when this process got to it, whatever the broker did; since
+            `take_lateness` was last called.
+        measured_lateness: the same, of all that was intended for the measure phase.
     """
 
     offered: int = 0
@@ -88,6 +90,7 @@ class PublisherCounts:
     rejected: int = 0
     blocked_ns: int = 0
     lateness: Histogram = field(default_factory=Histogram)
+    measured_lateness: Histogram = field(default_factory=Histogram)
 
 
 class PublisherLoad:
@@ -97,6 +100,9 @@ class PublisherLoad:
         counts: since the start.
         client: to hand publications over to, once there is one.
         fences: sequence numbers of its fences, in order.
+        reserved: the highest sequence number reserved on disk.
+        measure_from_ns: when the measure phase begins.
+        is_flooding: whether to publish as fast as the window lets it.
         identity: "<broker>/<publisher number>"; empty until the broker has said the number.
     """
 
@@ -114,6 +120,7 @@ class PublisherLoad:
         self.identity = ""
         self.incarnation = 0
         self.reserved = 0
+        self.measure_from_ns = 0
         self.is_flooding = False
         self._tables = tables
         self._fence_blob = fence_blob
@@ -155,10 +162,12 @@ class PublisherLoad:
 
     def offer(self, intended_ns: "array[int]", now_ns: int) -> None:
         """These publications are due; `pump` hands them over."""
-        self.counts.offered += len(intended_ns)
-        lateness = self.counts.lateness
+        counts = self.counts
+        counts.offered += len(intended_ns)
         for intended in intended_ns:
-            lateness.add(now_ns - intended)
+            counts.lateness.add(now_ns - intended)
+            if intended >= self.measure_from_ns:
+                counts.measured_lateness.add(now_ns - intended)
         if self._pending_from > 100_000:
             del self._pending[: self._pending_from]
             self._pending_from = 0

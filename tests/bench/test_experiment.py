@@ -1,0 +1,328 @@
+"""Whole experiments with real brokers, load generators and agents of this machine."""
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import psutil
+import pytest
+import trio
+
+from bench.coordinator import run_experiment
+from bench.outcome import RunOutcome
+from bench.run_directory import new_run_directory
+from bench.spec import ExperimentSpec, load_experiment
+from bench.testbed import Testbed
+from fault_injection.schedule import FaultSchedule, read_schedule
+from pubsubctl.deploy import Lab, wanted_deployment
+from pubsubctl.experiment import testbed as made_testbed
+from pubsubctl.inventory import load_inventory
+
+pytestmark = pytest.mark.end_to_end
+
+DEADLINE_S = 120
+INVENTORY = """
+schema = "pubsubctl/inventory/1"
+name = "benchtest"
+[[hosts]]
+name = "x1"
+connector = "local"
+groups = ["brokers", "clients"]
+[hosts.vars]
+ports = "23300-23399"
+"""
+WORKLOAD = """
+schema = "pubsubctl/workload/1"
+name = "tried"
+topology = "chain3"
+protocol = "{protocol}"
+seed = 5
+calm = {calm}
+[bars]
+deliveries_per_pair_min = 10
+[phases]
+warmup = "200ms"
+measure = "{measure}"
+drain = "20s"
+[thresholds]
+"loadgen.lateness_p99" = "{lateness}"
+[attributes]
+sets = 40
+symbol = {{ choose = 4 }}
+[[publishers]]
+at = "c1"
+count = 2
+rate = "{rate}"
+window = {window}
+[[subscribers]]
+at = "c3"
+filter = "true"
+[[subscribers]]
+at = "c2"
+filter = "symbol = 'SYMBOL002'"
+"""
+
+
+class Quiet:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.said: list[str] = []
+        self.reached = trio.Event()
+        self.awaited = ""
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        self.phases.append(name)
+        if name == self.awaited:
+            self.reached.set()
+
+    def update(self, numbers: Mapping[str, Any]) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short path for state, sockets and runs; nothing of ours may be left in it running."""
+    path = Path(mkdtemp(prefix="bx-"))
+    (path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_STATE_HOME", str(path / "state"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
+    yield path
+    left = [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "status"])
+        if str(path) in " ".join(process.info["cmdline"] or [])
+        and process.info["status"] != psutil.STATUS_ZOMBIE
+    ]
+    for pid in left:
+        os.kill(pid, 9)
+    shutil.rmtree(path)
+    assert not left, "processes were left behind"
+
+
+def experiment(
+    folder: Path, *, protocol: str = "delta_tree", calm: bool = True, measure: str = "2s",
+    rate: str = "100/s", window: int = 1000, lateness: str = "< 5s",
+) -> ExperimentSpec:  # fmt: skip
+    path = folder / "work.toml"
+    text = WORKLOAD.format(
+        protocol=protocol, calm=str(calm).lower(), measure=measure, rate=rate, window=window,
+        lateness=lateness,
+    )  # fmt: skip
+    path.write_text(text, encoding="utf-8")
+    return load_experiment(path)
+
+
+def schedule(steps: list[dict[str, Any]]) -> FaultSchedule:
+    return read_schedule({"schema": "pubsubctl/faults/1", "name": "tried", "step": steps}, "here")
+
+
+@asynccontextmanager
+async def brokers(folder: Path, spec: ExperimentSpec, progress: Any) -> AsyncIterator[Testbed]:
+    inventory = folder / "inventory.toml"
+    inventory.write_text(INVENTORY, encoding="utf-8")
+    found = load_inventory(inventory)
+    lab = Lab.of(found, found.hosts, 4)
+    wanted = wanted_deployment(lab, spec.topology, spec.protocol)
+    async with made_testbed(lab, wanted, progress, "test", teardown=True) as bed:
+        yield bed
+
+
+def carry_out(
+    folder: Path, spec: ExperimentSpec, faults: FaultSchedule | None = None
+) -> tuple[RunOutcome, Quiet]:
+    progress = Quiet()
+
+    async def work() -> RunOutcome:
+        with trio.fail_after(DEADLINE_S):
+            async with brokers(folder, spec, progress) as bed:
+                run = new_run_directory(folder / "runs", spec.name)
+                return await run_experiment(spec, bed, run, faults, progress)
+
+    return trio.run(work), progress
+
+
+def manifest_of(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "manifest.json").read_text())
+    return content
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def sidecars(run: Path) -> dict[str, dict[str, Any]]:
+    return {
+        path.name.removesuffix(".rec.json"): json.loads(path.read_text())
+        for path in run.glob("raw/*/load-*/*.rec.json")
+    }
+
+
+def test_a_calm_run_comes_home_whole(folder: Path) -> None:
+    outcome, progress = carry_out(folder, experiment(folder))
+    assert (outcome.state, outcome.reasons) == ("complete", ())
+    assert outcome.published == 400
+    assert outcome.online["missing"] == outcome.online["duplicate"] == 0
+    assert outcome.online["owed"] == outcome.online["deliveries"] > 400
+    assert 0 < outcome.service_us["p50"] <= outcome.response_us["p50"]
+    assert set(outcome.broker_cpu_us_per_message) == {"c1", "c2", "c3"}
+    assert all(cost > 0 for cost in outcome.broker_cpu_us_per_message.values())
+    assert progress.phases.index("measure") < progress.phases.index("drain")
+
+    run = outcome.run_directory
+    manifest = manifest_of(run)
+    assert manifest["drain"]["ended_by"] == "evidence"
+    phases = {phase["phase"]: phase for phase in manifest["phases"]}
+    assert [*phases] == ["deploy", "warmup", "measure", "drain"]
+    assert phases["measure"]["t0_ns"] == manifest["origin_ns"]
+    assert phases["measure"]["t1_ns"] - phases["measure"]["t0_ns"] == 2 * 10**9
+    assert all(facts["closed"] for facts in sidecars(run).values())
+    assert set(sidecars(run)) == {"publications", "acks", "intents", "deliveries"}
+    for name in ("workload.toml", "topology.toml", "inventory.toml", "placement.json", "cli.json"):
+        assert (run / "spec" / name).is_file()
+    for broker in ("c1", "c2", "c3"):
+        names = {path.name for path in (run / "raw" / "x1" / broker).iterdir()}
+        assert {"events.jsonl", "stats.jsonl", "stderr.log"} <= names
+    assert (run / "SHA256SUMS").is_file()
+    index = lines(folder / "runs" / "index.jsonl")
+    assert [line["run_id"] for line in index] == [run.name]
+
+
+def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
+    """Clients have names of their own in each run; what the first left is not delivered."""
+    spec = experiment(folder, protocol="best_effort", measure="500ms")
+    progress = Quiet()
+
+    async def work() -> list[RunOutcome]:
+        with trio.fail_after(DEADLINE_S):
+            async with brokers(folder, spec, progress) as bed:
+                return [
+                    await run_experiment(
+                        spec, bed, new_run_directory(folder / "runs", spec.name), None, progress
+                    )
+                    for _ in range(2)
+                ]
+
+    for outcome in trio.run(work):
+        assert (outcome.state, outcome.published) == ("complete", 100)
+        assert outcome.online["phantom"] == outcome.online["missing"] == 0
+
+
+def test_a_stall_counts_from_when_publications_were_meant_to_be_sent(folder: Path) -> None:
+    """The forwarding broker stands still for 3 s while the window is small.
+
+    Of what was meant to be sent meanwhile, most is sent only afterwards: by the time it was
+    sent it looks fast, by the time it was meant to be sent it waited up to 3 s.
+    """
+    spec = experiment(folder, calm=False, measure="6s", window=8)
+    stall = [{"id": "freeze-c1", "at": "1s", "do": "freeze", "on": "c1", "for": "3s"}]
+    outcome, progress = carry_out(folder, spec, schedule(stall))
+    assert outcome.state == "complete", outcome.reasons
+    assert outcome.published == 1200
+    assert outcome.response_us["max"] >= 2_900_000
+    # Half of the 6 s was stalled: a fifth of all waited over a second, by when it was meant.
+    assert outcome.response_us["p90"] >= 1_000_000
+    # 2 x 8 of some 1,500 deliveries were under way in the stall.
+    assert outcome.service_us["p90"] <= outcome.response_us["p90"] / 4
+    assert outcome.online["missing"] == 0
+    assert any("freeze c1 healed" in text for text in progress.said)
+    rows = lines(outcome.run_directory / "faults" / "faults.jsonl")
+    assert [(row["step"], row["state"]) for row in rows] == [("freeze-c1", "recovered")]
+
+
+def test_a_generator_that_is_too_late_spoils_the_run(folder: Path) -> None:
+    outcome, _ = carry_out(folder, experiment(folder, measure="500ms", lateness="< 1ns"))
+    assert outcome.saturated
+    assert outcome.state == "partial"
+    assert "could not hold their rate" in outcome.reasons[0]
+    assert manifest_of(outcome.run_directory)["loadgen_saturated"] is True
+
+
+def interrupted(
+    folder: Path,
+    spec: ExperimentSpec,
+    faults: FaultSchedule | None,
+    when: str,
+    then: Callable[[Testbed], Awaitable[None]],
+) -> Path:
+    """The folder of a run that is cancelled a moment after it has come to a phase."""
+    progress = Quiet()
+    progress.awaited = when
+
+    async def work() -> Path:
+        with trio.fail_after(DEADLINE_S):
+            async with brokers(folder, spec, progress) as bed:
+                run = new_run_directory(folder / "runs", spec.name)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(run_experiment, spec, bed, run, faults, progress)
+                    await progress.reached.wait()
+                    await then(bed)
+                    nursery.cancel_scope.cancel()
+                status = await bed.clients_agent.status()
+                states = {name: row["state"] for name, row in status["processes"].items()}
+                assert all(states[name] != "running" for name in states if "load" in name), states
+                assert not [fault for fault in status["faults"] if fault["state"] == "active"]
+                return run
+
+    return trio.run(work)
+
+
+def test_an_interrupted_run_is_healed_closed_and_brought_home(folder: Path) -> None:
+    spec = experiment(folder, calm=False, measure="60s")
+    freeze = [{"id": "freeze-c2", "at": "0s", "do": "freeze", "on": "c2", "for": "50s"}]
+
+    async def frozen(bed: Testbed) -> None:
+        while not (await bed.agents["x1"].status())["processes"]["c2"]["frozen"]:
+            await trio.sleep(0.02)
+
+    run = interrupted(folder, spec, schedule(freeze), "measure", frozen)
+    manifest = manifest_of(run)
+    assert (manifest["state"], manifest["reasons"][0]) == ("partial", "interrupted")
+    assert all(facts["closed"] for facts in sidecars(run).values())
+    (row,) = lines(run / "faults" / "faults.jsonl")
+    assert (row["healed_by"], row["t_healed_ns"] is not None) == ("user", True)
+    assert (run / "SHA256SUMS").is_file()
+
+
+def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -> None:
+    async def at_once(bed: Testbed) -> None:
+        pass
+
+    run = interrupted(folder, experiment(folder), None, "subscribing", at_once)
+    assert manifest_of(run)["state"] == "aborted"
+
+
+def test_a_load_generator_that_dies_makes_the_run_partial(folder: Path) -> None:
+    spec = experiment(folder, measure="30s")
+    progress = Quiet()
+    progress.awaited = "measure"
+
+    async def kill(bed: Testbed) -> None:
+        await progress.reached.wait()
+        await bed.clients_agent.signal("load-sub", "KILL")
+
+    async def work() -> None:
+        with trio.fail_after(DEADLINE_S):
+            async with brokers(folder, spec, progress) as bed:
+                run = new_run_directory(folder / "runs", spec.name)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(kill, bed)
+                    await run_experiment(spec, bed, run, None, progress)
+
+    with pytest.raises(BaseExceptionGroup):
+        trio.run(work)
+    run = (folder / "runs" / "tried" / "latest").resolve()
+    manifest = manifest_of(run)
+    assert manifest["state"] == "partial"
+    assert any("load-sub" in reason for reason in manifest["reasons"])
+    found = sidecars(run)
+    assert (found["deliveries"]["closed"], found["publications"]["closed"]) == (False, True)
