@@ -240,6 +240,7 @@ class Agent:
             "pid": os.getpid(),
             "deployment": self.deployment,
             "root": str(self.paths.root),
+            "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),
             "ending": self._ending,
             "processes": {

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ def run_agent(
     is, or why there is none.
     """
     os.umask(0o077)
+    _raise_descriptor_limit()
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO
     )
@@ -150,6 +152,12 @@ def _run_in_background(
         logging.getLogger(__name__).exception("the agent failed")
     finally:
         os._exit(status)
+
+
+def _raise_descriptor_limit() -> None:
+    """An agent of hundreds of processes needs a descriptor for each, and so do its children."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _innermost(error: BaseException) -> BaseException:

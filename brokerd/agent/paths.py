@@ -83,7 +83,9 @@ class AgentPaths:
 def socket_folder(root: Path) -> Path:
     """Where the sockets of this root are: short enough for the kernel, this user's alone."""
     digest = hashlib.blake2b(os.fsencode(root), digest_size=4).hexdigest()
-    base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.access(base, os.W_OK | os.X_OK):  # not set, or that of another login
+        base = "/tmp"
     return Path(base) / f"pubsubctl-{os.geteuid()}-{digest}"
 
 

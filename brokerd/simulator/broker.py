@@ -83,12 +83,6 @@ class SimulatedBroker(Endpoint):
             Record: self._perform_record,
         }
 
-    @property
-    def absorbed_messages(self) -> int:
-        """How many messages it has taken in, or not let out, since it absorbs."""
-        held_out = sum(len(end.held_out) for end in self.connected)
-        return len(self._absorbed) + held_out
-
     # ------------------------------------------------------------ life
 
     def start(self) -> None:

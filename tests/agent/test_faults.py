@@ -111,7 +111,7 @@ def test_a_frozen_process_is_stopped_until_it_is_healed(lab: Lab) -> None:
             assert (await client.status())["processes"]["b1"]["frozen"]
             with pytest.raises(ControlError, match="frozen already, by f1"):
                 await client.fault_apply("f2", "freeze", "b1", lease_ms=LONG_MS)
-            watchdogs = watchdogs_of(lab)
+            watchdogs = lab.called("pubsub:thaw")
             healed = await client.fault_heal("f1")
             assert (healed["state"], healed["healed_by"]) == ("healed", "request")
             assert not identity.is_stopped()
@@ -188,7 +188,7 @@ def test_a_new_agent_takes_over_the_freeze_of_the_old_one(lab: Lab) -> None:
             await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
         first.kill()
         first.wait()
-        watchdogs = watchdogs_of(lab)
+        watchdogs = lab.called("pubsub:thaw")
         assert watchdogs
         lab.start_agent()
         async with lab.client() as client:
@@ -210,7 +210,7 @@ def test_a_frozen_process_that_is_killed_takes_its_freeze_with_it(lab: Lab) -> N
             events = await client.listen()
             await lab.start(client, "b1")
             await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
-            watchdogs = watchdogs_of(lab)
+            watchdogs = lab.called("pubsub:thaw")
             fault = await client.fault_apply("f2", "kill", "b1")
             assert fault["result"]["exit_signal"] == 9
             details = await happening(events, "fault_healed")
@@ -317,12 +317,3 @@ def test_an_identity_with_another_start_time_is_somebody_else() -> None:
     assert not stranger.signal(signal.SIGKILL), "we would not be here"
     with pytest.raises(ProcessLookupError, match="another process by now"):
         stranger.open()
-
-
-def watchdogs_of(lab: Lab) -> list[ProcessIdentity]:
-    found = []
-    for identity in lab.descendants():
-        with open(f"/proc/{identity.pid}/comm") as comm:
-            if comm.read().startswith("pubsub:thaw"):
-                found.append(identity)
-    return found

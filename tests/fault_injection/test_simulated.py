@@ -10,8 +10,8 @@ from brokerd.simulator.cluster import SimulatedCluster
 from fault_injection.injector import Injection
 from fault_injection.log import FaultLog
 from fault_injection.schedule import load_schedule, read_schedule
-from fault_injection.simulated import play_schedule
 from tests.fault_injection.test_schedule import HEAD, TOPOLOGY, step
+from tests.helpers.simulated_faults import play_schedule
 
 
 def cluster_of(topology: Topology, protocol: str, seed: int) -> SimulatedCluster:

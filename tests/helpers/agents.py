@@ -22,6 +22,7 @@ from brokerd.errors import ControlError
 
 DEADLINE_S = 20.0
 REPOSITORY = Path(__file__).parents[2]
+MODULE = (sys.executable, "-m", "tests.helpers.small_processes")
 
 
 class Lab:
@@ -43,7 +44,7 @@ class Lab:
     def try_agent(self, deployment: str = "d1") -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         ready = self.folder / f"ready-{len(self.agents)}"
         os.mkfifo(ready)
-        command = [sys.executable, "-m", "tests.helpers.small_processes"]
+        command = [*MODULE, "agent"]
         arguments = [str(self.root), deployment, str(self.socket), str(ready)]
         log = open(self.folder / "agent.log", "ab")  # noqa: SIM115
         with log:
@@ -105,6 +106,11 @@ class Lab:
                 if os.fsencode(self.root) in command and identity.is_alive():
                     found.append(identity)
         return found
+
+    def called(self, prefix: str) -> list[ProcessIdentity]:
+        """Those of them whose name in top starts so."""
+        names = {found: Path(f"/proc/{found.pid}/comm") for found in self.descendants()}
+        return [found for found, name in names.items() if name.read_text().startswith(prefix)]
 
     def clear(self) -> None:
         for agent in self.agents:

@@ -1,7 +1,8 @@
 """Small real processes for an agent to run, and an agent that knows them.
 
-`python -m tests.helpers.small_processes ROOT DEPLOYMENT SOCKET READY` is such an agent in the
-foreground; it writes who it is to the file READY once clients can connect.
+`python -m tests.helpers.small_processes agent ROOT DEPLOYMENT SOCKET READY` is such an agent in
+the foreground; it writes who it is to the file READY once clients can connect. `daemon ROOT
+DEPLOYMENT` starts one in the background, `attach ROOT` joins standard input and output to it.
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import trio
 
-from brokerd.agent.daemon import run_agent
+from brokerd.agent.daemon import attach, run_agent, start_daemon
 from brokerd.agent.fork_server import Role
 from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime.control import serve_control
@@ -139,9 +140,14 @@ ROLES: dict[str, Role] = {"sleeper": run_sleeper, "failing": run_failing}
 
 
 def main() -> int:
-    root, deployment, socket_path, ready_file = sys.argv[1:]
+    command, root = sys.argv[1], Path(sys.argv[2])
+    if command == "attach":
+        return attach(root)
+    if command == "daemon":
+        return start_daemon(root, "here", sys.argv[3], ROLES)
+    deployment, socket_path, ready_file = sys.argv[3:]
     ready = os.open(ready_file, os.O_WRONLY)
-    return run_agent(Path(root), "here", deployment, ROLES, Path(socket_path), ready)
+    return run_agent(root, "here", deployment, ROLES, Path(socket_path), ready)
 
 
 if __name__ == "__main__":

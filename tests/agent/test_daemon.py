@@ -1,0 +1,156 @@
+"""Stories about agents in the background: started from a shell, reached over a pipe."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.agent.client import open_agent, open_agent_of
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.errors import ControlError
+from tests.helpers.agents import MODULE, REPOSITORY, Lab, make_lab, run, until
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with make_lab() as made:
+        yield made
+
+
+def start_daemon(lab: Lab, deployment: str = "d1") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MODULE, "daemon", str(lab.root), deployment],
+        cwd=REPOSITORY,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(lab.folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def read_line(started: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert started.returncode == 0, started.stderr
+    (line,) = started.stdout.splitlines()
+    found = json.loads(line)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_daemon_outlives_whoever_started_it_and_says_where_it_is(lab: Lab) -> None:
+    line = read_line(start_daemon(lab))
+    agent = ProcessIdentity.of(line["pid"])
+    assert os.getsid(agent.pid) == agent.pid, "a session of its own"
+
+    async def story() -> None:
+        async with open_agent_of(lab.root) as client:
+            assert (await client.status())["pid"] == line["pid"]
+            await lab.start(client, "b1")
+            await client.shutdown()
+        await until(lambda: not agent.is_alive())
+        with pytest.raises(ControlError, match="no agent runs here"):
+            async with open_agent_of(lab.root):
+                pass
+
+    run(story)
+    assert lab.descendants() == []
+
+
+def test_a_second_daemon_says_why_there_is_none(lab: Lab) -> None:
+    line = read_line(start_daemon(lab))
+    second = start_daemon(lab)
+    assert second.returncode == 4
+    assert second.stdout == ""
+    assert "another agent has this root" in second.stderr
+    os.kill(line["pid"], signal.SIGTERM)
+
+
+def test_attach_carries_a_control_connection(lab: Lab) -> None:
+    read_line(start_daemon(lab))
+
+    async def story() -> None:
+        process = await trio.lowlevel.open_process(
+            [*MODULE, "attach", str(lab.root)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdio is not None
+        async with open_agent(process.stdio) as client:
+            identity = await lab.start(client, "b1")
+            events = await client.listen()
+            await client.stop("b1")
+            assert (await events.receive())[0] == "process_exited"
+            assert not identity.is_alive()
+            await client.shutdown()
+        assert await process.wait() == 0
+
+    run(story)
+
+
+def test_attach_without_an_agent_is_unreachable(lab: Lab) -> None:
+    attached = subprocess.run(
+        [*MODULE, "attach", str(lab.root)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert attached.returncode == 6
+    assert "no agent runs here" in attached.stderr
+
+
+def test_a_relative_root_is_refused(lab: Lab) -> None:
+    started = subprocess.run(
+        [*MODULE, "daemon", "here", "d1"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 2
+    assert "must be an absolute path" in started.stderr
+
+
+def test_without_its_fork_server_an_agent_says_so_and_keeps_what_it_has(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            (image,) = lab.called("pubsub:image")
+            image.signal(signal.SIGKILL)
+            with pytest.raises(ControlError, match="fork server has died") as caught:
+                await lab.start(client, "b2")
+            assert caught.value.kind == "internal"
+            assert (await client.broker("b1", "status"))["pid"] == identity.pid
+            await client.shutdown()
+        assert not identity.is_alive()
+
+    run(story)
+
+
+def test_what_is_done_was_written_down_before(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            await client.fault_apply("f", "freeze", "b1", lease_ms=60_000)
+            await client.fault_apply("k", "kill", "b1")
+            lines = [json.loads(line) for line in lab.paths.journal.read_text().splitlines()]
+            order = [line["entry"] for line in lines]
+            assert order[:3] == ["agent", "start", "started"]
+            kill = next(line for line in lines if line.get("verb") == "kill")
+            exited = next(line for line in lines if line["entry"] == "exited")
+            frozen = next(line for line in lines if line["entry"] == "fault")
+            assert frozen["verb"] == "freeze"
+            assert order.index("fault") < order.index("fault_state")
+            assert lines.index(kill) < lines.index(exited)
+            assert kill["t_ns"] < exited["t_ns"]
+
+    run(story)
