@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from brokerd.model.identity import SourceId
 
@@ -93,7 +94,7 @@ class PublicationRun:
         if whole:
             sequences = self.sequences[first : last + 1]
         else:
-            sequences = tuple(self.sequences[position] for position in positions)
+            sequences = _items(self.sequences, positions)
             if sequences[-1] - sequences[0] + 1 == count:
                 sequences = range(sequences[0], sequences[-1] + 1)
         table, index = self._select_attributes(positions)
@@ -126,14 +127,25 @@ class PublicationRun:
     ) -> tuple[tuple[bytes, ...], Sequence[int]]:
         if len(self.attribute_table) == 1:
             return self.attribute_table, bytes(len(positions))
-        places: dict[int, int] = {}
-        index = [
-            places.setdefault(self.attribute_index[position], len(places)) for position in positions
-        ]
-        table = tuple(self.attribute_table[place] for place in places)
+        chosen = _items(self.attribute_index, positions)
+        places = tuple(dict.fromkeys(chosen))
+        table = tuple([self.attribute_table[place] for place in places])
+        if len(self.attribute_table) <= 256:
+            renumbering = bytearray(256)
+            for new, place in enumerate(places):
+                renumbering[place] = new
+            return table, bytes(chosen).translate(renumbering)
+        new_places = {place: new for new, place in enumerate(places)}
+        index = [new_places[place] for place in chosen]
         return table, bytes(index) if len(table) <= 256 else tuple(index)
 
     def _slices(self, positions: Sequence[int]) -> tuple[Buffer, ...]:
+        length = self.payload_lengths
+        if isinstance(length, int) and length and len(self.payload) == 1:
+            view = memoryview(self.payload[0])
+            return tuple(
+                [view[start * length : end * length] for start, end in _stretches(positions)]
+            )
         spans = [(start, end) for start, end in self._spans(positions) if end > start]
         pieces: list[Buffer] = []
         piece_start = 0
@@ -170,6 +182,25 @@ class PublicationRun:
                 yield start, end
                 start, end = offsets[position], offsets[position + 1]
         yield start, end
+
+
+def _items(values: Sequence[int], positions: Sequence[int]) -> tuple[int, ...]:
+    """The values at increasing positions."""
+    first, last = positions[0], positions[-1]
+    if last - first + 1 == len(positions):
+        return tuple(values[first : last + 1])
+    chosen: tuple[int, ...] = itemgetter(*positions)(values)
+    return chosen
+
+
+def _stretches(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Increasing positions as [start, end) of neighbours."""
+    if positions[-1] - positions[0] + 1 == len(positions):
+        return iter([(positions[0], positions[-1] + 1)])
+    breaks = [i for i, (a, b) in enumerate(pairwise(positions), 1) if b != a + 1]
+    starts = [positions[0], *[positions[i] for i in breaks]]
+    ends = [*[positions[i - 1] + 1 for i in breaks], positions[-1] + 1]
+    return zip(starts, ends, strict=True)
 
 
 def merge_runs(runs: Sequence[PublicationRun]) -> PublicationRun:
