@@ -1,5 +1,6 @@
 """One established session on a stream: its reader, its writer, and how it ends."""
 
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol
@@ -19,6 +20,8 @@ from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.session import Session
 from brokerd.wire.codec import decode, encode, frame_bytes, parts
 
+GATHER_NS: Final = 100_000
+"""Writes of one connection that follow each other faster than this are left to its writer."""
 RECEIVE_BYTES: Final = 1 << 18
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
@@ -94,7 +97,10 @@ class Connection:
         self._frame_began_ns: int | None = None
         self._delayed: deque[tuple[int, list[Incoming]]] = deque()
         self._last_words = b""
-        self._idle = False
+        self._rest = b""
+        self._is_idle = self._is_parked = False
+        self._flushed_ns = 0
+        self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
         self._reader_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._writer_event = trio.Event()
@@ -109,12 +115,15 @@ class Connection:
     @property
     def is_idle(self) -> bool:
         """Whether everything that was to be sent is with the operating system."""
-        return self._idle
+        return self._is_idle
 
     # ------------------------------------------------------------ what the owner asks for
 
     def send(self, message: Any) -> int:
-        """Queue a message; returns how many frames that took, 0 when the session ended of it."""
+        """Queue a message, for `flush` to write.
+
+        Returns how many frames that took; 0 when the session ended of it.
+        """
         due_ns = clock_ns() + self.outward.delay_ns if self.outward.delay_ns else 0
         frames = 0
         for part in parts(message, self._frame_limit_bytes):
@@ -123,20 +132,41 @@ class Connection:
                 self.end("overflow")
                 return 0
             frames += 1
-        self._idle = False
-        self._writer_event.set()
         return frames
+
+    def flush(self) -> None:
+        """Write what is queued, now if possible: to be called when there is no more for now.
+
+        A lone message does not wait for a task to be scheduled. In a flood the writer is left
+        to it, so that more gathers for each write.
+        """
+        now_ns = clock_ns()
+        direct = self._is_parked and self._descriptor >= 0 and not self._rest
+        if not direct or self.outward is not CLEAR or now_ns - self._flushed_ns < GATHER_NS:
+            self._is_idle = False
+            self._writer_event.set()
+            return
+        data = self._next_write()
+        if not data or self.over:
+            return
+        self._flushed_ns = now_ns
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError:
+            written = 0  # no room, or broken: the writer finds out which
+        if written == len(data):
+            self.outbox.written()
+        else:
+            self._rest = data[written:]
+        if self._rest or self.outbox.waiting_frames:
+            self._is_idle = False
+            self._writer_event.set()
 
     def beat(self) -> None:
         """Send a heartbeat at the next frame boundary."""
         if not self.outward.blackholed:
             self.outbox.beat()
             self._writer_event.set()
-
-    def nudge(self) -> None:
-        """There may be something to refill the queue with."""
-        self._idle = False
-        self._writer_event.set()
 
     def wake(self) -> None:
         """Look anew at what may be read and written."""
@@ -272,15 +302,17 @@ class Connection:
         outbox = self.outbox
         try:
             while not self.over:
-                data = self._next_write()
+                data = self._rest or self._next_write()
                 if data:
                     await self._send(data)
+                    self._rest = b""
                     outbox.written()
                     continue
                 self._writer_event = trio.Event()
-                self._idle = True
+                self._is_idle = self._is_parked = True
                 held = self.outward.blackholed or self.outward.absorbs
                 await _wait(self._writer_event, None if held else outbox.next_due_ns())
+                self._is_parked = False
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.end("closed_by_peer")
 

@@ -84,6 +84,7 @@ class Links:
         self._mutants = mutants
         self._dial_stream = dial
         self._connections: dict[Peer, Connection] = {}
+        self._unflushed: dict[Connection, None] = {}
         self._absorbed: Absorbed[Connection, MessageReceived] = Absorbed()
         self._was_full = False
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
@@ -147,13 +148,20 @@ class Links:
             connection.end("protocol_error", Farewell("fault", reason))
 
     def send(self, peer: Peer, message: Any) -> None:
-        """Queue a message on the peer's session; dropped when there is none."""
+        """Queue a message on the peer's session, for `flush`; dropped when there is none."""
         connection = self._connections.get(peer)
         if connection is None:
             return
+        self._unflushed[connection] = None
         frames = connection.send(message)
         if len(self.faults) and frames:
             self._count_outgoing(connection, message)
+
+    def flush(self) -> None:
+        """Write what has been queued."""
+        for connection in self._unflushed:
+            connection.flush()
+        self._unflushed.clear()
 
     # ------------------------------------------------------------ what others may know
 

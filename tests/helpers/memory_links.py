@@ -121,6 +121,11 @@ class LinkedBroker:
             dial=net.dial,
         )
 
+    def send(self, peer: Peer, message: Any) -> None:
+        """Have a message written, as a driver does at the end of its turn."""
+        self.links.send(peer, message)
+        self.links.flush()
+
     def _post(self, events: list[Event]) -> None:
         self.events.extend(events)
         self._happened.set()

@@ -123,8 +123,8 @@ async def test_messages_arrive_in_order_and_a_quiet_session_stays_up() -> None:
         await joined(nursery, b0, b1)
         sent = [copy(first) for first in range(1, 500)]
         for message in sent:
-            b0.links.send(1, message)
-        b1.links.send(0, YES)
+            b0.send(1, message)
+        b1.send(0, YES)
         await trio.sleep(600)
         assert [m.run.first for m in b1.messages(0)] == list(range(1, 500))
         assert b0.messages(1) == [YES]
@@ -138,10 +138,10 @@ async def test_both_ends_learn_once_that_a_session_is_over() -> None:
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         for _ in range(3):
-            b1.links.send(0, YES)
+            b1.send(0, YES)
             b0.links.close(1, "had enough")
             b0.links.close(1, "really")
-            b0.links.send(1, NO)  # to nobody
+            b0.send(1, NO)  # to nobody
             await b1.wait_for(SessionLost)
             assert [event.reason for event in b0.of(SessionLost)] == ["closed_by_us"]
             assert [event.reason for event in b1.of(SessionLost)] == ["closed_by_peer"]
@@ -234,7 +234,7 @@ async def test_a_stranger_is_shown_the_door_and_disturbs_nobody(said: bytes) -> 
         await stranger.stream.send_all(said)
         assert await stranger.read_to_the_end() == b""
         assert trio.current_time() < 6
-        b0.links.send(1, YES)
+        b0.send(1, YES)
         await trio.sleep(1)
         assert b1.messages(0) == [YES]
         assert len(b0.of(SessionEstablished)) == 1
@@ -334,7 +334,7 @@ async def flood_one_who_never_reads(mutants: tuple[Mutant, ...]) -> tuple[Linked
         await b0.wait_for(SessionEstablished)
         nursery.start_soon(deaf.live)
         for first in range(1, 200):
-            b0.links.send("deaf", Deliveries(copy(first, 1_000).run, (1,)))
+            b0.send("deaf", Deliveries(copy(first, 1_000).run, (1,)))
             await trio.sleep(0.001)
         if not b0.of(SessionLost):
             with trio.move_on_after(5):
@@ -392,7 +392,7 @@ async def supersede_inside_a_frame(mutants: tuple[Mutant, ...]) -> RawPeer:
         await nursery.start(b0.run)
         old = await raw_peer(net, client_hello("c", "", 1, 1))
         await b0.wait_for(SessionEstablished)
-        b0.links.send("c", Deliveries(copy(1, 20_000).run, (1,)))
+        b0.send("c", Deliveries(copy(1, 20_000).run, (1,)))
         await trio.sleep(0.1)
         await raw_peer(net, client_hello("c", "", 1, 1))
         await trio.sleep(1.5)  # it does not read while the broker would let it
@@ -425,9 +425,9 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
         await joined(nursery, b0, b1, b2)
         b0.fault("absorb")
         for first in range(1, 6):
-            b1.links.send(0, copy(first))
-            b2.links.send(0, copy(first))
-            b0.links.send(1, copy(first))
+            b1.send(0, copy(first))
+            b2.send(0, copy(first))
+            b0.send(1, copy(first))
         await trio.sleep(600)
         assert b0.messages(1) == b0.messages(2) == b1.messages(0) == []
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
@@ -436,10 +436,10 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
         assert counters["absorbed_bytes"] > 100
         assert counters["forwarded_since_applied"] == 0
 
-        b1.links.send(0, copy(6))
+        b1.send(0, copy(6))
         await trio.sleep(0.1)
         b0.heal("absorb")
-        b1.links.send(0, copy(7))
+        b1.send(0, copy(7))
         await trio.sleep(0.1)
         assert [m.run.first for m in b0.messages(1)] == [1, 2, 3, 4, 5, 6, 7]
         assert [m.run.first for m in b0.messages(2)] == [1, 2, 3, 4, 5]
@@ -465,8 +465,8 @@ async def test_what_a_session_absorbed_dies_with_it() -> None:
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         b0.fault("absorb", 1)
-        b1.links.send(0, copy(1))
-        b0.links.send(1, copy(1))
+        b1.send(0, copy(1))
+        b0.send(1, copy(1))
         await trio.sleep(1)
         b0.fault("cut", 1)
         await b1.wait_for(SessionLost)
@@ -490,7 +490,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
         await joined(nursery, b0, b1)
         b0.fault("absorb", 1)
         for first in range(1, 41):
-            b1.links.send(0, copy(first, 1_000))
+            b1.send(0, copy(first, 1_000))
         await trio.sleep(0.5)
         assert "absorb_full" in [event for event, _ in b0.records]
         assert b0.links._absorbed.held_bytes < 10_000
@@ -508,7 +508,7 @@ async def test_through_a_blackhole_not_even_a_close_is_noticed(direction: str) -
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         b0.fault("blackhole", 1, direction)
-        b0.links.send(1, copy(1))
+        b0.send(1, copy(1))
         b0.links.close(1, "to see whether it is noticed")
         began = trio.current_time()
         lost = await b1.wait_for(SessionLost)
@@ -533,8 +533,8 @@ async def test_a_short_blackhole_loses_nothing() -> None:
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         b0.fault("blackhole", 1)
-        b0.links.send(1, copy(1))
-        b1.links.send(0, copy(1))
+        b0.send(1, copy(1))
+        b1.send(0, copy(1))
         await trio.sleep(0.4)
         assert b0.messages(1) == b1.messages(0) == []
         b0.heal("blackhole")
@@ -558,7 +558,7 @@ async def test_a_cut_link_is_noticed_at_both_ends_and_refuses_until_it_is_healed
         await b1.wait_for(OpenFailed)
         counters = b0.counters("cut")
         assert (counters["sessions_down"], counters["refused_connections"]) == (1, 2)
-        b0.links.send(2, YES)
+        b0.send(2, YES)
         await trio.sleep(0.1)
         assert b2.messages(0) == [YES]
         b0.heal("cut")
@@ -576,13 +576,13 @@ async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         b0.fault("delay", 1, direction, delay_ms=2_000)
-        b0.links.send(1, copy(1))
-        b1.links.send(0, copy(1))
+        b0.send(1, copy(1))
+        b1.send(0, copy(1))
         await trio.sleep(1.9)
         assert (len(b1.messages(0)), len(b0.messages(1))) == (not there, not back)
         b0.heal("delay")
-        b0.links.send(1, copy(2))
-        b1.links.send(0, copy(2))
+        b0.send(1, copy(2))
+        b1.send(0, copy(2))
         await trio.sleep(0.05)
         assert (len(b1.messages(0)), len(b0.messages(1))) == (0 if there else 2, 0 if back else 2)
         await trio.sleep(0.1)
@@ -602,7 +602,7 @@ async def test_a_narrow_link_takes_its_time_and_is_not_suspected(direction: str)
         b0.fault("bandwidth", 1, direction, bytes_per_second=10_000)
         began = trio.current_time()
         for first in range(1, 6):
-            sender.links.send(receiver.number, copy(first, 20_000))
+            sender.send(receiver.number, copy(first, 20_000))
         while len(receiver.messages(sender.number)) < 5:
             await trio.sleep(0.1)
         assert 9.5 < trio.current_time() - began < 12
@@ -617,7 +617,7 @@ async def test_a_fault_whose_lease_runs_out_heals_by_itself() -> None:
         await joined(nursery, b0, b1)
         now_ns = round(trio.current_time() * SECOND_NS)
         b0.fault("absorb", 1, ends_ns=now_ns + 2 * SECOND_NS)
-        b1.links.send(0, YES)
+        b1.send(0, YES)
         await trio.sleep(1.5)
         assert b0.links.faults.renew("absorb", now_ns + 4 * SECOND_NS)
         await trio.sleep(2)
