@@ -136,6 +136,7 @@ class Subscriptions:
         self.memo: MatchMemo[SubscriptionId, Audience] = MatchMemo(
             self._index, decode_attributes, conclude=self._audience
         )
+        self._audiences: dict[tuple[int, tuple[LocalSubscription, ...]], Audience] = {}
         self.paths_home: dict[BrokerNumber, Path] = {}
         self._homes_behind: dict[BrokerNumber, int] = dict.fromkeys(
             state.neighbourhood.neighbours[state.broker], 0
@@ -187,7 +188,7 @@ class Subscriptions:
         del self._rows[local.subscription]
         self._unconfirmed.pop(local.subscription, None)
         self._index.remove(local.subscription)
-        self.memo.forget()
+        self._forget_matches()
 
     # ------------------------------------------------------------ from other brokers
 
@@ -303,7 +304,7 @@ class Subscriptions:
             self.paths_home[home] = row.path[::-1]
             self._homes_behind[row.towards_home] |= 1 << home
         self._index.add(row.subscription, row.predicate)
-        self.memo.forget()
+        self._forget_matches()
 
     def _evaluate(self, row: RoutedSubscription) -> None:
         """Send a subscription where it has to go; confirm it when nothing is outstanding.
@@ -423,7 +424,12 @@ class Subscriptions:
                 homes |= 1 << subscription.home
             else:
                 local.append(row.local)
-        return Audience(homes, tuple(local))
+        # Whom it is for decides, not by which subscriptions: fewer audiences, fewer entries.
+        return self._audiences.setdefault((homes, tuple(local)), Audience(homes, tuple(local)))
+
+    def _forget_matches(self) -> None:
+        self.memo.forget()
+        self._audiences.clear()
 
 
 def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
