@@ -161,7 +161,7 @@ class ContentBlock:
             no blob may stand twice in a table.
         payload_numbers: per publication, its place in the payload table.
         payload: all payloads, one after the other.
-        digests: per publication, the digest of a delivery of it.
+        digests: per publication, the digest of a delivery of it; empty where nobody asked.
     """
 
     first: int
@@ -182,6 +182,9 @@ class SourceContent:
     Blocks are computed when first asked for and the last few are kept, because publishers and
     subscribers alike walk through sequence numbers upwards. Sequence numbers start at 1;
     block k holds those from k * block_size + 1 on.
+
+    Args:
+        with_digests: whether blocks are to have digests; publishers need none.
     """
 
     def __init__(
@@ -190,9 +193,12 @@ class SourceContent:
         seed: int,
         publisher_index: int,
         incarnation: int,
+        *,
+        with_digests: bool = True,
         block_size: int = 0,
     ) -> None:
         self.tables = tables
+        self._with_digests = with_digests
         fitting = _LARGEST_BLOCK_BYTES // max(1, tables.size_bytes)
         self.block_size = block_size or max(16, min(_LARGEST_BLOCK, fitting))
         self._base = choice_base(seed, publisher_index, incarnation)
@@ -201,7 +207,7 @@ class SourceContent:
         self._all_differ = self._first_places == list(range(len(tables.blobs)))
         self._attribute_crcs = [zlib.crc32(blob) for blob in tables.blobs]
         self._digest_table: list[list[int]] | None = None
-        if len(tables.blobs) * len(tables.payloads) <= _LARGEST_DIGEST_TABLE:
+        if with_digests and len(tables.blobs) * len(tables.payloads) <= _LARGEST_DIGEST_TABLE:
             self._digest_table = [
                 [zlib.crc32(payload, crc) for payload in tables.payloads]
                 for crc in self._attribute_crcs
@@ -231,7 +237,9 @@ class SourceContent:
         payload_numbers = bytes([(hashed >> 32) % payload_count for hashed in hashes])
         payload = b"".join(map(self.tables.payloads.__getitem__, payload_numbers))
         digests: list[int]
-        if self._digest_table is not None:
+        if not self._with_digests:
+            digests = []
+        elif self._digest_table is not None:
             table = self._digest_table
             digests = [table[a][p] for a, p in zip(sets, payload_numbers, strict=True)]
         else:

@@ -138,11 +138,12 @@ class _Experiment:
         await self._finish_load()
         await self._end_run_at_brokers()
         await self._collect()
-        outcome = self._evaluate(state, [reason] if reason else [])
+        outcome = await self._evaluate(state, [reason] if reason else [])
         manifest = self._directory.manifest
         manifest["loadgen_saturated"] = outcome.saturated
         manifest["headline"] = outcome.headline()
-        self._directory.end(outcome.state, outcome.reasons)
+        # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
+        await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
         self._directory.add_to_index(outcome.headline())
         return outcome
 
@@ -492,7 +493,7 @@ class _Experiment:
         for name in damaged:
             self._note(f"{name} changed while it was fetched")
 
-    def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
+    async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         phases = self._spec.workload.phases
         end_ns = self._origin_ns + phases.measure
         reasons += self._notes
@@ -514,7 +515,8 @@ class _Experiment:
                 online[name] = online.get(name, 0) + value
         values: dict[str, Any] = {}
         if self._origin_ns:
-            found = measure(self._directory.path / "raw", self._origin_ns, end_ns)
+            raw = self._directory.path / "raw"
+            found = await trio.to_thread.run_sync(measure, raw, self._origin_ns, end_ns)
             before, after = self._cpu_s
             values = {
                 "published": found.published,

@@ -91,6 +91,7 @@ class LoadGenerator:
         self._clients_scope = trio.CancelScope()
         self._clients_ended = trio.Event()
         self._schedule_scope = trio.CancelScope()
+        self._finishing = trio.Lock()
 
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
         tables = self._tables_for(setting.size_bytes)
@@ -195,22 +196,9 @@ class LoadGenerator:
         return {}
 
     async def _on_finish(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if self._state != "finished":
-            await self._on_stop({})
-            for client in self._clients:
-                client.leave()
-            if self._state != "idle":
-                with trio.move_on_after(LEAVE_TIMEOUT_S):
-                    await self._clients_ended.wait()
-            self._clients_scope.cancel()
-            self._state = "finished"
-            self._write_second()
-            for client in self._publishers:
-                self._lateness.add_all(client.load.counts.measured_lateness)
-            report = None
-            if self._subscribers:
-                report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
-            self.files.close(self._publisher_tables(), self._delivery_tables(), report)
+        async with self._finishing:
+            if self._state != "finished":
+                await self._finish()
         return {
             "online": self.receiver.checker.report()["totals"],
             **self._publishing_totals(),
@@ -220,6 +208,24 @@ class LoadGenerator:
             "late_max_ns": self._lateness.largest_ns,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }
+
+    async def _finish(self) -> None:
+        """Take leave of the brokers and end all files in order."""
+        await self._on_stop({})
+        for client in self._clients:
+            client.leave()
+        if self._state != "idle":
+            with trio.move_on_after(LEAVE_TIMEOUT_S):
+                await self._clients_ended.wait()
+        self._clients_scope.cancel()
+        self._state = "finished"
+        self._write_second()
+        for publisher in self._publishers:
+            self._lateness.add_all(publisher.load.counts.measured_lateness)
+        report = None
+        if self._subscribers:
+            report = {**self.receiver.checker.report(), "run_id": self.setting.run_id}
+        self.files.close(self._publisher_tables(), self._delivery_tables(), report)
 
     # ------------------------------------------------------------ clients
 

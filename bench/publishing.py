@@ -137,7 +137,9 @@ class PublisherLoad:
         self.identity = f"{self.setting.broker}/{publisher}"
         self.incarnation = incarnation
         self._number = number
-        self._content = SourceContent(self._tables, seed, self.setting.index, incarnation)
+        self._content = SourceContent(
+            self._tables, seed, self.setting.index, incarnation, with_digests=False
+        )
 
     @property
     def backlog(self) -> int:
