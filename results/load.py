@@ -27,6 +27,7 @@ from results.logs import RECORD_BYTES, RECORDS, Logs, RecordFile, Source, read_l
 from results.manifest import Run, read_json, read_run, verify_seal, write_json
 from results.schema import SCHEMA_VERSION, TABLES
 from results.small_tables import small_tables
+from results.spark import planned_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +87,8 @@ def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> Lo
         folder = table_folder(run, name)
         folder.mkdir(parents=True)
         pa.parquet.write_table(table, folder / "part-0.parquet")
-    _write_bulk_tables(spark, run, logs)
+    with planned_for(spark, logs.rows):
+        _write_bulk_tables(spark, run, logs)
     write_json(marker, wanted)
     return LoadedRun(run, logs)
 

@@ -149,7 +149,8 @@ def read_record_file(path: Path, run_id: str) -> RecordFile:
         layout=layout,
         host=path.parent.parent.name,
         process=path.parent.name,
-        rows=rows,
+        # A file that was never closed has no tables, and its rows no names.
+        rows=rows if sidecar.get("tables") else 0,
         torn_bytes=torn_bytes,
         closed=sidecar.get("closed") is True,
         foreign_run="" if sidecar.get("run_id") == run_id else str(sidecar.get("run_id")),
@@ -263,6 +264,11 @@ class Logs:
     subscriptions: Sequence[Subscription]
     doubts: Sequence[str]
 
+    @property
+    def rows(self) -> int:
+        """Records in all files together."""
+        return sum(file.rows for process in self.processes for file in process.records.values())
+
     def files(self, layout: str) -> Iterator[RecordFile]:
         """The record files of this layout that belong to this run."""
         for process in self.processes:
@@ -336,9 +342,11 @@ def _subscriptions(
 ) -> Iterator[Subscription]:
     for process in processes:
         file = process.records.get("deliveries")
+        known = {line["sub_id"] for line in process.lines("subscriptions.jsonl")}
+        for name in file.tables.get("subscriptions", ()) if file is not None else ():
+            if name not in known:
+                doubts.append(f"subscription {name} was never accepted")
         for line in process.lines("subscriptions.jsonl"):
-            if not {"sub_id", "subscriber", "broker", "predicate"} <= line.keys():
-                continue
             accepted_ns = line.get("t_accepted_ns")
             if not accepted_ns:
                 doubts.append(f"subscription {line['sub_id']} was never accepted")

@@ -182,6 +182,10 @@ def _doubts_about_fault_log(folder: Path, rows: Sequence[Mapping[str, Any]]) -> 
     for planned in read_json_lines(folder / "faults" / "plan.jsonl", missing_ok=True):
         if planned.get("fault_id") not in logged:
             yield f"fault {planned.get('fault_id')} was planned and is not in the fault log"
+    for row in rows:
+        if row.get("state") in ("failed", "unknown"):
+            what = f"fault {row['fault_id']} ({row['verb']} {row['target']})"
+            yield f"{what} went wrong: {row.get('evidence')}"
     if (folder / "spec" / "faults.toml").is_file() and not rows:
         yield "the run had a fault schedule and its fault log is empty"
 

@@ -71,6 +71,9 @@ class Guarantee:
         return self.delivery + (", publisher order" if self.order == "publisher" else "")
 
 
+EXACTLY_ONCE = Guarantee()
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """One row of a publisher's log."""
@@ -161,7 +164,7 @@ class History:
     subscriptions: Sequence[SubscriptionLog]
     links: Sequence[tuple[str, str]]
     faults: Sequence[Fault] = ()
-    guarantee: Guarantee = Guarantee()
+    guarantee: Guarantee = EXACTLY_ONCE
     calm: bool = False
     deliveries_per_pair_min: int = 100
     doubts: tuple[str, ...] = ()

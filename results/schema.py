@@ -270,7 +270,7 @@ TABLES: Mapping[str, Table] = {
             seq BIGINT sequence number
             order_idx BIGINT place in the subscriber's log, null for what is missing
             t_ns BIGINT received, or sent where it never was
-            active_faults ARRAY<STRING> faults that held when it was sent
+            active_faults ARRAY<STRING> faults that held at that time
         """),
         _table("verdicts", "What each check came to.", """
             check STRING delivery

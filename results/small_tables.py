@@ -170,15 +170,20 @@ def _subscription_rows(logs: Logs) -> Iterator[Row]:
 
 def _session_rows(run: Run, logs: Logs) -> Iterator[Row]:
     for process in logs.processes:
+        open_sessions: dict[Any, dict[str, Any]] = {}
         for line in process.lines("sessions.jsonl"):
-            yield {
-                "client": line.get("client") or line.get("subscriber") or line.get("publisher"),
-                "broker": line.get("broker"),
-                "session": line.get("session"),
-                "t_connect_ns": _moved(run, line.get("t_connect_ns")),
-                "t_disconnect_ns": _moved(run, line.get("t_disconnect_ns")),
-                "reason": line.get("reason"),
-            }
+            session = line["client"], line["session"]
+            if line["event"] == "up":
+                open_sessions[session] = {
+                    "client": line["client"],
+                    "broker": line["broker"],
+                    "session": line["session"],
+                    "t_connect_ns": _moved(run, line["t_ns"]),
+                }
+            elif session in open_sessions:
+                ended = {"t_disconnect_ns": _moved(run, line["t_ns"]), "reason": line["reason"]}
+                yield {**open_sessions.pop(session), **ended}
+        yield from open_sessions.values()
 
 
 def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
@@ -231,7 +236,7 @@ def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
                 before = line["t_ns"], line["cpu_s"]
 
 
-_LINK_EVENTS = {"session_up": "up", "session_down": "down", "up": "up", "down": "down"}
+_LINK_EVENTS = {"session_established": "up", "session_lost": "down", "link_cut": "cut"}
 
 
 def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
@@ -245,7 +250,7 @@ def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
                     "a": process.name,
                     "b": peer,
                     "event": event,
-                    "cause": line.get("reason") or line.get("cause"),
+                    "cause": line.get("reason"),
                 }
 
 

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JVM_EXIT_SECONDS = 30
+SMALL_ROWS = 300_000
+SMALL_PLANS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 class SparkAlreadyRunning(RuntimeError):
@@ -66,6 +72,24 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 _stop_java()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def planned_for(spark: "SparkSession", rows: int) -> Iterator[None]:
+    """Let Spark plan queries for about so many rows while the block lasts.
+
+    What Spark does for large tables (generate and compile code, look at sizes between stages,
+    spread shuffles) takes seconds of its own, which is all the time that small ones take.
+    """
+    settings = SMALL_PLANS if rows < SMALL_ROWS else {}
+    before = {name: spark.conf.get(name) or "" for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) -> dict[str, str]:

@@ -295,7 +295,7 @@ def _write_brokers(run: Path, scenario: Scenario) -> None:
         if broker in ("p1", "s1", "s2", "b2"):
             killed_ns = ORIGIN_NS + round(scenario.kill_s * SECOND) + 2 * MILLISECOND
             events.append(
-                {"t_ns": killed_ns, "event": "session_down", "peer": "b1", "reason": "reset"}
+                {"t_ns": killed_ns, "event": "session_lost", "peer": "b1", "reason": "reset"}
             )
         write_lines(process / "events.jsonl", events)
 

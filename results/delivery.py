@@ -1,0 +1,761 @@
+"""The delivery check on Spark: the rank rule for many runs at once, without moving bulk data.
+
+A subscription that received of a source only what it was owed, in rising order, and as many as
+it was owed, received exactly that. So the usual pair of subscription and source needs no rank
+and no join with its publications: one pass over deliveries in log order and one count. Only
+pairs for which this fails are looked at publication by publication, and every row that is wrong
+is its own evidence.
+
+Nothing here decides a verdict; `results.checks` does.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from results.expectation import parse_predicate
+from results.facts import RunFacts
+from results.reference_check import Counts, Recovery, RiskWindow, Tree, risk_windows
+from results.schema import arrow_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PUBLICATION_COLUMNS = (
+    "run_id", "pubend", "incarnation", "seq", "attrs_ref", "attrs_expected", "is_fence",
+    "t_sent_ns", "outcome", "phase",
+)  # fmt: skip
+DELIVERY_COLUMNS = (
+    "run_id", "sub_id", "pubend", "incarnation", "seq", "kind", "layer", "order_idx", "t_recv_ns",
+    "attrs_expected", "outcome", "digest_ok",
+)  # fmt: skip
+
+SEQUENCE_BITS = 47
+FIRST_KEY, LAST_KEY = 0, (1 << 63) - 1
+# One pair's deliveries are walked in stretches of so many places, side by side.
+STRETCH_BITS = 20
+
+PAIR = ("run_id", "sub_id", "pubend")
+PUBLICATION = ("run_id", "pubend", "incarnation", "seq")
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """What the publications of one source come to; keys are `None` where there is no fence."""
+
+    opening: int | None
+    closing: int | None
+    measured: int
+    other_content: int
+
+
+@dataclass(frozen=True)
+class PairSummary:
+    """What one subscription received of one source.
+
+    Attributes:
+        received, duplicates, reordered, missing: deliveries.
+        owed, delivered: data publications between the fences.
+        first_ns, last_ns: of the receipts; None without any.
+        xor_hash: equal for equal sets of deliveries.
+    """
+
+    sub_id: str
+    pubend: str
+    first_seq: int | None
+    last_seq: int | None
+    received: int
+    duplicates: int
+    reordered: int
+    owed: int
+    delivered: int
+    missing: int
+    first_ns: int | None
+    last_ns: int | None
+    xor_hash: int
+
+
+@dataclass
+class Findings:
+    """What the check found out about one run.
+
+    Attributes:
+        at_risk_of: by subscription, how many deliveries were at risk and how many recovered.
+    """
+
+    sources: dict[str, SourceSummary] = field(default_factory=dict)
+    pairs: list[PairSummary] = field(default_factory=list)
+    violations: dict[str, int] = field(default_factory=dict)
+    at_risk: int = 0
+    recovered: int = 0
+    recoveries: list[Recovery] = field(default_factory=list)
+    at_risk_of: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> Counts:
+        """What all checkers count."""
+        return Counts(
+            pairs=len(self.pairs),
+            owed=sum(pair.owed for pair in self.pairs),
+            delivered=sum(pair.delivered for pair in self.pairs),
+            at_risk=self.at_risk,
+            recovered=self.recovered,
+            violations=self.violations,
+        )
+
+    @property
+    def measured(self) -> int:
+        """Data publications of the measure phase."""
+        return sum(source.measured for source in self.sources.values())
+
+
+class DeliveryCheck:
+    """The check of some runs; `findings` are complete, `violations` are there for reading.
+
+    Args:
+        facts: of every run in the tables, by run id.
+        publications: with PUBLICATION_COLUMNS.
+        deliveries: with DELIVERY_COLUMNS.
+
+    Attributes:
+        findings: by run id.
+        violations: one row per violation: run_id, kind, sub_id, pubend, incarnation, seq,
+            order_idx, t_ns, owed. None where there are none.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        facts: Mapping[str, RunFacts],
+        publications: "DataFrame",
+        deliveries: "DataFrame",
+    ) -> None:
+        from pyspark.sql import functions as F
+
+        self._spark = spark
+        self._facts = facts
+        self._small = _SmallTables(spark, facts)
+        self.findings = {run_id: Findings() for run_id in facts}
+        self._kept: list[DataFrame] = [self._small.matches]
+        judged = self._keep(self._judged(deliveries))
+        self._publications = self._keep(self._with_fate(publications, judged))
+        self._summarise_sources()
+        pairs = self._walk(judged)
+        self._wanted = self._publications.join(
+            F.broadcast(self._small.matches), ["run_id", "attrs_expected"]
+        )
+        counted = self._count_spans(pairs)
+        bad = self._compare(pairs, counted)
+        self._has_objections = any(row["objections"] for row in pairs.values())
+        self.violations = self._explain(judged, bad)
+        self._count_violations(bad)
+        self._look_at_risks(judged)
+
+    def close(self) -> None:
+        """Let go of what was kept for looking at it twice; `violations` are gone as well."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _keep(self, frame: "DataFrame") -> "DataFrame":
+        self._kept.append(frame.persist())
+        return self._kept[-1]
+
+    # --- Rows one by one --------------------------------------------------------------------
+
+    def _judged(self, deliveries: "DataFrame") -> "DataFrame":
+        """Deliveries to applications, each with what is wrong with it whatever came before."""
+        from pyspark.sql import functions as F
+
+        rows = (
+            deliveries.where((F.col("layer") == "application") & (F.col("kind") != "notice"))
+            .join(F.broadcast(self._small.subscriptions), ["run_id", "sub_id"])
+            .join(F.broadcast(self._small.sources), ["run_id", "pubend"], "left")
+            .join(
+                F.broadcast(self._small.matches),
+                ["run_id", "predicate_id", "attrs_expected"],
+                "left",
+            )
+        )
+        published = F.col("outcome").isNotNull()
+        objection = (
+            F.when(
+                F.col("source_closed").isNull(),
+                F.when(F.col("all_closed"), F.lit("phantom")),
+            )
+            .when(F.col("kind") == "gap", F.lit("gap_not_permitted"))
+            .when(~published, F.when(F.col("source_closed"), F.lit("phantom")))
+            .when(F.col("outcome") == "rejected", F.lit("rejected"))
+            .when(F.col("matches_fence").isNull(), F.lit("wrong_match"))
+            .when(~F.col("digest_ok"), F.lit("corrupted"))
+        )
+        wanted = published & F.col("matches_fence").isNotNull() & (F.col("outcome") != "rejected")
+        return rows.select(
+            *PAIR,
+            "predicate_id",
+            "incarnation",
+            "seq",
+            "order_idx",
+            "t_recv_ns",
+            "outcome",
+            "kind",
+            objection.alias("objection"),
+            (wanted & (F.col("kind") != "gap")).alias("is_wanted"),
+            "matches_fence",
+            _key().alias("key"),
+        )
+
+    def _with_fate(self, publications: "DataFrame", judged: "DataFrame") -> "DataFrame":
+        """Publications that happened: acknowledged, or of unknown fate and seen by somebody."""
+        from pyspark.sql import functions as F
+
+        rows = publications.select(*PUBLICATION_COLUMNS)
+        self._reused = None
+        if not all(facts.numbers_used_once for facts in self._facts.values()):
+            others = [name for name in PUBLICATION_COLUMNS if name not in PUBLICATION]
+            rows = rows.groupBy(*PUBLICATION).agg(
+                F.count("*").alias("times"), *[F.min(name).alias(name) for name in others]
+            )
+            self._reused = rows.where("times > 1")
+        seen = (
+            judged.where(
+                (F.col("outcome") == "unknown")
+                & ~F.col("objection").eqNullSafe("gap_not_permitted")
+            )
+            .groupBy(*PUBLICATION)
+            .agg(F.lit(True).alias("seen"))
+        )
+        happened = (F.col("outcome") == "acked") | F.col("seen")
+        return (
+            rows.join(seen, [*PUBLICATION], "left")
+            .withColumn("happened", F.coalesce(happened, F.lit(False)))
+            .withColumn("key", _key())
+        )
+
+    # --- Sources and pairs ------------------------------------------------------------------
+
+    def _summarise_sources(self) -> None:
+        from pyspark.sql import functions as F
+
+        fence = F.when(F.col("is_fence") & F.col("happened"), F.col("key"))
+        measured = ~F.col("is_fence") & (F.col("phase") == "measure")
+        rows = self._publications.groupBy("run_id", "pubend").agg(
+            F.min(fence).alias("opening"),
+            F.max(fence).alias("closing"),
+            F.count_if(measured).alias("measured"),
+            F.count_if(F.col("attrs_ref") != F.col("attrs_expected")).alias("other_content"),
+        )
+        for row in rows.toArrow().to_pylist():
+            both = row["opening"] is not None and row["opening"] < row["closing"]
+            self.findings[row["run_id"]].sources[row["pubend"]] = SourceSummary(
+                row["opening"] if both else None,
+                row["closing"] if both else None,
+                row["measured"],
+                row["other_content"],
+            )
+        for run_id, facts in self._facts.items():
+            for source in facts.sources:  # of one that published nothing there are no rows
+                self.findings[run_id].sources.setdefault(
+                    source.pubend, SourceSummary(None, None, 0, 0)
+                )
+
+    def _walk(self, judged: "DataFrame") -> dict[tuple[str, str, str], dict[str, Any]]:
+        """Walk through each pair's deliveries in the order of its log."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        fences = F.broadcast(self._fence_table())
+        rows = judged.join(fences, ["run_id", "pubend"], "left").withColumn(
+            "stretch", F.shiftright("order_idx", STRETCH_BITS)
+        )
+        in_order = Window.partitionBy(*PAIR, "stretch", "is_wanted").orderBy("order_idx")
+        wanted_key = F.when(F.col("is_wanted"), F.col("key"))
+        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & _owed()
+        stretches = (
+            rows.withColumn("before", F.lag("key").over(in_order))
+            .groupBy(*PAIR, "stretch")
+            .agg(
+                F.count_if("is_wanted").alias("walked"),
+                F.count_if(F.col("is_wanted") & (F.col("before") >= F.col("key"))).alias("back"),
+                F.count_if(F.col("objection").isNotNull()).alias("objections"),
+                F.count("*").alias("received"),
+                F.count_if(is_owed).alias("delivered"),
+                F.min(wanted_key).alias("lowest"),
+                F.max(wanted_key).alias("highest"),
+                F.min_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first"),
+                F.max_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("last"),
+                F.min("seq").alias("first_seq"),
+                F.max("seq").alias("last_seq"),
+                F.min("t_recv_ns").alias("first_ns"),
+                F.max("t_recv_ns").alias("last_ns"),
+                F.bit_xor(F.xxhash64("incarnation", "seq")).alias("xor_hash"),
+            )
+        )
+        pairs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        ordered = sorted(stretches.toArrow().to_pylist(), key=lambda row: row["stretch"])
+        for row in ordered:
+            pair = row["run_id"], row["sub_id"], row["pubend"]
+            pairs[pair] = _joined(pairs[pair], row) if pair in pairs else row
+        return pairs
+
+    def _fence_table(self) -> "DataFrame":
+        """Per source, the keys of the first and last data publication that may be owed."""
+        rows = []
+        for run_id, findings in self.findings.items():
+            for pubend, source in findings.sources.items():
+                opening = FIRST_KEY - 1 if source.opening is None else source.opening
+                closing = LAST_KEY if source.closing is None else source.closing
+                rows.append((run_id, pubend, opening + 1, closing - 1))
+        return _frame(
+            self._spark,
+            rows,
+            "run_id STRING, pubend STRING, after_opening BIGINT, before_closing BIGINT",
+        )
+
+    def _count_spans(
+        self, pairs: Mapping[tuple[str, str, str], Mapping[str, Any]]
+    ) -> dict[tuple[Any, ...], tuple[int, int]]:
+        """How many publications match each predicate in each span of keys that matters.
+
+        Pairs share spans, mostly: from the opening fence to the closing one.
+        """
+        from pyspark.sql import functions as F
+
+        spans: dict[tuple[Any, ...], None] = {}
+        for run_id, facts in self._facts.items():
+            for pair in self._pairs_of(run_id, facts):
+                spans[self._span(pair, pairs)] = None
+                spans[self._owed_span(pair)] = None
+        ddl = "run_id STRING, predicate_id INT, pubend STRING, first BIGINT, last BIGINT"
+        table = _frame(self._spark, [span for span in spans if span[3] <= span[4]], ddl)
+        rows = (
+            self._wanted.where("happened")
+            .join(F.broadcast(table), ["run_id", "predicate_id", "pubend"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .groupBy("run_id", "predicate_id", "pubend", "first", "last")
+            .agg(F.count("*").alias("all"), F.count_if(~F.col("is_fence")).alias("data"))
+        )
+        return {
+            (row["run_id"], row["predicate_id"], row["pubend"], row["first"], row["last"]): (
+                row["all"],
+                row["data"],
+            )
+            for row in rows.toArrow().to_pylist()
+        }
+
+    def _pairs_of(self, run_id: str, facts: RunFacts) -> Iterator["_Pair"]:
+        predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
+        for subscription in facts.subscriptions:
+            for source in facts.sources:
+                yield _Pair(
+                    run_id,
+                    subscription.sub_id,
+                    source.pubend,
+                    predicate_ids[subscription.predicate],
+                    subscription.closed,
+                    self.findings[run_id].sources[source.pubend],
+                )
+
+    @staticmethod
+    def _span(
+        pair: "_Pair", pairs: Mapping[tuple[str, str, str], Mapping[str, Any]]
+    ) -> tuple[Any, ...]:
+        """The keys this pair must have walked through, given where it began and ended."""
+        walked = pairs.get(pair.names, {})
+        lowest, highest = walked.get("lowest"), walked.get("highest")
+        first, last = [lowest], [highest]
+        if pair.closed or lowest is not None:
+            first.append(pair.source.opening)
+        if pair.closed:
+            last.append(pair.source.closing)
+        known_first = [key for key in first if key is not None]
+        known_last = [key for key in last if key is not None]
+        if not known_first or not known_last:
+            return pair.span(LAST_KEY, FIRST_KEY)
+        return pair.span(min(known_first), max(known_last))
+
+    @staticmethod
+    def _owed_span(pair: "_Pair") -> tuple[Any, ...]:
+        opening, closing = pair.source.opening, pair.source.closing
+        return pair.span(
+            FIRST_KEY if opening is None else opening + 1,
+            LAST_KEY if closing is None else closing - 1,
+        )
+
+    def _compare(
+        self,
+        pairs: Mapping[tuple[str, str, str], Mapping[str, Any]],
+        counted: Mapping[tuple[Any, ...], tuple[int, int]],
+    ) -> list["_BadPair"]:
+        """Note what each pair received; returns those that did not walk just what they must."""
+        bad = []
+        for run_id, facts in self._facts.items():
+            for pair in self._pairs_of(run_id, facts):
+                walked = pairs.get(pair.names, {})
+                span = self._span(pair, pairs)
+                must, _ = counted.get(span, (0, 0))
+                _, owed = counted.get(self._owed_span(pair), (0, 0))
+                place = len(self.findings[run_id].pairs)
+                self.findings[run_id].pairs.append(
+                    PairSummary(
+                        pair.sub_id,
+                        pair.pubend,
+                        walked.get("first_seq"),
+                        walked.get("last_seq"),
+                        walked.get("received", 0),
+                        0,
+                        0,
+                        owed,
+                        walked.get("delivered", 0),
+                        0,
+                        walked.get("first_ns"),
+                        walked.get("last_ns"),
+                        walked.get("xor_hash") or 0,
+                    )
+                )
+                if walked.get("back", 0) or walked.get("walked", 0) != must:
+                    bad.append(_BadPair(pair, place, span[3], span[4]))
+        return bad
+
+    # --- Violations -------------------------------------------------------------------------
+
+    def _explain(self, judged: "DataFrame", bad: Sequence["_BadPair"]) -> "DataFrame | None":
+        """One row per violation."""
+        from pyspark.sql import functions as F
+
+        parts = []
+        if self._has_objections:
+            parts.append(
+                judged.where(F.col("objection").isNotNull()).select(
+                    F.col("objection").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+                    F.lit(False).alias("owed"),
+                )
+            )  # fmt: skip
+        if self._reused is not None:
+            parts.append(
+                self._reused.select(
+                    F.lit("sequence_reuse").alias("kind"), "run_id", F.lit("").alias("sub_id"),
+                    "pubend", "incarnation", "seq", F.lit(None).cast("BIGINT").alias("order_idx"),
+                    F.col("t_sent_ns").alias("t_ns"), F.lit(False).alias("owed"),
+                )
+            )  # fmt: skip
+        if bad:
+            parts += self._explain_pairs(judged, bad)
+        if not parts:
+            return None
+        violations = parts[0]
+        for part in parts[1:]:
+            violations = violations.unionByName(part)
+        return violations
+
+    def _explain_pairs(self, judged: "DataFrame", bad: Sequence["_BadPair"]) -> list["DataFrame"]:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        table = _frame(
+            self._spark,
+            [
+                (b.pair.run_id, b.pair.sub_id, b.pair.pubend, b.pair.predicate_id, b.first, b.last,
+                 *self._owed_span(b.pair)[3:])
+                for b in bad
+            ],
+            "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
+            "last BIGINT, after_opening BIGINT, before_closing BIGINT",
+        )  # fmt: skip
+        owed = ~F.col("matches_fence") & _owed()
+        of_publication = Window.partitionBy(*PAIR, "key").orderBy("order_idx")
+        in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
+        walked = (
+            judged.where("is_wanted")
+            .join(F.broadcast(table.drop("predicate_id")), [*PAIR])
+            .withColumn("time", F.row_number().over(of_publication))
+        )
+        again = walked.where("time > 1").select(
+            F.lit("duplicate").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+            owed.alias("owed"),
+        )  # fmt: skip
+        firsts = walked.where("time = 1")
+        back = (
+            firsts.withColumn("before", F.lag("key").over(in_order))
+            .where("before > key")
+            .select(
+                F.lit("reordered").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+                owed.alias("owed"),
+            )
+        )  # fmt: skip
+        missing = (
+            self._wanted.where("happened")
+            .join(F.broadcast(table), ["run_id", "pubend", "predicate_id"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .join(firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
+            .select(
+                F.lit("missing").alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
+                F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
+                owed.alias("owed"),
+            )
+        )  # fmt: skip
+        return [again, back, missing]
+
+    def _count_violations(self, bad: Sequence["_BadPair"]) -> None:
+        from pyspark.sql import functions as F
+
+        if self.violations is None:
+            return
+        self.violations = self._keep(self.violations)
+        rows = (
+            self.violations.groupBy("run_id", "kind", "sub_id", "pubend")
+            .agg(F.count("*").alias("n"), F.count_if("owed").alias("owed"))
+            .toArrow()
+            .to_pylist()
+        )
+        of_pair: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
+        for row in rows:
+            violations = self.findings[row["run_id"]].violations
+            violations[row["kind"]] = violations.get(row["kind"], 0) + row["n"]
+            names = row["run_id"], row["sub_id"], row["pubend"]
+            of_pair[names][row["kind"]] = row["n"]
+            if row["kind"] == "duplicate":
+                of_pair[names]["owed duplicates"] = row["owed"]
+        for item in bad:
+            counts = of_pair[item.pair.names]
+            findings = self.findings[item.pair.run_id]
+            summary = findings.pairs[item.place]
+            findings.pairs[item.place] = replace(
+                summary,
+                duplicates=counts.get("duplicate", 0),
+                reordered=counts.get("reordered", 0),
+                missing=counts.get("missing", 0),
+                delivered=summary.delivered - counts.get("owed duplicates", 0),
+            )
+
+    # --- What was at risk -------------------------------------------------------------------
+
+    def _look_at_risks(self, judged: "DataFrame") -> None:
+        """Owed deliveries whose publication was sent through a fault while it held."""
+        from pyspark.sql import functions as F
+
+        windows = {
+            run_id: found
+            for run_id, facts in self._facts.items()
+            if (found := risk_windows(facts.faults))
+        }
+        if not windows:
+            return
+        delivery = [*PAIR, "incarnation", "seq"]
+        at_risk = self._keep(
+            self._wanted.where(F.col("happened") & ~F.col("is_fence"))
+            .join(F.broadcast(self._window_table(windows)), "run_id")
+            .where((F.col("t_sent_ns") >= F.col("from_ns")) & (F.col("t_sent_ns") < F.col("to_ns")))
+            .join(F.broadcast(self._fence_table()), ["run_id", "pubend"])
+            .where(_owed())
+            .join(
+                F.broadcast(self._exposure_table(windows)),
+                ["run_id", "window", "pubend", "predicate_id"],
+            )
+            .groupBy(*delivery)
+            .agg(F.sort_array(F.collect_set("window")).alias("windows"))
+        )
+        arrivals = (
+            judged.where("is_wanted")
+            .join(at_risk.select(*delivery), delivery)
+            .groupBy(*delivery)
+            .agg(F.min("t_recv_ns").alias("arrived_ns"))
+        )
+        rows = (
+            at_risk.join(arrivals, delivery, "left")
+            .groupBy("run_id", "sub_id", "windows")
+            .agg(
+                F.count("*").alias("at_risk"),
+                F.count("arrived_ns").alias("recovered"),
+                F.max("arrived_ns").alias("last_ns"),
+            )
+            .toArrow()
+            .to_pylist()
+        )
+        for row in rows:
+            findings = self.findings[row["run_id"]]
+            findings.at_risk += row["at_risk"]
+            findings.recovered += row["recovered"]
+            at_risk_before, recovered_before = findings.at_risk_of.get(row["sub_id"], (0, 0))
+            findings.at_risk_of[row["sub_id"]] = (
+                at_risk_before + row["at_risk"],
+                recovered_before + row["recovered"],
+            )
+        for run_id, of_run in windows.items():
+            for number, window in enumerate(of_run):
+                mine = [r for r in rows if r["run_id"] == run_id and number in r["windows"]]
+                self.findings[run_id].recoveries.append(_recovery(window, mine))
+
+    def _window_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
+        rows = [
+            (run_id, number, window.from_ns, window.to_ns)
+            for run_id, of_run in windows.items()
+            for number, window in enumerate(of_run)
+        ]
+        return _frame(self._spark, rows, "run_id STRING, window INT, from_ns BIGINT, to_ns BIGINT")
+
+    def _exposure_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
+        """Which pairs each fault stands in the way of."""
+        rows = []
+        for run_id, of_run in windows.items():
+            facts = self._facts[run_id]
+            tree = Tree(facts.links)
+            brokers = {s.sub_id: s.broker for s in facts.subscriptions}
+            starts = {s.pubend: s.broker for s in facts.sources}
+            for pair in self._pairs_of(run_id, facts):
+                for number, window in enumerate(of_run):
+                    if tree.passes(window.target, starts[pair.pubend], brokers[pair.sub_id]):
+                        rows.append((run_id, number, pair.pubend, pair.predicate_id, pair.sub_id))
+        return _frame(
+            self._spark,
+            rows,
+            "run_id STRING, window INT, pubend STRING, predicate_id INT, sub_id STRING",
+        )
+
+
+_EVIDENCE = ("run_id", "sub_id", "pubend", "incarnation", "seq", "order_idx")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A subscription and a source of one run."""
+
+    run_id: str
+    sub_id: str
+    pubend: str
+    predicate_id: int
+    closed: bool
+    source: SourceSummary
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.run_id, self.sub_id, self.pubend
+
+    def span(self, first: int, last: int) -> tuple[Any, ...]:
+        return self.run_id, self.predicate_id, self.pubend, first, last
+
+
+@dataclass(frozen=True)
+class _BadPair:
+    """A pair that did not walk what it had to; `place` is that of its summary."""
+
+    pair: _Pair
+    place: int
+    first: int
+    last: int
+
+
+class _SmallTables:
+    """What is known of all runs beside their bulk tables, as tables to join with."""
+
+    def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
+        subscriptions, sources, predicates = [], [], []
+        for run_id, of_run in facts.items():
+            ids = {text: number for number, text in enumerate(of_run.predicates)}
+            all_closed = all(source.closed for source in of_run.sources)
+            subscriptions += [
+                (run_id, s.sub_id, ids[s.predicate], all_closed) for s in of_run.subscriptions
+            ]
+            sources += [(run_id, source.pubend, source.closed) for source in of_run.sources]
+            predicates += [(run_id, number, text) for text, number in ids.items()]
+        self.subscriptions = _frame(
+            spark,
+            subscriptions,
+            "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN",
+        )
+        self.sources = _frame(spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN")
+        contents = {run_id: of_run.content for run_id, of_run in facts.items()}
+        self.matches = _match_table(spark, predicates, contents)
+
+
+def _match_table(
+    spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
+) -> "DataFrame":
+    """Which attribute sets each predicate of each run matches; fences match all."""
+
+    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = []
+            for row in batch.to_pylist():
+                content = contents[row["run_id"]]
+                predicate = parse_predicate(row["text"])
+                wanted = [
+                    number
+                    for number, attributes in enumerate(content.attribute_sets)
+                    if predicate.holds(attributes)
+                ]
+                for number in (*wanted, content.fence_set):
+                    is_fence = number == content.fence_set
+                    found.append((row["run_id"], row["predicate_id"], number, is_fence))
+            columns: list[Any] = [*zip(*found, strict=True)] or [[], [], [], []]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(columns[0], pa.string()),
+                    pa.array(columns[1], pa.int32()),
+                    pa.array(columns[2], pa.int32()),
+                    pa.array(columns[3], pa.bool_()),
+                ],
+                names=["run_id", "predicate_id", "attrs_expected", "matches_fence"],
+            )
+
+    table = _frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
+    ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
+    return table.mapInArrow(match, ddl).persist()
+
+
+def _frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFrame":
+    """A small table from rows of the driver."""
+    fields = [column.split() for column in ddl.split(", ")]
+    columns: list[Any] = [*zip(*rows, strict=True)] if rows else [[] for _ in fields]
+    table = pa.table(
+        {
+            name: pa.array(values, arrow_type(kind))
+            for (name, kind), values in zip(fields, columns, strict=True)
+        }
+    )
+    return spark.createDataFrame(table, ddl)
+
+
+def _key() -> "Column":
+    """Incarnation and sequence in one number that sorts as they do."""
+    from pyspark.sql import functions as F
+
+    high = F.shiftleft(F.col("incarnation").cast("BIGINT"), SEQUENCE_BITS)
+    return high.bitwiseOR(F.col("seq"))
+
+
+def _owed() -> "Column":
+    """Whether a publication lies between the fences; that a fence is not owed is not said."""
+    from pyspark.sql import functions as F
+
+    return F.col("key").between(F.col("after_opening"), F.col("before_closing"))
+
+
+def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Two stretches of one pair's deliveries, one behind the other."""
+    steps_back = earlier["last"] is not None and later["first"] is not None
+    steps_back = steps_back and later["first"] <= earlier["last"]
+    added = ("walked", "objections", "received", "delivered")
+    row = {name: earlier[name] + later[name] for name in added}
+    row["back"] = earlier["back"] + later["back"] + int(steps_back)
+    for name, choose in (("lowest", min), ("highest", max), ("first_seq", min), ("last_seq", max),
+                         ("first_ns", min), ("last_ns", max)):  # fmt: skip
+        known = [value for value in (earlier[name], later[name]) if value is not None]
+        row[name] = choose(known) if known else None
+    row["first"] = earlier["first"] if earlier["first"] is not None else later["first"]
+    row["last"] = later["last"] if later["last"] is not None else earlier["last"]
+    row["xor_hash"] = earlier["xor_hash"] ^ later["xor_hash"]
+    return row
+
+
+def _recovery(window: RiskWindow, rows: Sequence[Mapping[str, Any]]) -> Recovery:
+    arrived = [row["last_ns"] for row in rows if row["last_ns"] is not None]
+    after_ns = max(arrived) - window.to_ns if arrived and window.ended_by else None
+    return Recovery(
+        window,
+        sum(row["at_risk"] for row in rows),
+        sum(row["recovered"] for row in rows),
+        after_ns,
+    )

@@ -1,0 +1,56 @@
+"""What a check needs to know of a run beside its bulk tables: small, and kept by the driver."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results.expectation import ExpectedContent
+from results.load import LoadedRun
+from results.logs import Source, Subscription
+from results.reference_check import EXACTLY_ONCE, Fault, Guarantee
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run or history, without its publications and deliveries.
+
+    Attributes:
+        numbers_used_once: whether the publishers' logs prove that no sequence number of a
+            source was used twice; where they do not, the check looks for such numbers.
+        doubts: what is incomplete about the records.
+    """
+
+    run_id: str
+    content: ExpectedContent
+    sources: Sequence[Source]
+    subscriptions: Sequence[Subscription]
+    links: Sequence[tuple[str, str]]
+    faults: Sequence[Fault] = ()
+    guarantee: Guarantee = EXACTLY_ONCE
+    calm: bool = False
+    deliveries_per_pair_min: int = 100
+    numbers_used_once: bool = False
+    doubts: tuple[str, ...] = ()
+
+    @classmethod
+    def of_run(cls, loaded: LoadedRun) -> "RunFacts":
+        """The facts of a run whose tables are there."""
+        run, logs = loaded.run, loaded.logs
+        bars = run.workload.get("bars", {})
+        return cls(
+            run_id=run.run_id,
+            content=run.content,
+            sources=logs.sources,
+            subscriptions=logs.subscriptions,
+            links=run.links,
+            faults=run.faults,
+            guarantee=run.guarantee,
+            calm=bool(run.workload.get("calm", False)),
+            deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
+            numbers_used_once=all(file.rising for file in logs.files("publications")),
+            doubts=(*run.doubts, *logs.doubts),
+        )
+
+    @property
+    def predicates(self) -> list[str]:
+        """Each predicate once, in the order of the subscriptions."""
+        return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
