@@ -63,6 +63,7 @@ class SimulatedClient(Endpoint):
         received: per subscription number, what the application got, in order.
         started_numbers: subscriptions that the broker has called started.
         refused: requests that the broker refused for good.
+        asking_again: subscriptions refused for the time being.
         take_after_ns: how long the application needs for what it receives.
     """
 
@@ -86,6 +87,7 @@ class SimulatedClient(Endpoint):
         self.started_numbers: dict[int, None] = {}
         self.refused: list[Refused] = []
         self.take_after_ns = 0
+        self.asking_again = 0
         self._network = network
         self._random = random
         self._observer = observer
@@ -152,6 +154,7 @@ class SimulatedClient(Endpoint):
             case RequestRefused(refused):
                 self.refused.append(refused)
             case RetryLater(refused) if refused.number:
+                self.asking_again += 1
                 self._later(self._subscribe_again, refused.number)
             case RetryLater():
                 self._later(self._network.close, self, self.broker, "closed_by_us")
@@ -178,6 +181,7 @@ class SimulatedClient(Endpoint):
         self._send_out()
 
     def _subscribe_again(self, number: int) -> None:
+        self.asking_again -= 1
         self.core.subscribe_again(number)
         self._send_out()
 
@@ -188,4 +192,8 @@ class SimulatedClient(Endpoint):
 
     def _later(self, action: Any, *arguments: Any) -> None:
         delay_ns = RECONNECT_NS + int(self._random.random() * RECONNECT_NS)
-        self._network.schedule.post(self._retry, delay_ns, action, *arguments)
+        schedule = self._network.schedule
+        if schedule.adversarial:
+            schedule.post(self._retry, delay_ns, action, *arguments)
+        else:
+            schedule.at(schedule.now_ns + delay_ns, action, *arguments)

@@ -243,6 +243,8 @@ class SimulatedCluster:
         for client in self.clients.values():
             if not client.ends and self.network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
+            if client.asking_again:
+                lines.append(f"{client.name} was told to ask again")
         return lines
 
     # ------------------------------------------------------------ what happened

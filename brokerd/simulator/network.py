@@ -29,7 +29,7 @@ class NetworkParameters:
 
     Attributes:
         latency_lowest_ns, latency_highest_ns: bounds of a session's own one-way latency.
-        jitter_ns: what a single message may take on top.
+        jitter_ns: what a single message may take on top; 0 makes suspicion punctual too.
         lost_on_close: whether a close may overtake (and so destroy) what is still in flight.
         keep_old_messages: what arrives for a session that is over is kept, so that a test can
             hand it to the broker as a message of that old session.
@@ -499,7 +499,9 @@ class Network:
             self._silences += 1
             end.silence = self._silences
             session = self.parameters.session
-            delay_ns = session.suspicion_ns - int(self._random.random() * session.heartbeat_ns)
+            delay_ns = session.suspicion_ns
+            if self.parameters.jitter_ns:  # the last sign of life came up to a heartbeat ago
+                delay_ns -= int(self._random.random() * session.heartbeat_ns)
             self.schedule.post(end.watch, delay_ns, self._silence_noticed, end, end.silence)
         elif not silent:
             end.silence = 0

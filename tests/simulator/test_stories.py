@@ -1,0 +1,267 @@
+"""Interleavings that random seeds reach rarely, told step by step.
+
+Each runs with the strict oracle: a violation of any rule ends the story where it happens.
+"""
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain, star, tree
+
+
+def _settle(cluster: SimulatedCluster) -> None:
+    """Let everything come to rest; everything owed must have arrived."""
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    cluster.check_internals()
+    assert cluster.statistics()["queue_publications"] == 0
+
+
+def _start_behind_a_lost_publication(mutants: frozenset[Mutant]) -> SimulatedCluster:
+    """A subscription starts while its source's broker forgets which publications were done.
+
+    n=6 is wanted by z and cannot leave p, n=7 is wanted by nobody and done. Then `late` asks for
+    everything, p crashes, and its client hands in again what is not done: n=6 alone.
+    """
+    cluster = SimulatedCluster(chain("s", "p"), network=STEADY, mutants=mutants).start()
+    z = cluster.subscribe("s", "n = 6", "z")
+    cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.link("p", "p-p").delay(20 * MILLISECOND_NS)  # p confirms before it is resubmitted to
+    cluster.link("s", "p").cut()
+    six = cluster.publish("p", n=6)
+    cluster.run_for(0.05)
+    cluster.publish("p", n=7)
+    cluster.run_for(0.05)
+    late = cluster.subscribe("s", "true", "late")
+    cluster.run_for(0.05)
+    cluster.broker("p").kill()
+    cluster.link("s", "p").heal()
+    cluster.broker("p").start()
+    cluster.run_until_quiet()
+    eight = cluster.publish("p", n=8)
+    _settle(cluster)
+    assert z.received == [six]
+    assert late.received == [eight]
+    return cluster
+
+
+def test_e1_what_was_published_before_the_start_is_no_part_of_the_stream() -> None:
+    """Delivering n=6 to `late` and then n=8 would hide that n=7 is gone.
+
+    Paper: [DFT11] §VI lines 614-621, whose condition per publication does not see it.
+    """
+    _start_behind_a_lost_publication(frozenset())
+
+
+def test_e1_is_a_gap_without_the_start_cut() -> None:
+    with pytest.raises(InvariantViolated, match="gap: late/1"):
+        _start_behind_a_lost_publication(frozenset((Mutant.NO_CUT,)))
+
+
+def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_position_is_safe() -> (
+    None
+):
+    """Positions are written lazily; what they miss, the client's resume vector covers."""
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
+    s = cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    first = cluster.publish("b1", n=1)
+    while not s.received:
+        cluster.run_for(0.001)
+    second = cluster.publish("b1", n=2)
+    cluster.broker("b2").restart()
+    _settle(cluster)
+    assert s.received == [first, second]
+
+
+def test_a_publisher_whose_broker_dies_has_everything_delivered_once() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    s = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("b1", n=n) for n in range(20)]
+    cluster.run_for(0.0035)  # some of them are on their way, none is done
+    cluster.broker("b1").restart()
+    _settle(cluster)
+    assert s.received == sent
+
+
+def test_a_frozen_broker_is_bypassed_and_its_old_sessions_are_dead_when_it_thaws() -> None:
+    """What it sends when its time goes on comes on instances that nobody has any more."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    s = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("b1", n=1)]
+    cluster.run_for(0.0025)  # b2 has it
+    cluster.broker("b2").freeze()
+    sent.append(cluster.publish("b1", n=2))
+    cluster.run_for(2)
+    assert s.received == sent
+    cluster.broker("b2").thaw()
+    sent.append(cluster.publish("b1", n=3))
+    _settle(cluster)
+    assert s.received == sent
+
+
+def test_a_stall_and_then_a_kill_lose_nothing() -> None:
+    """The papers' fault: nothing moves before the kill, and the bypass begins with it."""
+    cluster = SimulatedCluster(star("b2", "b1", "b3", "b4"), network=STEADY).start()
+    near, far = cluster.subscribe("b3"), cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    cluster.broker("b2").absorb()
+    sent = [cluster.publish("b1", n=n) for n in range(10)]
+    cluster.run_for(5)
+    assert near.received == far.received == []
+    cluster.broker("b2").kill()
+    cluster.run_until_quiet()
+    assert near.received == far.received == sent
+    cluster.broker("b2").start()
+    _settle(cluster)
+
+
+def test_half_open_one_end_goes_on_sending_into_a_dead_session() -> None:
+    """b1 no longer hears b2 and gives up; b2 learns it late and sends it all again."""
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
+    s = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    cluster.link("b2", "b1").cut("out")
+    sent = [cluster.publish("b2", n=n) for n in range(5)]
+    cluster.run_for(2)
+    assert s.received == []
+    cluster.link("b2", "b1").heal()
+    _settle(cluster)
+    assert s.received == sent
+
+
+def test_a_link_that_blips_within_the_suspicion_time_does_not_resume_the_old_instance() -> None:
+    """M3′: the session has lost a message, so it is dead although nobody has suspected yet."""
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
+    s = cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("b1", n=1)]
+    cluster.run_for(0.0015)
+    cluster.link("b1", "b2").cut().heal()
+    sent.append(cluster.publish("b1", n=2))
+    _settle(cluster)
+    assert s.received == sent
+    assert cluster.network.counters["messages_lost"] >= 1
+
+
+def test_a_storm_of_false_suspicions_loses_nothing() -> None:
+    parameters = DeltaTreeParameters(retry_first_ns=MILLISECOND_NS)
+    names = ("b1", "b2", "b3", "b4")
+    cluster = SimulatedCluster(chain(*names), network=STEADY, parameters=parameters).start()
+    s = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    sent = []
+    for n in range(40):
+        sent.append(cluster.publish("b1", n=n))
+        cluster.link(f"b{n % 3 + 1}", f"b{n % 3 + 2}").suspect()
+        cluster.run_for(0.02)
+    _settle(cluster)
+    assert s.received == sent
+    assert cluster.network.counters["sessions_lost_silent"] >= 20
+
+
+def test_neighbours_crash_one_after_the_other_and_the_second_must_not_teach_the_first() -> None:
+    """b3's only neighbour dies before b3 has recovered; both come back and know it all again.
+
+    Paper: [DFT11] §VIII-B, with the end of the recovery tied to a peer that is complete.
+    """
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    s = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    cluster.run_for(0.01)
+    cluster.broker("b3").restart()
+    cluster.broker("b2").start()
+    _settle(cluster)
+    sent = [cluster.publish("b3", n=n) for n in range(3)]
+    _settle(cluster)
+    assert s.received == sent
+
+
+def test_a_broker_recovers_from_a_peer_on_the_far_side_of_a_dead_home() -> None:
+    """b1 and b3 are both neighbours of the home broker b2, which is down."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    s = cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    cluster.run_until_quiet()
+    cluster.broker("b1").restart()
+    cluster.run_until_quiet()
+    assert cluster.broker("b1").status()["state"] == "running"
+    sent = cluster.publish("b1", n=1)
+    cluster.broker("b2").start()
+    _settle(cluster)
+    assert s.received == [sent]
+
+
+def test_a_cold_start_of_everything_goes_on_alone_after_its_time() -> None:
+    """No broker is complete, so none can teach the others; they wait, and then say so."""
+    parameters = DeltaTreeParameters(cold_start_after_ns=30 * SECOND_NS)
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, parameters=parameters).start()
+    s = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    for name in ("b1", "b2"):
+        cluster.broker(name).kill()
+    for name in ("b1", "b2"):
+        cluster.broker(name).start()
+    cluster.run_for(20)
+    assert {cluster.broker(name).status()["state"] for name in ("b1", "b2")} == {"recovering"}
+    cluster.run_for(20)
+    assert {cluster.broker(name).status()["state"] for name in ("b1", "b2")} == {"running"}
+    recorded = [what for broker in cluster.brokers for what, _ in broker.recorded]
+    assert "cold_start" in recorded
+    sent = cluster.publish("b2", n=1)
+    _settle(cluster)
+    assert s.received == [sent]
+
+
+def test_the_publication_that_bypassed_is_not_overtaken_when_the_broker_returns() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    s = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    cluster.run_until_quiet()
+    cluster.link("b1", "b3").delay(200_000_000)
+    sent = [cluster.publish("b1", n=1)]
+    cluster.run_for(0.05)
+    cluster.broker("b2").start()
+    cluster.run_for(0.1)
+    sent.append(cluster.publish("b1", n=2))
+    cluster.link("b1", "b3").heal()
+    _settle(cluster)
+    assert s.received == sent
+
+
+def test_two_adjacent_failures_are_tolerated_with_delta_two() -> None:
+    names = [f"b{number}" for number in range(1, 6)]
+    cluster = SimulatedCluster(chain(*names, delta=2), network=STEADY).start()
+    s = cluster.subscribe("b5")
+    cluster.run_until_quiet()
+    for name in ("b2", "b3"):
+        cluster.broker(name).kill()
+    sent = [cluster.publish("b1", n=n) for n in range(5)]
+    cluster.run_until_quiet()
+    assert s.received == sent
+    for name in ("b2", "b3"):
+        cluster.broker(name).start()
+    _settle(cluster)
+
+
+def test_a_subscriber_hears_only_what_it_asked_for_on_every_branch() -> None:
+    cluster = SimulatedCluster(tree("b1-b2", "b2-b3", "b2-b4"), network=STEADY).start()
+    oil = cluster.subscribe("b3", "topic = 'oil' and kind != 'video'")
+    all_oil = cluster.subscribe("b4", "topic = 'oil'")
+    nothing = cluster.subscribe("b4", "topic = 'gold'")
+    cluster.run_until_quiet()
+    page, video = (cluster.publish("b1", topic="oil", kind=kind) for kind in ("page", "video"))
+    _settle(cluster)
+    assert oil.received == [page]
+    assert all_oil.received == [page, video]
+    assert nothing.started
+    assert nothing.received == []
