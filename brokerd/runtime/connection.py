@@ -166,7 +166,7 @@ class Connection:
         """Send a heartbeat at the next frame boundary."""
         if not self.outward.blackholed:
             self.outbox.beat()
-            self._writer_event.set()
+            self.flush()
 
     def wake(self) -> None:
         """Look anew at what may be read and written."""
