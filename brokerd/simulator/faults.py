@@ -183,6 +183,7 @@ class FaultPlan:
             return None
         client = random.choice(clients)
         if kind == "slow_client":
+            slow_ns = random.choice((50, 400)) * MILLISECOND_NS
 
             def take_after(delay_ns: int) -> None:
                 client.take_after_ns = delay_ns
@@ -190,7 +191,7 @@ class FaultPlan:
             return Fault(
                 kind,
                 None,
-                [lambda: take_after(50 * MILLISECOND_NS), lambda: take_after(0)],
+                [lambda: take_after(slow_ns), lambda: take_after(0)],
             )
 
         def drop() -> None:

@@ -22,7 +22,7 @@ LEAST = {
     "owed": 50_000,
     "at_risk": 5_000,
     "subscriptions": 1_500,
-    "duplicates_at_clients": 10,
+    "duplicates_at_clients": 1,
     "bypass_sessions": 2_000,
     "old_messages": 100,
     "messages_lost": 2_000,
