@@ -191,7 +191,7 @@ class Connection:
     def check(self, now_ns: int) -> None:
         """End the session if its peer is silent, or takes too long over a frame."""
         if self.reading_stopped:
-            self.detector.heard()
+            self.detector.heard(now_ns)
         if self.detector.check(now_ns):
             self.end("silent")
         elif (
@@ -236,7 +236,7 @@ class Connection:
             if not chunk:
                 self.end("closed_by_peer")
                 return
-            self.detector.heard()
+            self.detector.heard(clock_ns())
             if self.inward.bytes_per_second:
                 await trio.sleep(len(chunk) / self.inward.bytes_per_second)
             self._take(bytes(chunk))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import SECOND_NS, Mutant, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
@@ -42,6 +42,7 @@ HANDSHAKE_S: Final = 5.0
 MAXIMUM_CONNECTIONS: Final = 4_096
 MAXIMUM_UNGREETED: Final = 256
 MAXIMUM_PARKED: Final = 64
+SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -480,7 +481,10 @@ class Links:
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()
         while True:
-            await trio.sleep(tick_ns / SECOND_NS)
+            now_ns = clock_ns()
+            due_ns = [each.detector.due_ns for each in self._connections.values()]
+            wake_ns = min([now_ns + tick_ns, *due_ns])
+            await trio.sleep_until(max(wake_ns, now_ns + SHORTEST_PAUSE_NS) / SECOND_NS)
             now_ns = clock_ns()
             beats = now_ns + tick_ns // 2 >= next_beat_ns
             if beats:

@@ -1,8 +1,8 @@
 """When silence means that the other end is gone.
 
-Heartbeats leave at a fixed pace, and any byte counts as a sign of life. What is measured is not
-time but time in which this process ran: a process that was stopped, or starved of its CPU, has
-heard nothing through its own fault, and first takes in what waits for it.
+Heartbeats leave at a fixed pace, and any byte counts as a sign of life. Time in which this
+process did not run, because it was stopped or starved of its CPU, is not silence: it could not
+have heard anything. And before anybody is suspected, what may be waiting to be read is read.
 
 How much silence is allowed follows the load. Where everybody shares two busy cores, a peer's
 heartbeats come late and our own checks run late; twice the worst lateness seen lately is added
@@ -14,10 +14,12 @@ Paper: [DFT11] §II (failure detector, eventually strong and accurate).
 
 from typing import Final
 
-from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 
 LATENESS_HALVES_EVERY_NS: Final = 10 * SECOND_NS
 LIMIT_FACTOR: Final = 4
+GRACE_NS: Final = 10 * MILLISECOND_NS
+"""How long a suspicion waits for what is already there to be read."""
 
 
 class FailureDetector:
@@ -31,41 +33,51 @@ class FailureDetector:
         self.tick_ns = check_interval_ns(parameters)
         self.allowed_ns = parameters.suspicion_ns
         self._parameters = parameters
+        self._heard_ns = now_ns
         self._checked_ns = now_ns
         self._halved_ns = now_ns
-        self._silence_ns = 0
+        self._excused_ns = 0
         self._lateness_ns = 0
-        self._heard = False
+        self._doubted_ns = 0
 
-    def heard(self) -> None:
+    @property
+    def due_ns(self) -> int:
+        """When `check` will find the silence too long, if it lasts."""
+        due_ns = self._heard_ns + self._excused_ns + self.allowed_ns
+        return max(due_ns, self._doubted_ns + GRACE_NS) if self._doubted_ns else due_ns
+
+    def heard(self, now_ns: int) -> None:
         """Bytes came, or we chose not to read: either way this is not silence."""
-        self._heard = True
+        silence_ns = now_ns - self._heard_ns - self._excused_ns
+        lateness_ns = silence_ns - self._parameters.heartbeat_ns - self.tick_ns
+        if lateness_ns > self._lateness_ns:
+            self._adapt(lateness_ns)
+        self._heard_ns = now_ns
+        self._excused_ns = 0
+        self._doubted_ns = 0
 
     def check(self, now_ns: int) -> bool:
-        """Whether the peer is suspected; to be asked every `tick_ns`.
+        """Whether the peer is suspected; to be asked every `tick_ns`, and at `due_ns`.
 
         What was not asked in time counts as at most two ticks of silence.
         """
-        elapsed_ns = now_ns - self._checked_ns
+        late_ns = now_ns - self._checked_ns - 2 * self.tick_ns
         self._checked_ns = now_ns
-        own_lateness_ns = elapsed_ns - 2 * self.tick_ns
-        self._silence_ns += min(elapsed_ns, 2 * self.tick_ns)
-        lateness_ns = max(own_lateness_ns, 0)
-        if self._heard:
-            expected_ns = self._parameters.heartbeat_ns + self.tick_ns
-            lateness_ns = max(lateness_ns, self._silence_ns - expected_ns)
-            self._heard = False
-            self._silence_ns = 0
-        self._adapt(lateness_ns, now_ns)
-        return self._silence_ns >= self.allowed_ns
-
-    def _adapt(self, lateness_ns: int, now_ns: int) -> None:
         if now_ns - self._halved_ns >= LATENESS_HALVES_EVERY_NS:
-            self._lateness_ns //= 2
             self._halved_ns = now_ns
+            self._adapt(self._lateness_ns // 2)
+        if late_ns > 0:
+            self._excused_ns += late_ns
+            self._adapt(max(late_ns, self._lateness_ns))
+        if now_ns - self._heard_ns - self._excused_ns < self.allowed_ns:
+            return False
+        if not self._doubted_ns:
+            self._doubted_ns = now_ns
+        return now_ns - self._doubted_ns >= GRACE_NS
+
+    def _adapt(self, lateness_ns: int) -> None:
         suspicion_ns = self._parameters.suspicion_ns
-        limit_ns = (LIMIT_FACTOR - 1) * suspicion_ns // 2
-        self._lateness_ns = min(max(self._lateness_ns, lateness_ns), limit_ns)
+        self._lateness_ns = min(lateness_ns, (LIMIT_FACTOR - 1) * suspicion_ns // 2)
         self.allowed_ns = suspicion_ns + 2 * self._lateness_ns
 
 
