@@ -1,6 +1,5 @@
 """A deployment as an experiment sees it: hosts with agents, brokers on them, and their files."""
 
-import hashlib
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any, ClassVar
 
 import trio
 
+from bench.run_directory import file_sha256
 from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
 from brokerd.overlay.topology import Topology
@@ -104,26 +104,26 @@ class Testbed:
             folder: None for where the agent keeps what the process prints.
             names: only these files.
         """
-        listing = await self.agents[host].files(process, str(folder or ""))
         destination.mkdir(parents=True, exist_ok=True)
+        hashes, source = await self._list(host, process, folder)
         damaged = []
-        for entry in listing["files"]:
-            if names is not None and entry["name"] not in names:
-                continue
-            source, target = f"{listing['folder']}/{entry['name']}", destination / entry["name"]
-            for _ in range(2):
-                await self.fetch_file(host, source, target)
-                if await trio.to_thread.run_sync(_sha256, target) == entry["sha256"]:
-                    break
-                listing_again = await self.agents[host].files(process, str(folder or ""))
-                entry = next(
-                    (row for row in listing_again["files"] if row["name"] == entry["name"]), entry
-                )
-            else:
-                damaged.append(f"{host}:{source}")
+        for name in [name for name in hashes if names is None or name in names]:
+            if await self._fetch(host, f"{source}/{name}", destination / name) != hashes[name]:
+                # It may have grown since it was listed.
+                hashes, _ = await self._list(host, process, folder)
+                fetched = await self._fetch(host, f"{source}/{name}", destination / name)
+                if fetched != hashes.get(name):
+                    damaged.append(f"{host}:{source}/{name}")
         return damaged
 
+    async def _list(
+        self, host: str, process: str, folder: Path | None
+    ) -> tuple[dict[str, str], str]:
+        """SHA-256 by name of the files in a folder of a host, and that folder."""
+        listing = await self.agents[host].files(process, str(folder or ""))
+        hashes = {entry["name"]: entry["sha256"] for entry in listing["files"]}
+        return hashes, listing["folder"]
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    async def _fetch(self, host: str, source: str, target: Path) -> str:
+        await self.fetch_file(host, source, target)
+        return await trio.to_thread.run_sync(file_sha256, target)
