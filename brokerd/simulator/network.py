@@ -16,9 +16,12 @@ from brokerd.config import SessionParameters
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.clock import Lane, Schedule
+from brokerd.wire.codec import decode, encode
 
 Direction = tuple[Peer, Peer]
 """From whom, to whom."""
+
+_PREFIX_BYTES = 8
 
 WhichWay = Literal["both", "out", "in"]
 
@@ -33,6 +36,7 @@ class NetworkParameters:
         lost_on_close: whether a close may overtake (and so destroy) what is still in flight.
         keep_old_messages: what arrives for a session that is over is kept, so that a test can
             hand it to the broker as a message of that old session.
+        encode: every message goes through the wire's codec, as between processes.
         session: heartbeat and suspicion times, connect timeout.
     """
 
@@ -41,6 +45,7 @@ class NetworkParameters:
     jitter_ns: int = 300_000
     lost_on_close: bool = True
     keep_old_messages: bool = False
+    encode: bool = False
     session: SessionParameters = field(default_factory=SessionParameters)
 
 
@@ -419,6 +424,8 @@ class Network:
             delay_ns += int(self._random.random() * self.parameters.jitter_ns)
         if self._delays:
             delay_ns += self._delays.get((end.endpoint.key, end.peer), 0)
+        if self.parameters.encode:
+            message = _through_the_wire(message)
         self.schedule.post(target.lane, delay_ns, self._arrives, target, message)
 
     def _arrives(self, end: SessionEnd, message: Any) -> None:
@@ -532,3 +539,11 @@ class Network:
 
 def _ways(a: Peer, b: Peer, which: WhichWay) -> tuple[Direction, ...]:
     return {"both": ((a, b), (b, a)), "out": ((a, b),), "in": ((b, a),)}[which]
+
+
+def _through_the_wire(message: Any) -> Any:
+    """What the far end makes of a message's bytes."""
+    frame = b"".join(encode(message))
+    header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
+    assert int.from_bytes(frame[:4]) == len(frame) - 4, f"a frame says another length: {message}"
+    return decode(frame[_PREFIX_BYTES:header_end], memoryview(frame)[header_end:])

@@ -452,6 +452,7 @@ class _Run:
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._old_messages,
+            "encoded_seeds": int(self._scene.network.encode),
             **cluster.network.counters,
         }
         for name, value in cluster.statistics().items():
@@ -499,6 +500,7 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         latency_highest_ns=random.choice((2, 20, 60)) * MILLISECOND_NS,
         jitter_ns=random.choice((1, 10_000_000)),
         keep_old_messages=random.random() < 0.3,
+        encode=random.random() < 0.15,
         session=session,
     )
     homes = [random.choice(topology.brokers) for _ in range(random.randrange(2, 5))]

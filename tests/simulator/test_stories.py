@@ -3,6 +3,8 @@
 Each runs with the strict oracle: a violation of any rule ends the story where it happens.
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from brokerd.config import DeltaTreeParameters, Mutant
@@ -18,6 +20,15 @@ def _settle(cluster: SimulatedCluster) -> None:
     cluster.oracle.judge_end()
     cluster.check_internals()
     assert cluster.statistics()["queue_publications"] == 0
+
+
+def _run_until(cluster: SimulatedCluster, condition: Callable[[], bool]) -> None:
+    """Let time pass until the moment a condition holds, 20 s at most."""
+    for _ in range(20_000):
+        if condition():
+            return
+        cluster.run_for(0.001)
+    raise AssertionError("it never came to that")
 
 
 def _start_behind_a_lost_publication(mutants: frozenset[Mutant]) -> SimulatedCluster:
@@ -62,6 +73,47 @@ def test_e1_is_a_gap_without_the_start_cut() -> None:
         _start_behind_a_lost_publication(frozenset((Mutant.NO_CUT,)))
 
 
+def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
+    """Home has let a publication pass before the start, and forgets that when it crashes.
+
+    `late` waits for w, which is down. Meanwhile q publishes n=5, which z has not acknowledged,
+    and n=6, which nobody who has started wants: it is done. Then `late` starts and home crashes,
+    so that q sends what is not done again: n=5 alone.
+    """
+    cluster = SimulatedCluster(chain("q", "home", "w"), network=STEADY, mutants=mutants).start()
+    z = cluster.subscribe("home", "n = 5", "z")
+    cluster.client("p-q", "q", publishes=True)
+    cluster.run_until_quiet()
+    z.client.take_after_ns = 60 * SECOND_NS
+    cluster.broker("w").kill()
+    cluster.run_until_quiet()
+    late = cluster.subscribe("home", "true", "late")
+    cluster.run_for(0.05)
+    five = cluster.publish("q", n=5)
+    cluster.run_for(0.05)
+    cluster.publish("q", n=6)
+    cluster.run_for(0.05)
+    cluster.broker("w").start()
+    _run_until(cluster, lambda: late.started)
+    cluster.broker("home").restart()
+    z.client.take_after_ns = 0
+    cluster.run_for(5)
+    seven = cluster.publish("q", n=7)
+    cluster.run_for(60)
+    _settle(cluster)
+    assert z.received == [five]
+    assert late.received == [seven]
+
+
+def test_what_home_let_pass_before_the_start_is_no_part_of_the_stream() -> None:
+    _start_behind_what_home_has_seen(frozenset())
+
+
+def test_that_is_a_gap_without_what_home_has_seen_in_the_start_cut() -> None:
+    with pytest.raises(InvariantViolated, match="gap: late/1"):
+        _start_behind_what_home_has_seen(frozenset((Mutant.NO_LAST_IN_CUT,)))
+
+
 def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_position_is_safe() -> (
     None
 ):
@@ -70,8 +122,7 @@ def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_positi
     s = cluster.subscribe("b2")
     cluster.run_until_quiet()
     first = cluster.publish("b1", n=1)
-    while not s.received:
-        cluster.run_for(0.001)
+    _run_until(cluster, lambda: bool(s.received))
     second = cluster.publish("b1", n=2)
     cluster.broker("b2").restart()
     _settle(cluster)

@@ -25,6 +25,7 @@ LEAST = {
     "duplicates_at_clients": 1,
     "bypass_sessions": 2_000,
     "old_messages": 100,
+    "encoded_seeds": 20,
     "messages_lost": 2_000,
     "sessions_lost_silent": 1_000,
     "opens_failed": 1_000,
