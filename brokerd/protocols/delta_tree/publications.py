@@ -8,10 +8,9 @@ confirmed to its sender when all entries made of it are done.
 Paper: [DFT11] §VI, Fig. 8.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
@@ -20,6 +19,13 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.deliveries import DeliveryWindows, without
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.entries import (
+    Entry,
+    Receipt,
+    SourceQueue,
+    Transfer,
+    pack_frames,
+)
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.sessions import Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State
@@ -30,120 +36,6 @@ from brokerd.protocols.delta_tree.subscriptions import (
     Subscriptions,
 )
 from brokerd.protocols.selection import RunSelection, match_run
-
-FRAME_PAYLOAD_BYTES = 256 << 10
-
-
-@dataclass(slots=True, eq=False)
-class Receipt:
-    """A frame of publications that its sender wants confirmed.
-
-    `remaining` counts the queue entries that must be done first: those made of the frame, and
-    those that were pending when it brought the same publications again.
-    """
-
-    peer: Peer
-    session: int
-    source: SourceId
-    first: int
-    last: int
-    remaining: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """One entry as it was sent to one hop on one session.
-
-    Attributes:
-        destinations: home brokers it is for, as a bit set.
-        first, last: what the hop has not confirmed lies between.
-        left: exactly that, once a confirmation has covered a part; None while it is all.
-    """
-
-    entry: "Entry"
-    hop: BrokerNumber
-    session: int
-    destinations: int
-    first: int
-    last: int
-    left: PublicationRun | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """Publications of one source with one audience, until that has all of them.
-
-    Attributes:
-        selection, places: which publications of which frame.
-        frame_first: the first sequence of what was new in that frame.
-        first, last, publications: their extent and number.
-        path: source broker … here.
-        receipts: frames that wait for this entry.
-        unsent: home brokers to which no hop leads at present, as a bit set.
-        transfers: hop → what was sent to it and is not confirmed.
-        deliveries: how many deliveries to local clients are not acknowledged.
-    """
-
-    source: SourceId
-    selection: RunSelection
-    places: tuple[int, ...]
-    frame_first: int
-    first: int
-    last: int
-    publications: int
-    path: Path
-    receipts: list[Receipt]
-    unsent: int = 0
-    transfers: dict[BrokerNumber, Transfer] = field(default_factory=dict)
-    deliveries: int = 0
-    done: bool = False
-
-    def run(self) -> PublicationRun:
-        """The publications themselves."""
-        return self.selection.having(self.places)
-
-
-class SourceQueue:
-    """The entries of one source that are not done, in the order of their frames.
-
-    Frames follow one another without overlap; entries of one frame may interleave.
-    """
-
-    __slots__ = ("_entries", "_frame_firsts", "_living")
-
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._frame_firsts: list[int] = []
-        self._living = 0
-
-    def __len__(self) -> int:
-        return self._living
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter([entry for entry in self._entries if not entry.done])
-
-    def append(self, entry: Entry) -> None:
-        """Add an entry of the newest frame."""
-        self._entries.append(entry)
-        self._frame_firsts.append(entry.frame_first)
-        self._living += 1
-
-    def end(self, entry: Entry) -> None:
-        """The entry is done; forget it."""
-        entry.done = True
-        self._living -= 1
-        if self._living < len(self._entries) // 2:
-            self._entries = [entry for entry in self._entries if not entry.done]
-            self._frame_firsts = [entry.frame_first for entry in self._entries]
-
-    def between(self, first: int, last: int) -> list[Entry]:
-        """The entries that may hold a publication numbered in [first, last]."""
-        firsts = self._frame_firsts
-        start = bisect_right(firsts, first)
-        if start:
-            start = bisect_left(firsts, firsts[start - 1])
-        found = self._entries[start : bisect_right(firsts, last)]
-        return [entry for entry in found if not entry.done and entry.last >= first]
 
 
 @dataclass(slots=True, frozen=True)
@@ -559,7 +451,7 @@ class Publications:
         for of_source in by_source.values():
             of_source.sort(key=lambda item: item.first)
             self._note_sent(hop, of_source)
-            frames = list(_frames(of_source))
+            frames = list(pack_frames(of_source))
             if Mutant.RESEND_AFTER_NEWER in self._state.mutants:
                 frames = [[transfer] for transfer in reversed(of_source)]
             for frame in frames:
@@ -583,24 +475,3 @@ class Publications:
             )
         elif self._over_limit and self.publications < limit // 2:
             self._over_limit = False
-
-
-def _frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
-    """Transfers of one source, by first sequence, packed into frames of bounded size.
-
-    Entries that interleave, which were made of one received frame, stay in one frame: were
-    they sent one after the other, the second would be taken for old.
-    """
-    frame: list[Transfer] = []
-    size = 0
-    last = 0
-    for transfer in transfers:
-        run = transfer.entry.run()
-        if frame and run.first > last and size + run.payload_bytes() > FRAME_PAYLOAD_BYTES:
-            yield frame
-            frame, size = [], 0
-        frame.append(transfer)
-        size += run.payload_bytes()
-        last = max(last, run.last)
-    if frame:
-        yield frame
