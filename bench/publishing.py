@@ -6,7 +6,7 @@ broker can slow down sending, never the schedule.
 """
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -213,9 +213,9 @@ class PublisherLoad:
                 intended = self._pending[self._pending_from : self._pending_from + count]
                 self._pending_from += count
             size = content.tables.size_bytes
-            places = block.blob_places[low : low + count]
+            table, index = _used(content.tables.blobs, block.blob_places[low : low + count])
             payload = memoryview(block.payload)[low * size : (low + count) * size]
-            sequences = client.publish_many_nowait(content.tables.blobs, places, size, payload)
+            sequences = client.publish_many_nowait(table, index, size, payload)
             assert sequences == range(first, first + count), (sequences, first, count)
             self._note_sent(sequences, intended, now_ns, block.sets[low : low + count])
             room -= count
@@ -272,3 +272,13 @@ class PublisherLoad:
     def intent_row(self, reserve_to: int, now_ns: int) -> bytes:
         """The row of intents.rec that reserves numbers; `reserved` follows once it is on disk."""
         return INTENTS.row.pack(reserve_to, now_ns, self._number, self.incarnation)
+
+
+def _used(
+    blobs: Sequence[bytes], places: bytes | list[int]
+) -> tuple[Sequence[bytes], bytes | list[int]]:
+    """A table to hand over with a run, and the index into it: of a large one, what is used."""
+    if isinstance(places, bytes):
+        return blobs, places
+    position = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    return [blobs[place] for place in position], [position[place] for place in places]

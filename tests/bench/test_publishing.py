@@ -108,6 +108,22 @@ def test_what_is_sent_is_what_the_seed_says_and_the_log_says_so() -> None:
     assert [row[5] for row in rows] == [EXPECTED.choice(0, 1, row[0])[0] for row in rows]
 
 
+def test_of_a_large_table_only_what_a_run_uses_is_handed_over() -> None:
+    world = World()
+    sets = [{"n": number} for number in range(5000)]
+    tables = ContentTables.build(SEED, sets, 30, encode_attributes)
+    world.load = PublisherLoad(world.load.setting, tables, FENCE_BLOB, world.written.append)
+    world.load.client, world.load.reserved = world.core, 10**9
+    world.attach()
+    world.load.offer(array("q", range(900)), 1000)
+    world.load.pump(1000)
+    runs = [m.run for m in world.core.messages_to_send() if isinstance(m, Publish)]
+    assert max(len(run.attribute_table) for run in runs) <= 900
+    blobs = [blob for run in runs for _, blob, _ in run.publications()]
+    assert blobs == [encode_attributes(sets[row[5]]) for row in world.rows()]
+    assert len(set(blobs)) > 700
+
+
 def test_a_fence_comes_after_everything_that_was_due() -> None:
     world = World(window=10)
     world.attach()
