@@ -386,7 +386,7 @@ class Client:
             self._announce()
         if arrived:
             self._arrived.set()
-        connection.flush()
+        connection.flush(clock_ns())
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -514,7 +514,7 @@ class Client:
             return
         for number in numbers:
             self._core.subscribe_again(number)
-        connection.flush()
+        connection.flush(clock_ns())
 
     async def _leave(self) -> None:
         """Let the broker have what it should know, for a moment at most."""
@@ -533,7 +533,7 @@ class Client:
 
     def _nudge(self) -> None:
         if self._connection is not None:
-            self._connection.flush()
+            self._connection.flush(clock_ns())
 
     def _announce(self) -> None:
         self._changed.set()

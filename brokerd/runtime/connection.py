@@ -134,19 +134,18 @@ class Connection:
             frames += 1
         return frames
 
-    def flush(self) -> None:
+    def flush(self, now_ns: int) -> None:
         """Write what is queued, now if possible: to be called when there is no more for now.
 
         A lone message does not wait for a task to be scheduled. In a flood the writer is left
         to it, so that more gathers for each write.
         """
-        now_ns = clock_ns()
         direct = self._is_parked and self._descriptor >= 0 and not self._rest
         if not direct or self.outward is not CLEAR or now_ns - self._flushed_ns < GATHER_NS:
             self._is_idle = False
             self._writer_event.set()
             return
-        data = self._next_write()
+        data = self._next_write(now_ns)
         if not data or self.over:
             return
         self._flushed_ns = now_ns
@@ -166,7 +165,7 @@ class Connection:
         """Send a heartbeat at the next frame boundary."""
         if not self.outward.blackholed:
             self.outbox.beat()
-            self.flush()
+            self.flush(clock_ns())
 
     def wake(self) -> None:
         """Look anew at what may be read and written."""
@@ -228,10 +227,7 @@ class Connection:
         self._take(b"")
         while not self.over:
             await self._wait_until_allowed()
-            try:
-                chunk = await self.stream.receive_some(RECEIVE_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                chunk = b""
+            chunk = await self._receive()
             await self._wait_until_allowed()
             if not chunk:
                 self.end("closed_by_peer")
@@ -239,7 +235,24 @@ class Connection:
             self.detector.heard(clock_ns())
             if self.inward.bytes_per_second:
                 await trio.sleep(len(chunk) / self.inward.bytes_per_second)
-            self._take(bytes(chunk))
+            self._take(chunk)
+
+    async def _receive(self) -> bytes:
+        """The next bytes; empty at the end, however it came."""
+        if self._descriptor < 0:
+            try:
+                return bytes(await self.stream.receive_some(RECEIVE_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return b""
+        while True:
+            try:
+                # Waiting first costs one system call for a lone message; reading first, two.
+                await trio.lowlevel.wait_readable(self._descriptor)
+                return os.read(self._descriptor, RECEIVE_BYTES)
+            except BlockingIOError:
+                continue  # woken for nothing
+            except (OSError, trio.ClosedResourceError):
+                return b""
 
     async def _wait_until_allowed(self) -> None:
         while self.inward.blackholed or not self._owner.may_read(self):
@@ -302,7 +315,7 @@ class Connection:
         outbox = self.outbox
         try:
             while not self.over:
-                data = self._rest or self._next_write()
+                data = self._rest or self._next_write(clock_ns())
                 if data:
                     await self._send(data)
                     self._rest = b""
@@ -316,13 +329,13 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.end("closed_by_peer")
 
-    def _next_write(self) -> bytes:
+    def _next_write(self, now_ns: int) -> bytes:
         if self.outward.blackholed:
             return b""
-        data = self.outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+        data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
         if not data and not self.outbox.waiting_frames:
             self._owner.refill(self)
-            data = self.outbox.take(WRITE_BYTES, clock_ns(), self.outward.absorbs)
+            data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
         return data
 
     async def _send(self, data: bytes) -> None:

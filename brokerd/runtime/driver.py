@@ -75,7 +75,7 @@ class Driver:
                 self._handle(self._events.popleft(), now_ns)
         finally:
             self._running = False
-        self._links.flush()
+        self._links.flush(now_ns)
         deadline = self.core.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline

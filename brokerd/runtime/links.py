@@ -158,10 +158,10 @@ class Links:
         if len(self.faults) and frames:
             self._count_outgoing(connection, message)
 
-    def flush(self) -> None:
+    def flush(self, now_ns: int) -> None:
         """Write what has been queued."""
         for connection in self._unflushed:
-            connection.flush()
+            connection.flush(now_ns)
         self._unflushed.clear()
 
     # ------------------------------------------------------------ what others may know

@@ -9,6 +9,7 @@ import trio.testing
 from brokerd.config import Mutant, SessionParameters
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import Event, MessageReceived, SessionEstablished, SessionLost
+from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.links import Links
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
@@ -124,7 +125,7 @@ class LinkedBroker:
     def send(self, peer: Peer, message: Any) -> None:
         """Have a message written, as a driver does at the end of its turn."""
         self.links.send(peer, message)
-        self.links.flush()
+        self.links.flush(clock_ns())
 
     def _post(self, events: list[Event]) -> None:
         self.events.extend(events)
