@@ -1,0 +1,116 @@
+"""What failed brokers do to a δ tree, from its shape alone: no protocol runs here.
+
+Publications follow primary paths, and a run of more than δ failed brokers on a path stops them,
+whatever else is connected. These are upper bounds for the protocol and lower ones for its cost.
+
+Paper: [DFT11] §IX, Figs. 9, 11, 12.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.topology import Topology
+
+
+class Connectivity:
+    """Which brokers of a tree reach each other when some have failed.
+
+    The topology's own delta plays no part; each question names one.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._neighbours = topology.neighbours()
+        parents = [-1] * len(self._neighbours)
+        order = [0]
+        for broker in order:
+            for near in self._neighbours[broker]:
+                if near != parents[broker]:
+                    parents[near] = broker
+                    order.append(near)
+        self._parents = parents
+        self._leaves_first = order[:0:-1]
+
+    def live_pairs(self, failed: Iterable[BrokerNumber]) -> int:
+        """How many pairs of brokers are there that have not failed."""
+        live = len(self._neighbours) - sum(self._marks(failed))
+        return live * (live - 1) // 2
+
+    def disconnected_pairs(self, failed: Iterable[BrokerNumber], delta: int) -> int:
+        """Pairs of live brokers with more than `delta` failed ones in a row between them.
+
+        One pass over the tree, O(brokers · δ + failed · δ²).
+
+        Paper: [DFT11] §IX-A, Fig. 9.
+        """
+        marks = self._marks(failed)
+        connected = 0
+        # Live brokers below each broker that reach it, with the broker itself where it is live.
+        reached = [1 - mark for mark in marks]
+        # Below each failed broker, by how many failed ones end the way to it, itself counted.
+        runs = {broker: [0] * (delta + 1) for broker, mark in enumerate(marks) if mark}
+        for broker in self._leaves_first:
+            parent = self._parents[broker]
+            if not marks[parent]:
+                below = sum(runs[broker]) if marks[broker] else reached[broker]
+                connected += reached[parent] * below
+                reached[parent] += below
+                continue
+            # The way from below ends with `length` failed brokers, the parent not yet counted.
+            ending = runs[broker] if marks[broker] else [reached[broker]]
+            across = runs[parent]
+            for length, below in enumerate(ending[:delta]):
+                if below:
+                    # `across` counts the parent already: together they may have δ at most.
+                    connected += below * sum(across[1 : delta + 1 - length])
+            for length, below in enumerate(ending[:delta]):
+                across[length + 1] += below
+        return self.live_pairs(failed) - connected
+
+    def neighbourhood_sizes(self, radius: int) -> list[int]:
+        """Per broker, how many others lie within `radius` = Δ links.
+
+        Paper: [DFT11] §II, §IX-C, Fig. 11.
+        """
+        everywhere = self._marks(range(len(self._neighbours)))
+        return [
+            sum(map(len, self._rings(broker, radius, everywhere)))
+            for broker in range(len(everywhere))
+        ]
+
+    def active_sessions(self, failed: Iterable[BrokerNumber], radius: int) -> dict[int, int]:
+        """Per live broker, its active sessions once every failure is known and bypassed.
+
+        These are the live brokers within `radius` = Δ links with only failed ones between.
+
+        Paper: [DFT11] §II (active sessions), §IX-D, Fig. 12.
+        """
+        marks = self._marks(failed)
+        return {
+            broker: sum(
+                not marks[met] for ring in self._rings(broker, radius, marks) for met in ring
+            )
+            for broker, mark in enumerate(marks)
+            if not mark
+        }
+
+    def _marks(self, failed: Iterable[BrokerNumber]) -> bytearray:
+        marks = bytearray(len(self._neighbours))
+        for broker in failed:
+            assert 0 <= broker < len(marks), f"no broker {broker} among {len(marks)}"
+            marks[broker] = 1
+        return marks
+
+    def _rings(
+        self, center: BrokerNumber, radius: int, passable: bytearray
+    ) -> Iterator[list[BrokerNumber]]:
+        """The brokers met at distance 1, 2, … when only passable ones are passed through."""
+        ring = [(center, -1)]
+        for _ in range(radius):
+            ring = [
+                (near, broker)
+                for broker, before in ring
+                for near in self._neighbours[broker]
+                if near != before
+            ]
+            yield [broker for broker, _ in ring]
+            ring = [step for step in ring if passable[step[0]]]
