@@ -188,7 +188,7 @@ def load_experiment(
     path = find_file(workload, WORKLOADS, "workload")
     values = read_toml(path)
     where = str(path)
-    spec = _validate(Workload, _with_overrides(values, overrides), where)
+    spec = validated(Workload, _with_overrides(values, overrides), where)
     topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
     topology = load_topology(topology_path)
     _check_against_topology(spec, topology, where)
@@ -248,7 +248,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _validate(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+    """`values` as a closed model's instance.
+
+    Raises:
+        SpecError: they cannot be; says `where`, key, value and what is valid, for each of up to 8.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -1,0 +1,236 @@
+"""Experiments on the shape of a tree alone: which brokers fail is drawn, no protocol runs.
+
+The raw rows say everything a figure needs, and which brokers had failed, so that any row can be
+worked out again by other means.
+
+`python -m bench.graph_experiments dft11.fig9` runs one; its last line is the run's folder.
+
+Paper: [DFT11] §IX, Figs. 9, 11, 12.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bench.run_directory import RunDirectory, new_run_directory
+from bench.spec import BENCH_FOLDER, MAXIMUM_SEED, SpecError, find_file, read_toml, validated
+from bench.toml_text import toml_text
+from brokerd.overlay.connectivity import Connectivity
+from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
+
+SCHEMA = "pubsubctl/graph-experiment/1"
+EXPERIMENTS = BENCH_FOLDER / "experiments"
+HOST, PROCESS = "controller", "graph"
+
+Row = Mapping[str, Any]
+
+
+class GraphExperiment(BaseModel):
+    """What is asked of which trees, closed: the file says it all.
+
+    Attributes:
+        figure: what is drawn from it.
+        question: connectivity (pairs cut off), neighbourhoods (brokers within Δ) or
+            active-sessions (of live brokers).
+        shape: balanced-degree: no broker has more than `fanout` neighbours.
+        failed: how many brokers fail; for neighbourhoods none do.
+        runs: draws per number of failed brokers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_: Annotated[Literal["pubsubctl/graph-experiment/1"], Field(alias="schema")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
+    question: Literal["connectivity", "neighbourhoods", "active-sessions"]
+    shape: Literal["balanced-degree"] = "balanced-degree"
+    brokers: Annotated[int, Field(ge=2, le=MAXIMUM_BROKERS, strict=True)]
+    fanouts: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    deltas: Annotated[
+        list[Annotated[int, Field(ge=0, le=MAXIMUM_DELTA, strict=True)]], Field(min_length=1)
+    ]
+    failed: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [0]
+    runs: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+
+    @model_validator(mode="after")
+    def _two_brokers_live(self) -> "GraphExperiment":
+        if max(self.failed) > self.brokers - 2:
+            raise ValueError(
+                f"failed = {max(self.failed)} of {self.brokers} brokers; two must be left"
+            )
+        if self.question == "neighbourhoods" and {"failed", "runs", "seed"} & self.model_fields_set:
+            raise ValueError("failed, runs, seed: nothing fails when neighbourhoods are counted")
+        return self
+
+
+def load_graph_experiment(name: str | Path) -> GraphExperiment:
+    """The experiment in a file, of a figure (`dft11.fig9`), or of ours with this bare name.
+
+    Raises:
+        SpecError: there is none, or it cannot be used; says file, key, value, what is valid.
+    """
+    text = str(name)
+    bare = "/" not in text and not text.endswith(".toml")
+    path = find_file(text.replace(".", "-") if bare else name, EXPERIMENTS, "experiment")
+    return validated(GraphExperiment, read_toml(path), str(path))
+
+
+def run_graph_experiment(
+    experiment: GraphExperiment, runs: Path, labels: Mapping[str, str] | None = None
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+
+    Returns:
+        The new run's folder.
+    """
+    directory = RunDirectory(new_run_directory(runs, experiment.name))
+    trees = {fanout: _tree(experiment, fanout) for fanout in experiment.fanouts}
+    directory.begin(
+        experiment.name,
+        {
+            "kind": "graph",
+            "figure": experiment.figure,
+            "protocol": None,
+            "seed": experiment.seed,
+            "labels": dict(labels or {}),
+            "scale": {"brokers": experiment.brokers, "runs": experiment.runs},
+        },
+    )
+    directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
+    for fanout, topology in trees.items():
+        directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
+    folder = directory.raw_folder(HOST, PROCESS)
+    try:
+        counts = {
+            name: _write_rows(folder / f"{name}.jsonl", rows)
+            for name, rows in _tables(experiment, trees).items()
+        }
+    except BaseException as error:
+        directory.end("aborted", [f"{type(error).__name__}: {error}"])
+        raise
+    directory.log("rows", **counts)
+    directory.end("complete")
+    directory.add_to_index({"figure": experiment.figure})
+    return directory.path
+
+
+def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
+    """The brokers that fail in one draw, the same ones for every δ, in ascending order."""
+    draw = Random(f"{experiment.seed}/{fanout}/{failed}/{run}")
+    return sorted(draw.sample(range(experiment.brokers), failed))
+
+
+def _tree(experiment: GraphExperiment, fanout: int) -> Topology:
+    return balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
+
+
+def _tables(experiment: GraphExperiment, trees: Mapping[int, Topology]) -> dict[str, Iterator[Row]]:
+    """The rows of every table that the experiment fills, made while they are written."""
+    graphs = {fanout: Connectivity(topology) for fanout, topology in trees.items()}
+    if experiment.question == "neighbourhoods":
+        return {"neighbourhoods": _neighbourhood_rows(experiment, graphs)}
+    answer = {"connectivity": _connectivity_rows, "active-sessions": _session_rows}
+    table = {"connectivity": "connectivity", "active-sessions": "active_sessions"}
+    return {
+        "failures": _failure_rows(experiment),
+        table[experiment.question]: answer[experiment.question](experiment, graphs),
+    }
+
+
+def _draws(experiment: GraphExperiment) -> Iterator[tuple[int, int, int, list[int]]]:
+    for fanout in experiment.fanouts:
+        for failed in experiment.failed:
+            for run in range(experiment.runs):
+                yield fanout, failed, run, failed_brokers(experiment, fanout, failed, run)
+
+
+def _failure_rows(experiment: GraphExperiment) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment):
+        yield {"fanout": fanout, "failed": failed, "run": run, "brokers": brokers}
+
+
+def _connectivity_rows(
+    experiment: GraphExperiment, graphs: Mapping[int, Connectivity]
+) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment):
+        graph = graphs[fanout]
+        for delta in experiment.deltas:
+            yield {
+                "fanout": fanout,
+                "delta": delta,
+                "failed": failed,
+                "run": run,
+                "live_pairs": graph.live_pairs(brokers),
+                "disconnected_pairs": graph.disconnected_pairs(brokers, delta),
+            }
+
+
+def _neighbourhood_rows(
+    experiment: GraphExperiment, graphs: Mapping[int, Connectivity]
+) -> Iterator[Row]:
+    for fanout, graph in graphs.items():
+        for delta in experiment.deltas:
+            for broker, neighbours in enumerate(graph.neighbourhood_sizes(delta + 1)):
+                yield {
+                    "fanout": fanout,
+                    "delta": delta,
+                    "broker": broker,
+                    "neighbours": neighbours,
+                }
+
+
+def _session_rows(experiment: GraphExperiment, graphs: Mapping[int, Connectivity]) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment):
+        for delta in experiment.deltas:
+            counts: dict[int, int] = {}
+            for sessions in graphs[fanout].active_sessions(brokers, delta + 1).values():
+                counts[sessions] = counts.get(sessions, 0) + 1
+            for sessions, live in sorted(counts.items()):
+                yield {
+                    "fanout": fanout,
+                    "delta": delta,
+                    "failed": failed,
+                    "run": run,
+                    "sessions": sessions,
+                    "brokers": live,
+                }
+
+
+def _write_rows(path: Path, rows: Iterable[Row]) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+            count += 1
+    return count
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one experiment; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.graph_experiments")
+    parser.add_argument("experiment", help="dft11.fig9, dft11.fig11, dft11.fig12, or a file")
+    parser.add_argument("--runs", type=Path, default=Path("results/runs"), help="where to")
+    options = parser.parse_args(arguments)
+    try:
+        experiment = load_graph_experiment(options.experiment)
+    except SpecError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_status
+    folder = run_graph_experiment(experiment, options.runs)
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

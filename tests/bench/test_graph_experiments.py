@@ -1,0 +1,150 @@
+"""Experiments on trees alone: what they write, that it is the same every time, bad files."""
+
+import hashlib
+import json
+import tomllib
+
+import pytest
+
+from bench.graph_experiments import (
+    EXPERIMENTS,
+    failed_brokers,
+    load_graph_experiment,
+    main,
+    run_graph_experiment,
+)
+from bench.spec import SpecError
+from bench.toml_text import toml_text
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology
+
+SMALL = {
+    "schema": "pubsubctl/graph-experiment/1",
+    "name": "small",
+    "figure": "dft11.fig9",
+    "question": "connectivity",
+    "brokers": 30,
+    "fanouts": [3],
+    "deltas": [0, 1],
+    "failed": [0, 6],
+    "runs": 3,
+    "seed": 5,
+}
+
+
+def experiment_file(tmp_path, **changes):
+    path = tmp_path / "small.toml"
+    values = {**SMALL, **changes}
+    path.write_text(toml_text({key: value for key, value in values.items() if value is not None}))
+    return path
+
+
+def rows_of(run, table):
+    path = run / "raw" / "controller" / "graph" / f"{table}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
+    run = run_graph_experiment(load_graph_experiment(experiment_file(tmp_path)), tmp_path / "runs")
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["state"], manifest["kind"], manifest["figure"]) == (
+        "complete", "graph", "dft11.fig9",
+    )  # fmt: skip
+    assert manifest["scale"] == {"brokers": 30, "runs": 3}
+    spec = load_graph_experiment(run / "spec" / "experiment.toml")
+    assert spec == load_graph_experiment(experiment_file(tmp_path))
+    topology = Topology.from_mapping(
+        tomllib.loads((run / "spec" / "topology-fanout-3.toml").read_text()), "there"
+    )
+    assert len(topology.brokers) == 30
+
+    tree = PrimaryTree(topology)
+    failures = {(row["failed"], row["run"]): row["brokers"] for row in rows_of(run, "failures")}
+    answers = rows_of(run, "connectivity")
+    assert len(failures) == 6
+    assert len(answers) == 12
+    for row in (row for row in answers if row["delta"] == 0):
+        failed = failures[row["failed"], row["run"]]
+        live = [broker for broker in range(30) if broker not in failed]
+        assert len(failed) == row["failed"]
+        assert row["live_pairs"] == len(live) * (len(live) - 1) // 2
+        assert row["disconnected_pairs"] == sum(
+            any(between in failed for between in tree.path(a, b))
+            for a in live
+            for b in live
+            if a < b
+        )
+
+
+def test_the_same_experiment_gives_the_same_rows(tmp_path):
+    experiment = load_graph_experiment(experiment_file(tmp_path))
+    runs = [run_graph_experiment(experiment, tmp_path / "runs") for _ in range(2)]
+    first, second = ([*map(digest, sorted(run.glob("raw/*/*/*")))] for run in runs)
+    assert first == second
+    other = load_graph_experiment(experiment_file(tmp_path, seed=6))
+    assert failed_brokers(other, 3, 6, 0) != failed_brokers(experiment, 3, 6, 0)
+
+
+def digest(path):
+    return path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
+    nothing_fails = {"failed": None, "runs": None, "seed": None}
+    path = experiment_file(tmp_path, question="neighbourhoods", **nothing_fails)
+    run = run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+    sizes = rows_of(run, "neighbourhoods")
+    assert len(sizes) == 60
+    assert sizes[0] == {"fanout": 3, "delta": 0, "broker": 0, "neighbours": 3}
+
+    path = experiment_file(tmp_path, question="active-sessions")
+    run = run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+    sessions = rows_of(run, "active_sessions")
+    for row in sessions:
+        of_draw = [
+            other["brokers"]
+            for other in sessions
+            if all(other[key] == row[key] for key in ("fanout", "delta", "failed", "run"))
+        ]
+        assert sum(of_draw) == 30 - row["failed"]
+
+
+@pytest.mark.parametrize(
+    "changes, problem",
+    [
+        ({"fanout": 3}, "unknown key 'fanout'; did you mean 'fanouts'?"),
+        ({"question": "connectedness"}, "question = 'connectedness'; did you mean 'connectivity'?"),
+        ({"failed": [29]}, "failed = 29 of 30 brokers; two must be left"),
+        ({"deltas": [17]}, "deltas[0] = 17"),
+        ({"fanouts": []}, "fanouts = []"),
+        ({"runs": "100"}, "runs = '100'"),
+        ({"name": "../elsewhere"}, "name = '../elsewhere'"),
+        ({"question": "neighbourhoods"}, "nothing fails when neighbourhoods are counted"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_key_and_value(tmp_path, changes, problem):
+    with pytest.raises(SpecError) as refused:
+        load_graph_experiment(experiment_file(tmp_path, **changes))
+    assert problem in str(refused.value)
+    assert "small.toml" in str(refused.value)
+
+
+def test_every_experiment_of_ours_can_be_read_by_its_figure(tmp_path):
+    names = sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+    assert names
+    for name in names:
+        experiment = load_graph_experiment(name)
+        assert experiment.name == name
+        assert load_graph_experiment(experiment.figure) == experiment
+
+
+def test_a_figure_that_does_not_exist_ends_with_status_2(tmp_path, capsys):
+    assert main(["dft11.fig8", "--runs", str(tmp_path)]) == 2
+    assert "no experiment called 'dft11-fig8'; did you mean" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_last_line_is_the_folder_of_the_run(tmp_path, capsys):
+    assert main([str(experiment_file(tmp_path)), "--runs", str(tmp_path / "runs")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads((tmp_path / last / "manifest.json").read_text())["state"] == "complete"
