@@ -69,6 +69,7 @@ def arrow_type(spark_type: str) -> Any:
         "DOUBLE": pa.float64(),
         "BOOLEAN": pa.bool_(),
         "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        "ARRAY<INT>": pa.list_(pa.int32()),
         "ARRAY<STRING>": pa.list_(pa.string()),
         "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
         "MAP<STRING,BIGINT>": pa.map_(pa.string(), pa.int64()),
@@ -280,6 +281,34 @@ TABLES: Mapping[str, Table] = {
             n_unknown BIGINT reasons for doubt
             exercised MAP<STRING,BIGINT> what was put to the test, and how much of it
             reason STRING in words
+        """),
+        _table("failures", "Of a graph experiment: which brokers failed in one draw.", """
+            fanout INT most neighbours a broker of the tree has
+            failed INT how many failed
+            run INT counted per point
+            brokers ARRAY<INT> their numbers
+        """),
+        _table("connectivity", "Of a graph experiment: pairs of brokers, per draw.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point; the same brokers failed for every delta
+            live_pairs BIGINT pairs of brokers that have not failed
+            disconnected_pairs BIGINT of which with more than delta failed ones in a row between
+        """),
+        _table("neighbourhoods", "Of a graph experiment: what each broker has to know.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            broker INT its number
+            neighbours INT other brokers within delta + 1 links
+        """),
+        _table("active_sessions", "Of a graph experiment: sessions of live brokers, per draw.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            sessions INT live brokers within delta + 1 links with only failed ones between
+            brokers BIGINT how many live brokers have so many
         """),
     )
 }  # fmt: skip

@@ -1,0 +1,97 @@
+"""Runs of graph experiments: their raw rows → the tables of `results.schema`.
+
+No broker ran in them, so they have no logs, phases or clocks: a table is the JSON lines of the
+same name, with types.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.load import LOADED
+from results.manifest import ResultsError, read_json, read_toml, verify_seal, write_json
+from results.schema import SCHEMA_VERSION, TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KIND = "graph"
+GRAPH_TABLES = ("failures", "connectivity", "neighbourhoods", "active_sessions")
+
+
+@dataclass(frozen=True)
+class GraphRun:
+    """A graph experiment that was carried out, with its tables there.
+
+    Attributes:
+        experiment: what was asked, as its file says it.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    experiment: Mapping[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.manifest["run_id"])
+
+    def table(self, spark: "SparkSession", name: str) -> "DataFrame":
+        """One of its tables.
+
+        Raises:
+            ResultsError: the experiment asked something else.
+        """
+        folder = self.folder / "tables" / name
+        if not folder.is_dir():
+            asked = self.experiment.get("question")
+            raise ResultsError(f"{self.folder} has no table {name!r}: it answers {asked!r}")
+        return spark.read.schema(TABLES[name].ddl).parquet(str(folder))
+
+
+def is_graph_run(run_dir: Path) -> bool:
+    """Whether the run in this folder is of a graph experiment."""
+    manifest = Path(run_dir) / "manifest.json"
+    return manifest.is_file() and read_json(manifest).get("kind") == KIND
+
+
+def load_graph_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> GraphRun:
+    """Check the rows of a run and write its tables where they are not there yet.
+
+    Args:
+        force: write the tables even if they are there.
+
+    Raises:
+        ResultsError: there is no such run, or it did not come to its end.
+        IntegrityError: a file of the run is not what was written when it ended.
+    """
+    folder = Path(run_dir).resolve()
+    if not is_graph_run(folder):
+        raise ResultsError(f"{folder} holds no run of a graph experiment")
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("state") != "complete":
+        raise ResultsError(
+            f"{folder}: the run is {manifest.get('state')}; part of its draws would mislead"
+        )
+    verify_seal(folder)
+    run = GraphRun(folder, manifest, read_toml(folder / "spec" / "experiment.toml"))
+    marker = folder / "tables" / LOADED
+    wanted = {"schema": SCHEMA_VERSION, "run_id": run.run_id}
+    if not force and marker.is_file() and read_json(marker) == wanted:
+        return run
+    shutil.rmtree(folder / "tables", ignore_errors=True)
+    for name in GRAPH_TABLES:
+        if files := sorted(folder.glob(f"raw/*/*/{name}.jsonl")):
+            _write_table(spark, run, name, [str(path) for path in files])
+    write_json(marker, wanted)
+    return run
+
+
+def _write_table(spark: "SparkSession", run: GraphRun, name: str, files: list[str]) -> None:
+    from pyspark.sql import functions as F
+
+    rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(files)
+    rows.withColumn("run_id", F.lit(run.run_id)).select(*TABLES[name].names).coalesce(
+        1
+    ).write.parquet(str(run.folder / "tables" / name))
