@@ -1,0 +1,119 @@
+"""Figures 9, 11 and 12: from a run to picture, values, words and numbers."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql import Row
+
+from bench.graph_experiments import load_graph_experiment, run_graph_experiment
+from bench.toml_text import toml_text
+from results.figures.dft11 import FIGURES, draw_fig9, draw_fig12
+from results.manifest import ResultsError
+
+EXPERIMENTS = {
+    "dft11.fig9": {"question": "connectivity", "deltas": [0, 1], "failed": [0, 6], "runs": 10},
+    "dft11.fig11": {"question": "neighbourhoods", "deltas": [0, 2]},
+    "dft11.fig12": {"question": "active-sessions", "deltas": [1], "failed": [0, 6], "runs": 3},
+}
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    def run(figure):
+        path = tmp_path / "experiment.toml"
+        values = {
+            "schema": "pubsubctl/graph-experiment/1", "name": "small", "figure": figure,
+            "brokers": 40, "fanouts": [3, 7], **EXPERIMENTS[figure],
+        }  # fmt: skip
+        path.write_text(toml_text(values))
+        return run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+
+    return run
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_figure_is_the_same_bytes_for_the_same_run(spark, run_of, tmp_path, name):
+    run = run_of(name)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        FIGURES[name](spark, run).write(folder, name)
+    for suffix in ("svg", "png", "csv", "json"):
+        first, second = ((folder / f"{name}.{suffix}").read_bytes() for folder in folders)
+        assert first == second, suffix
+        assert len(first) > 100
+    words = json.loads((folders[0] / f"{name}.json").read_text())
+    assert words["run_ids"] == [run.name]
+    assert words["scale"]["brokers"] == 40
+    assert "The paper reports" in words["caption"]
+    assert "tree of 40 brokers" in words["caption"]
+    for metric in words["metrics"].values():
+        assert isinstance(metric["value"], int | float)
+    with (folders[0] / f"{name}.csv").open() as stream:
+        assert {row["fanout"] for row in csv.DictReader(stream)} == {"3", "7"}
+
+
+def test_a_run_about_something_else_is_refused(spark, run_of):
+    with pytest.raises(ResultsError, match="is about 'neighbourhoods', the figure 'connectivity'"):
+        FIGURES["dft11.fig9"](spark, run_of("dft11.fig11"))
+
+
+def a_run(**experiment):
+    """What drawing needs to know of a run, without one."""
+    known = {"brokers": 1000, "runs": 100, "deltas": [0, 1], **experiment}
+    return SimpleNamespace(experiment=known, run_id="20261120T113502Z-7f3a9c")
+
+
+def losses(fanout, delta, *points):
+    return [
+        Row(
+            fanout=fanout,
+            delta=delta,
+            failed=failed,
+            runs=100,
+            mean_percent=mean,
+            low_percent=mean - spread,
+            high_percent=mean + spread,
+            worst_percent=100.0,
+        )
+        for failed, mean, spread in points
+    ]
+
+
+def test_only_what_is_worse_beyond_both_intervals_speaks_against_a_larger_delta():
+    rows = [
+        *losses(3, 0, (10, 5.0, 1.0), (20, 6.0, 1.0)),
+        *losses(3, 1, (10, 6.0, 1.0), (20, 9.0, 1.0)),  # within, beyond
+        *losses(7, 0, (10, 4.0, 0.5), (20, 9.0, 0.5)),  # better, worse than fan-out 3
+        *losses(7, 1, (10, 1.0, 0.5), (20, 1.0, 0.5)),
+    ]
+    metrics = draw_fig9(a_run(), rows).metrics
+    assert metrics["points_where_more_delta_loses_more"].value == 1
+    assert metrics["points_where_wider_trees_lose_more"].value == 1
+    assert metrics["mean_loss_narrow_to_wide_ratio"].value == pytest.approx(26 / 15)
+    of_point = metrics["disconnected_percent.fanout_3.delta_1.failed_20"]
+    assert (of_point.value, of_point.low, of_point.high) == (9.0, 8.0, 10.0)
+
+
+def test_sessions_come_to_means_quantiles_and_growth():
+    def counted(failed, *counts):
+        total, share, rows = sum(brokers for _, brokers in counts), 0, []
+        for sessions, brokers in counts:
+            share += brokers / total
+            rows.append(
+                Row(fanout=3, delta=3, failed=failed, sessions=sessions, brokers=brokers,
+                    share=share)
+            )  # fmt: skip
+        return rows
+
+    rows = [*counted(0, (1, 50), (3, 50)), *counted(60, (1, 40), (3, 40), (8, 20))]
+    drawing = draw_fig12(a_run(deltas=[3]), rows)
+    numbers = {name: metric.value for name, metric in drawing.metrics.items()}
+    assert numbers["mean.fanout_3.failed_0"] == 2
+    assert numbers["mean.fanout_3.failed_60"] == pytest.approx(3.2)
+    assert numbers["mean_growth.fanout_3.failed_60"] == pytest.approx(1.2)
+    assert numbers["median.fanout_3.failed_60"] == 3
+    assert numbers["p90.fanout_3.failed_60"] == numbers["largest.fanout_3.failed_60"] == 8
+    assert numbers["percent_within_fanout.fanout_3.failed_60"] == pytest.approx(80)
+    assert "fan-out 3: 3 (0 failed), 8 (60 failed)" in drawing.caption
