@@ -1,0 +1,138 @@
+"""Claims: what a number says about a sentence, and what it does not."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.claims import Claim, Tolerance, judge, load_claims, measurement
+from pubsubctl.errors import IntegrityError, UserError
+
+OURS = Path(__file__).parents[2] / "bench" / "claims"
+TEXT = """
+schema = "pubsubctl/claims/1"
+paper = "DFT11"
+
+[[claims]]
+name = "fig10.delta3"
+figure = "dft11.fig10"
+statement = "97 % arrive"
+paper_value = "97 %"
+metric = "delivered_percent"
+tolerance = { at_least = 97.0 }
+scale = { brokers = 500 }
+"""
+
+
+def claim(**changes):
+    values = {
+        "name": "a", "figure": "dft11.fig10", "statement": "97 % arrive", "paper_value": "97 %",
+        "metric": "delivered_percent", "tolerance": {"at_least": 97.0}, "scale": {"brokers": 500},
+    }  # fmt: skip
+    return Claim.model_validate({**values, **changes})
+
+
+def drawn(value, *, brokers=500, run_id="20261120T113502Z-7f3a9c", figure="dft11.fig10", **more):
+    return measurement(
+        {
+            "schema": "pubsubctl/figure/1",
+            "figure": figure,
+            "caption": "",
+            "run_ids": [run_id],
+            "scale": {"brokers": brokers},
+            "metrics": {"delivered_percent": {"value": value, **more}},
+        },
+        "figures/dft11.fig10.json",
+    )
+
+
+def the_outcome(claim, *measurements):
+    [outcome] = judge([claim], measurements)
+    return outcome
+
+
+def test_a_claim_holds_at_the_bound_and_fails_below_it():
+    assert the_outcome(claim(), drawn(97.0)).state == "holds"
+    fails = the_outcome(claim(), drawn(96.9, low=95.0, high=98.0))
+    assert (fails.state, fails.ours, fails.interval) == ("fails", 96.9, (95.0, 98.0))
+    assert fails.row()["ci"] == "95 … 98"
+    assert fails.row()["tolerance"] == "≥ 97"
+
+
+def test_a_number_that_is_none_bears_nothing_out():
+    assert the_outcome(claim(), drawn(math.nan)).state == "fails"
+    assert the_outcome(claim(tolerance={"at_most": 3}), drawn(math.nan)).state == "fails"
+
+
+def test_a_figure_nobody_drew_is_no_verdict():
+    outcome = the_outcome(claim(), drawn(99.0, figure="dft11.fig9"))
+    assert (outcome.state, outcome.ours) == ("not run", None)
+    assert outcome.because == "dft11.fig10 was not drawn"
+
+
+def test_a_smaller_experiment_is_no_evidence():
+    outcome = the_outcome(claim(), drawn(99.0, brokers=100))
+    assert outcome.state == "not run"
+    assert outcome.because == "dft11.fig10 was drawn with brokers = 100 instead of 500"
+
+
+def test_the_latest_run_at_the_right_scale_counts():
+    early = drawn(99.0, run_id="20261120T113502Z-7f3a9c")
+    late = drawn(90.0, run_id="20261120T113503Z-000000")
+    small = drawn(99.0, run_id="20261121T000000Z-000000", brokers=100)
+    outcome = the_outcome(claim(), late, small, early)
+    assert (outcome.state, outcome.because) == ("fails", "run 20261120T113503Z-000000")
+
+
+def test_a_number_the_figure_does_not_give_is_an_error():
+    with pytest.raises(UserError, match="no number called 'delivered_per_cent'; did you mean"):
+        the_outcome(claim(metric="delivered_per_cent"), drawn(99.0))
+
+
+def test_tolerances_say_what_they_allow():
+    assert str(Tolerance(at_least=2, at_most=6.5)) == "≥ 2, ≤ 6.5"
+    assert [Tolerance(at_most=3).allows(value) for value in (-1, 3, 3.1)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (("at_least = 97.0", "at_leats = 97.0"), "unknown key; did you mean 'at_least'?"),
+        (("{ at_least = 97.0 }", "{}"), "at_least, at_most or both"),
+        (("at_least = 97.0", "at_least = 3, at_most = 2"), "at least 3.0 and at most 2.0"),
+        (('metric = "delivered_percent"\n', ""), "key 'metric' is missing"),
+        (('"dft11.fig10"', '"fig 10"'), "figure = 'fig 10'"),
+        (('schema = "pubsubctl/claims/1"', 'schema = "pubsubctl/topology/1"'), "this reads"),
+    ],
+)
+def test_a_claims_file_with_a_slip_is_refused_with_its_line(tmp_path, change, problem):
+    path = tmp_path / "claims.toml"
+    path.write_text(TEXT.replace(*change))
+    with pytest.raises(UserError) as refused:
+        load_claims(path)
+    assert problem in str(refused.value)
+    assert f"{path}:" in str(refused.value)
+
+
+def test_two_claims_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_text(TEXT + TEXT[TEXT.index("[[claims]]") :])
+    with pytest.raises(UserError, match=r"two claims are called 'fig10\.delta3'"):
+        load_claims(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"schema": "pubsubctl/figure/1", "figure": "dft11.fig9", "scale": {}, "metrics": []}],
+)
+def test_what_is_not_a_figures_file_is_refused(document):
+    with pytest.raises(IntegrityError, match=r"there\.json"):
+        measurement(document, "there.json")
+
+
+def test_our_claims_can_all_be_read_and_none_runs_by_itself():
+    files = sorted(OURS.glob("*.toml"))
+    assert files
+    for path in files:
+        outcomes = judge(load_claims(path), [])
+        assert {outcome.state for outcome in outcomes} == {"not run"}
