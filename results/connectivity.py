@@ -21,9 +21,11 @@ def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
         connectivity: of the table of this name. One row per draw.
 
     Returns:
-        fanout, delta, failed, runs, mean_percent, low_percent, high_percent (bounds of a 95 %
-        bootstrap interval of the mean), worst_percent (of a single draw). Most draws cut off
-        nothing where δ is large, so the distribution is anything but normal.
+        fanout, delta, failed, runs, losing_runs (draws that cut off any pair), mean_percent,
+        low_percent, high_percent (bounds of a 95 % bootstrap interval of the mean), worst_percent
+        (of a single draw). Most draws cut off nothing where δ is large, so the distribution is
+        anything but normal; where none did, draws say nothing of the mean, and both bounds are
+        null.
 
     Paper: [DFT11] §IX-A, Fig. 9.
     """
@@ -44,6 +46,7 @@ def disconnected_percent(connectivity: "DataFrame") -> "DataFrame":
             "delta",
             "failed",
             F.size("percents").alias("runs"),
+            F.size(F.filter("percents", lambda value: value > 0)).alias("losing_runs"),
             (_sum("percents") / F.size("percents")).alias("mean_percent"),
             F.col("interval.low").alias("low_percent"),
             F.col("interval.high").alias("high_percent"),
@@ -84,8 +87,13 @@ def session_distribution(active_sessions: "DataFrame") -> "DataFrame":
     return _with_share(counts, point, "sessions")
 
 
-def mean_interval(values: list[float]) -> tuple[float, float]:
-    """A 95 % percentile bootstrap interval of the mean, the same one for the same values."""
+def mean_interval(values: list[float]) -> tuple[float, float] | None:
+    """A 95 % percentile bootstrap interval of the mean, the same one for the same values.
+
+    None where all values are 0: drawing again from nothing but zeros would feign certainty.
+    """
+    if not any(values):
+        return None
     draws = np.random.default_rng(len(values)).choice(values, (RESAMPLES, len(values)))
     tail = (100 - CONFIDENCE_PERCENT) / 2
     low, high = np.percentile(draws.mean(axis=1), [tail, 100 - tail])

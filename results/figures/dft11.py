@@ -34,6 +34,9 @@ FAILED_LINES = ("#999999", "#0072b2", "#d55e00")
 MARKERS = "osD^"
 DASHES = ("-", "--", "-.", ":")
 
+# A mean that hangs on fewer draws than these is not compared with another one.
+ENOUGH_LOSING_RUNS = 10
+
 
 def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
     """Pairs of brokers that failures cut off from each other, per δ; a panel per fan-out.
@@ -56,8 +59,8 @@ def draw_fig9(run: GraphRun, rows: Sequence[Row]) -> Drawing:
             failed = [row.failed for row in line]
             axes.fill_between(
                 failed,
-                [row.low_percent for row in line],
-                [row.high_percent for row in line],
+                [row.low_percent or 0 for row in line],
+                [row.high_percent or 0 for row in line],
                 color=colour, alpha=0.18, linewidth=0,
             )  # fmt: skip
             axes.plot(
@@ -174,33 +177,27 @@ def _fig9_metrics(by_line: Mapping[Point, Sequence[Row]]) -> Iterator[tuple[str,
                 f"disconnected_percent.fanout_{fanout}.delta_{delta}.failed_{row.failed}",
                 Metric(row.mean_percent, row.low_percent, row.high_percent),
             )
-    # What is worse only within both intervals is chance.
-    yield (
-        "points_where_more_delta_loses_more",
-        Metric(
-            sum(
-                worse.low_percent > better.high_percent
-                for (fanout, delta), line in by_line.items()
-                for worse, better in _same_points(line, by_line.get((fanout, delta - 1), ()))
-            )
-        ),
-    )
-    narrow, wide = min(point[0] for point in by_line), max(point[0] for point in by_line)
-    yield (
-        "points_where_wider_trees_lose_more",
-        Metric(
-            sum(
-                worse.low_percent > better.high_percent
-                for (fanout, delta), line in by_line.items()
-                if fanout == wide
-                for worse, better in _same_points(line, by_line.get((narrow, delta), ()))
-            )
-        ),
-    )
-    yield (
-        "mean_loss_narrow_to_wide_ratio",
-        Metric(_total_loss(by_line, narrow) / max(_total_loss(by_line, wide), 1e-12)),
-    )
+    # The same brokers fail for every δ, so no chance comes between these means.
+    worse_with_more_delta = [
+        more.failed
+        for (fanout, delta), line in by_line.items()
+        for more, less in _same_points(line, by_line.get((fanout, delta - 1), ()))
+        if more.mean_percent > less.mean_percent
+    ]
+    yield "points_where_more_delta_loses_more", Metric(len(worse_with_more_delta))
+    narrow, wide = min(by_line)[0], max(by_line)[0]
+    compared = [
+        points
+        for (fanout, delta), line in by_line.items()
+        if fanout == wide
+        for points in _same_points(line, by_line.get((narrow, delta), ()))
+        if min(row.losing_runs for row in points) >= ENOUGH_LOSING_RUNS
+    ]
+    against = sum(in_wide.low_percent > in_narrow.high_percent for in_wide, in_narrow in compared)
+    yield "points_with_enough_losses_to_compare_fanouts", Metric(len(compared))
+    yield "points_where_wider_trees_lose_more", Metric(against)
+    ratio = _total_loss(by_line, narrow) / max(_total_loss(by_line, wide), 1e-12)
+    yield "mean_loss_narrow_to_wide_ratio", Metric(ratio)
 
 
 def _same_points(one: Sequence[Row], other: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -58,8 +58,12 @@ def test_the_mean_of_draws_is_the_mean_and_lies_in_its_interval(spark, run_of):
         assert row.runs == len(draws) == 20
         assert row.mean_percent == pytest.approx(fmean(draws))
         assert row.worst_percent == max(draws)
-        assert row.low_percent <= row.mean_percent <= row.high_percent
-    assert any(row.low_percent < row.mean_percent < row.high_percent for row in rows)
+        assert row.losing_runs == sum(map(bool, draws))
+        if row.losing_runs:
+            assert row.low_percent < row.mean_percent < row.high_percent
+        else:
+            assert (row.low_percent, row.mean_percent, row.high_percent) == (None, 0, None)
+    assert {bool(row.losing_runs) for row in rows} == {True, False}
     assert found.collect() == rows  # bootstrap and all
 
 
@@ -69,6 +73,7 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
     standard_error = np.std(values) / 20
     assert (high - low) / 2 == pytest.approx(1.96 * standard_error, rel=0.05)
     assert mean_interval([7.0] * 10) == (7.0, 7.0)
+    assert mean_interval([0.0] * 10) is None
 
 
 def test_distributions_end_at_one_and_count_every_broker(spark, run_of):

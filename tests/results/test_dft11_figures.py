@@ -65,35 +65,49 @@ def a_run(**experiment):
     return SimpleNamespace(experiment=known, run_id="20261120T113502Z-7f3a9c")
 
 
-def losses(fanout, delta, *points):
+def losses(fanout, delta, *points, losing_runs=50):
     return [
         Row(
             fanout=fanout,
             delta=delta,
             failed=failed,
             runs=100,
+            losing_runs=losing_runs,
             mean_percent=mean,
-            low_percent=mean - spread,
-            high_percent=mean + spread,
+            low_percent=mean - spread if mean else None,
+            high_percent=mean + spread if mean else None,
             worst_percent=100.0,
         )
         for failed, mean, spread in points
     ]
 
 
-def test_only_what_is_worse_beyond_both_intervals_speaks_against_a_larger_delta():
+def numbers_of(drawing):
+    return {name: metric.value for name, metric in drawing.metrics.items()}
+
+
+def test_the_same_brokers_fail_for_every_delta_so_any_loss_more_is_one_too_many():
     rows = [
-        *losses(3, 0, (10, 5.0, 1.0), (20, 6.0, 1.0)),
-        *losses(3, 1, (10, 6.0, 1.0), (20, 9.0, 1.0)),  # within, beyond
-        *losses(7, 0, (10, 4.0, 0.5), (20, 9.0, 0.5)),  # better, worse than fan-out 3
-        *losses(7, 1, (10, 1.0, 0.5), (20, 1.0, 0.5)),
+        *losses(3, 0, (10, 5.0, 1.0), (20, 9.0, 1.0)),
+        *losses(3, 1, (10, 5.1, 1.0), (20, 9, 1)),
     ]
-    metrics = draw_fig9(a_run(), rows).metrics
-    assert metrics["points_where_more_delta_loses_more"].value == 1
-    assert metrics["points_where_wider_trees_lose_more"].value == 1
-    assert metrics["mean_loss_narrow_to_wide_ratio"].value == pytest.approx(26 / 15)
-    of_point = metrics["disconnected_percent.fanout_3.delta_1.failed_20"]
-    assert (of_point.value, of_point.low, of_point.high) == (9.0, 8.0, 10.0)
+    drawing = draw_fig9(a_run(), rows)
+    assert numbers_of(drawing)["points_where_more_delta_loses_more"] == 1
+    of_point = drawing.metrics["disconnected_percent.fanout_3.delta_1.failed_10"]
+    assert (of_point.value, of_point.low, of_point.high) == (5.1, pytest.approx(4.1), 6.1)
+
+
+def test_trees_are_compared_beyond_chance_and_only_where_enough_was_lost():
+    rows = [
+        *losses(3, 0, (10, 5.0, 1.0), (20, 6.0, 1.0), (30, 6.0, 1.0)),
+        *losses(3, 3, (10, 0.0, 0.0), losing_runs=0),
+        *losses(7, 0, (10, 4.0, 0.5), (20, 9.0, 0.5), (30, 6.5, 1.0)),  # less, more, chance
+        *losses(7, 3, (10, 0.01, 0.005), losing_runs=4),
+    ]
+    numbers = numbers_of(draw_fig9(a_run(), rows))
+    assert numbers["points_with_enough_losses_to_compare_fanouts"] == 3
+    assert numbers["points_where_wider_trees_lose_more"] == 1
+    assert numbers["mean_loss_narrow_to_wide_ratio"] == pytest.approx(17 / 19.51)
 
 
 def test_sessions_come_to_means_quantiles_and_growth():
@@ -109,7 +123,7 @@ def test_sessions_come_to_means_quantiles_and_growth():
 
     rows = [*counted(0, (1, 50), (3, 50)), *counted(60, (1, 40), (3, 40), (8, 20))]
     drawing = draw_fig12(a_run(deltas=[3]), rows)
-    numbers = {name: metric.value for name, metric in drawing.metrics.items()}
+    numbers = numbers_of(drawing)
     assert numbers["mean.fanout_3.failed_0"] == 2
     assert numbers["mean.fanout_3.failed_60"] == pytest.approx(3.2)
     assert numbers["mean_growth.fanout_3.failed_60"] == pytest.approx(1.2)
