@@ -1,4 +1,7 @@
-"""Experiments on the shape of a tree alone: which brokers fail is drawn, no protocol runs.
+"""Experiments on the shape of a tree: which brokers fail is drawn, and the tree tells the rest.
+
+Where the protocol itself can be asked too (active sessions), it is, on simulated brokers, and
+must say the same.
 
 The raw rows say everything a figure needs, and which brokers had failed, so that any row can be
 worked out again by other means.
@@ -11,7 +14,9 @@ Paper: [DFT11] §IX, Figs. 9, 11, 12.
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
@@ -24,6 +29,7 @@ from bench.toml_text import toml_text
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
+from brokerd.simulator.cluster import SimulatedCluster
 
 SCHEMA = "pubsubctl/graph-experiment/1"
 EXPERIMENTS = BENCH_FOLDER / "experiments"
@@ -42,6 +48,7 @@ class GraphExperiment(BaseModel):
         shape: balanced-degree: no broker has more than `fanout` neighbours.
         failed: how many brokers fail; for neighbourhoods none do.
         runs: draws per number of failed brokers.
+        protocol_runs: for how many of these draws simulated brokers are asked as well.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -58,6 +65,7 @@ class GraphExperiment(BaseModel):
     ]
     failed: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [0]
     runs: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 1
+    protocol_runs: Annotated[int, Field(ge=0, strict=True)] = 0
     seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
 
     @model_validator(mode="after")
@@ -68,6 +76,10 @@ class GraphExperiment(BaseModel):
             )
         if self.question == "neighbourhoods" and {"failed", "runs", "seed"} & self.model_fields_set:
             raise ValueError("failed, runs, seed: nothing fails when neighbourhoods are counted")
+        if self.protocol_runs and self.question != "active-sessions":
+            raise ValueError("protocol_runs: simulated brokers only tell their active sessions")
+        if self.protocol_runs > self.runs:
+            raise ValueError(f"protocol_runs = {self.protocol_runs} of {self.runs} runs")
         return self
 
 
@@ -104,7 +116,11 @@ def run_graph_experiment(
             "protocol": None,
             "seed": experiment.seed,
             "labels": dict(labels or {}),
-            "scale": {"brokers": experiment.brokers, "runs": experiment.runs},
+            "scale": {
+                "brokers": experiment.brokers,
+                "runs": experiment.runs,
+                "protocol_runs": experiment.protocol_runs,
+            },
         },
     )
     directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
@@ -144,7 +160,7 @@ def _tables(experiment: GraphExperiment, trees: Mapping[int, Topology]) -> dict[
     table = {"connectivity": "connectivity", "active-sessions": "active_sessions"}
     return {
         "failures": _failure_rows(experiment),
-        table[experiment.question]: answer[experiment.question](experiment, graphs),
+        table[experiment.question]: answer[experiment.question](experiment, trees, graphs),
     }
 
 
@@ -161,7 +177,9 @@ def _failure_rows(experiment: GraphExperiment) -> Iterator[Row]:
 
 
 def _connectivity_rows(
-    experiment: GraphExperiment, graphs: Mapping[int, Connectivity]
+    experiment: GraphExperiment,
+    trees: Mapping[int, Topology],
+    graphs: Mapping[int, Connectivity],
 ) -> Iterator[Row]:
     for fanout, failed, run, brokers in _draws(experiment):
         graph = graphs[fanout]
@@ -190,21 +208,46 @@ def _neighbourhood_rows(
                 }
 
 
-def _session_rows(experiment: GraphExperiment, graphs: Mapping[int, Connectivity]) -> Iterator[Row]:
+def _session_rows(
+    experiment: GraphExperiment,
+    trees: Mapping[int, Topology],
+    graphs: Mapping[int, Connectivity],
+) -> Iterator[Row]:
     for fanout, failed, run, brokers in _draws(experiment):
         for delta in experiment.deltas:
-            counts: dict[int, int] = {}
-            for sessions in graphs[fanout].active_sessions(brokers, delta + 1).values():
-                counts[sessions] = counts.get(sessions, 0) + 1
-            for sessions, live in sorted(counts.items()):
-                yield {
-                    "fanout": fanout,
-                    "delta": delta,
-                    "failed": failed,
-                    "run": run,
-                    "sessions": sessions,
-                    "brokers": live,
-                }
+            answers = {"formula": graphs[fanout].active_sessions(brokers, delta + 1)}
+            if run < experiment.protocol_runs:
+                answers["protocol"] = simulated_sessions(trees[fanout], delta, brokers)
+            for by, sessions_of in answers.items():
+                for sessions, live in sorted(Counter(sessions_of.values()).items()):
+                    yield {
+                        "fanout": fanout,
+                        "delta": delta,
+                        "failed": failed,
+                        "run": run,
+                        "by": by,
+                        "sessions": sessions,
+                        "brokers": live,
+                    }
+
+
+def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) -> dict[int, int]:
+    """Active sessions per live broker, as simulated brokers have them once nothing is under way.
+
+    They have met in a whole tree; then `failed` died, all at once.
+    """
+    cluster = SimulatedCluster(
+        replace(topology, delta=delta), "delta_tree", strict=False, trace=False
+    ).start()
+    cluster.run_until_quiet()
+    for broker in failed:
+        cluster.broker(topology.brokers[broker]).kill()
+    cluster.run_until_quiet()
+    return {
+        broker.number: broker.core.statistics()["sessions_active"]
+        for broker in cluster.brokers
+        if broker.alive
+    }
 
 
 def _write_rows(path: Path, rows: Iterable[Row]) -> int:

@@ -83,8 +83,31 @@ def session_distribution(active_sessions: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as F
 
     point = ["fanout", "delta", "failed"]
-    counts = active_sessions.groupBy(*point, "sessions").agg(F.sum("brokers").alias("brokers"))
+    counts = (
+        active_sessions.where(F.col("by") == "formula")
+        .groupBy(*point, "sessions")
+        .agg(F.sum("brokers").alias("brokers"))
+    )
     return _with_share(counts, point, "sessions")
+
+
+def protocol_agreement(active_sessions: "DataFrame") -> "DataFrame":
+    """One row per draw in which the protocol was asked too.
+
+    Returns:
+        fanout, delta, failed, run, equal (whether as many brokers ended with each number of
+        sessions as the formula says).
+    """
+    from pyspark.sql import functions as F
+
+    draw = ["fanout", "delta", "failed", "run"]
+    counts = F.sort_array(F.collect_list(F.struct("sessions", "brokers")))
+    answers = active_sessions.groupBy(*draw, "by").agg(counts.alias("counts"))
+    formula = answers.where(F.col("by") == "formula").drop("by")
+    protocol = answers.where(F.col("by") == "protocol").drop("by")
+    both = protocol.withColumnRenamed("counts", "found").join(formula, draw, "left")
+    equal = F.coalesce(F.col("found") == F.col("counts"), F.lit(False))
+    return both.select(*draw, equal.alias("equal")).orderBy(*draw)
 
 
 def mean_interval(values: list[float]) -> tuple[float, float] | None:

@@ -307,6 +307,7 @@ TABLES: Mapping[str, Table] = {
             delta INT failures in a row that are bypassed
             failed INT brokers that failed
             run INT counted per point
+            by STRING formula: from the tree; protocol: what simulated brokers ended with
             sessions INT live brokers within delta + 1 links with only failed ones between
             brokers BIGINT how many live brokers have so many
         """),

@@ -50,7 +50,7 @@ def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
     assert (manifest["state"], manifest["kind"], manifest["figure"]) == (
         "complete", "graph", "dft11.fig9",
     )  # fmt: skip
-    assert manifest["scale"] == {"brokers": 30, "runs": 3}
+    assert manifest["scale"] == {"brokers": 30, "runs": 3, "protocol_runs": 0}
     spec = load_graph_experiment(run / "spec" / "experiment.toml")
     assert spec == load_graph_experiment(experiment_file(tmp_path))
     topology = Topology.from_mapping(
@@ -97,16 +97,24 @@ def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
     assert len(sizes) == 60
     assert sizes[0] == {"fanout": 3, "delta": 0, "broker": 0, "neighbours": 3}
 
-    path = experiment_file(tmp_path, question="active-sessions")
+
+def test_simulated_brokers_are_asked_in_some_draws_and_say_the_same(tmp_path):
+    path = experiment_file(tmp_path, question="active-sessions", protocol_runs=2)
     run = run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
-    sessions = rows_of(run, "active_sessions")
-    for row in sessions:
-        of_draw = [
-            other["brokers"]
-            for other in sessions
-            if all(other[key] == row[key] for key in ("fanout", "delta", "failed", "run"))
-        ]
-        assert sum(of_draw) == 30 - row["failed"]
+    answers = {}
+    for row in rows_of(run, "active_sessions"):
+        draw = row["delta"], row["failed"], row["run"]
+        counts = answers.setdefault((row["by"], *draw), {})
+        counts[row["sessions"]] = row["brokers"]
+    formula, protocol = (
+        {key[1:]: counts for key, counts in answers.items() if key[0] == by}
+        for by in ("formula", "protocol")
+    )
+    assert len(formula) == 2 * 2 * 3
+    assert len(protocol) == 2 * 2 * 2
+    for (_, failed, _), counts in formula.items():
+        assert sum(counts.values()) == 30 - failed
+    assert protocol == {draw: formula[draw] for draw in protocol}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,8 @@ def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
         ({"runs": "100"}, "runs = '100'"),
         ({"name": "../elsewhere"}, "name = '../elsewhere'"),
         ({"question": "neighbourhoods"}, "nothing fails when neighbourhoods are counted"),
+        ({"protocol_runs": 1}, "simulated brokers only tell their active sessions"),
+        ({"question": "active-sessions", "protocol_runs": 4}, "protocol_runs = 4 of 3 runs"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_with_key_and_value(tmp_path, changes, problem):

@@ -13,6 +13,7 @@ from results.connectivity import (
     disconnected_percent,
     mean_interval,
     neighbourhood_distribution,
+    protocol_agreement,
     session_distribution,
 )
 from results.graph_runs import is_graph_run, load_graph_run
@@ -21,7 +22,7 @@ from results.manifest import IntegrityError, ResultsError
 QUESTIONS = {
     "connectivity": {"deltas": [0, 1], "failed": [0, 6], "runs": 20},
     "neighbourhoods": {"deltas": [0, 2]},
-    "active-sessions": {"deltas": [1], "failed": [0, 6], "runs": 5},
+    "active-sessions": {"deltas": [1], "failed": [0, 6], "runs": 5, "protocol_runs": 2},
 }
 
 
@@ -104,6 +105,20 @@ def test_sessions_of_all_draws_are_counted_together(spark, run_of):
             assert sum(row.brokers for row in of_point) == 5 * (40 - failed)
             assert of_point[-1].share == 1
             assert [*of_point] == sorted(of_point, key=lambda row: row.sessions)
+
+
+def test_a_draw_in_which_the_protocol_ends_otherwise_shows(spark):
+    def rows(run, by, *counts):
+        return [(3, 1, 6, run, by, sessions, brokers) for sessions, brokers in counts]
+
+    answers = [
+        *rows(0, "formula", (1, 20), (3, 14)), *rows(0, "protocol", (3, 14), (1, 20)),
+        *rows(1, "formula", (1, 20), (3, 14)), *rows(1, "protocol", (1, 21), (3, 13)),
+        *rows(2, "formula", (1, 20), (3, 14)), *rows(3, "protocol", (1, 34)),
+    ]  # fmt: skip
+    columns = "fanout INT, delta INT, failed INT, run INT, by STRING, sessions INT, brokers BIGINT"
+    found = protocol_agreement(spark.createDataFrame(answers, columns)).collect()
+    assert [(row.run, row.equal) for row in found] == [(0, True), (1, False), (3, False)]
 
 
 def test_rows_that_were_changed_afterwards_are_noticed(spark, run_of):

@@ -15,8 +15,9 @@ from results.manifest import ResultsError
 EXPERIMENTS = {
     "dft11.fig9": {"question": "connectivity", "deltas": [0, 1], "failed": [0, 6], "runs": 10},
     "dft11.fig11": {"question": "neighbourhoods", "deltas": [0, 2]},
-    "dft11.fig12": {"question": "active-sessions", "deltas": [1], "failed": [0, 6], "runs": 3},
-}
+    "dft11.fig12": {"question": "active-sessions", "deltas": [1], "failed": [0, 6], "runs": 3,
+                    "protocol_runs": 1},
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -62,7 +63,10 @@ def test_a_run_about_something_else_is_refused(spark, run_of):
 def a_run(**experiment):
     """What drawing needs to know of a run, without one."""
     known = {"brokers": 1000, "runs": 100, "deltas": [0, 1], **experiment}
-    return SimpleNamespace(experiment=known, run_id="20261120T113502Z-7f3a9c")
+    scale = {"brokers": known["brokers"], "runs": known["runs"]}
+    return SimpleNamespace(
+        experiment=known, manifest={"scale": scale}, run_id="20261120T113502Z-7f3a9c"
+    )
 
 
 def losses(fanout, delta, *points, losing_runs=50):
@@ -122,7 +126,7 @@ def test_sessions_come_to_means_quantiles_and_growth():
         return rows
 
     rows = [*counted(0, (1, 50), (3, 50)), *counted(60, (1, 40), (3, 40), (8, 20))]
-    drawing = draw_fig12(a_run(deltas=[3]), rows)
+    drawing = draw_fig12(a_run(deltas=[3]), rows, [True, False, True])
     numbers = numbers_of(drawing)
     assert numbers["mean.fanout_3.failed_0"] == 2
     assert numbers["mean.fanout_3.failed_60"] == pytest.approx(3.2)
@@ -131,3 +135,5 @@ def test_sessions_come_to_means_quantiles_and_growth():
     assert numbers["p90.fanout_3.failed_60"] == numbers["largest.fanout_3.failed_60"] == 8
     assert numbers["percent_within_fanout.fanout_3.failed_60"] == pytest.approx(80)
     assert "fan-out 3: 3 (0 failed), 8 (60 failed)" in drawing.caption
+    assert numbers["draws_where_the_protocol_differs"] == 1
+    assert "in 3 draws the protocol ran too" in drawing.caption
