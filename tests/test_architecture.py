@@ -291,7 +291,6 @@ KEPT: dict[str, str] = {
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
     "brokerd.protocols.delta_tree.regions": "confirmations carry tags from the next step on",
     "pubsubctl.claims": "the command that prints the claims comes with the next step",
-    "results.figures.dft11": "drawn by the next step's commands",
 }
 
 

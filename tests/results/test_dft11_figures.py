@@ -9,8 +9,9 @@ from pyspark.sql import Row
 
 from bench.graph_experiments import load_graph_experiment, run_graph_experiment
 from bench.toml_text import toml_text
-from results.figures.dft11 import FIGURES, draw_fig9, draw_fig12
-from results.manifest import ResultsError
+from results.figures import FIGURES, draw
+from results.figures.dft11 import draw_fig9, draw_fig12
+from results.manifest import ResultsError, verify_seal
 
 EXPERIMENTS = {
     "dft11.fig9": {"question": "connectivity", "deltas": [0, 1], "failed": [0, 6], "runs": 10},
@@ -58,6 +59,17 @@ def test_a_figure_is_the_same_bytes_for_the_same_run(spark, run_of, tmp_path, na
 def test_a_run_about_something_else_is_refused(spark, run_of):
     with pytest.raises(ResultsError, match="is about 'neighbourhoods', the figure 'connectivity'"):
         FIGURES["dft11.fig9"](spark, run_of("dft11.fig11"))
+
+
+def test_a_figure_lands_in_its_runs_folder_and_leaves_the_run_sound(spark, run_of):
+    run = run_of("dft11.fig11")
+    written = draw("dft11.fig11", spark, run, ["svg"])
+    assert [path.relative_to(run).as_posix() for path in written] == [
+        f"figures/dft11.fig11.{suffix}" for suffix in ("svg", "csv", "json")
+    ]
+    verify_seal(run)
+    with pytest.raises(ResultsError, match=r"no figure called 'dft11\.fig8'; known: dft11\.fig11"):
+        draw("dft11.fig8", spark, run)
 
 
 def a_run(**experiment):
