@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bench.content import AttributeSet, ContentTables, SourceContent
-from bench.online_checker import ContentCheck, OnlineChecker, match_table
+from bench.online_checker import ContentCheck, Lane, OnlineChecker, RunContent, match_table
 from bench.recording import delivery_rows
 from brokerd.history.records import APPLICATION, WIRE
 from brokerd.model.identity import SourceId
@@ -129,6 +129,7 @@ class Receiver:
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
+        self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
         tables = {
             predicate: match_table(parse_predicate(predicate).holds, attribute_sets)
@@ -141,30 +142,50 @@ class Receiver:
 
     def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The application of subscription number `subscription` was given this run."""
-        identity, examined = self._write(subscription, run, received_ns, APPLICATION)
+        stream = self._stream(subscription, run.source)
+        examined = self._write(stream, run, received_ns, APPLICATION)
         self.delivered += len(run)
-        self.checker.take(
-            self.subscriptions[subscription], identity, run.source.incarnation,
-            run.sequences, examined,
-        )  # fmt: skip
+        if stream.lane is None:
+            self.checker.foreign += len(run)
+        else:
+            stream.lane.take(run.sequences, examined)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""
-        self._write(subscription, run, received_ns, WIRE)
+        self._write(self._stream(subscription, run.source), run, received_ns, WIRE)
         self.withheld += len(run)
 
+    def _stream(self, subscription: int, source: SourceId) -> "_Stream":
+        stream = self._streams.get((subscription, source))
+        if stream is None:
+            number = self._directory.number(source)
+            identity = self._directory.names[number]
+            content = self._directory.content(identity, source.incarnation)
+            name = self.subscriptions[subscription]
+            lane = self.checker.lane(name, identity, source.incarnation)
+            stream = _Stream(subscription, number, source.incarnation, content, lane)
+            self._streams[subscription, source] = stream
+        return stream
+
     def _write(
-        self, subscription: int, run: PublicationRun, received_ns: int, layer: int
-    ) -> tuple[str, Any]:
-        source = run.source
-        number = self._directory.number(source)
-        identity = self._directory.names[number]
-        content = self._directory.content(identity, source.incarnation)
-        examined = self._content_check.examine(run, content)
+        self, stream: "_Stream", run: PublicationRun, received_ns: int, layer: int
+    ) -> RunContent:
+        examined = self._content_check.examine(run, stream.content)
         self._record(
             delivery_rows(
-                run.sequences, received_ns, examined.digests, subscription, number,
-                source.incarnation, examined.fences, layer,
+                run.sequences, received_ns, examined.digests, stream.subscription,
+                stream.publisher, stream.incarnation, examined.fences, layer,
             )
         )  # fmt: skip
-        return identity, examined
+        return examined
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One source as one subscription receives it: its numbers in records, and its checks."""
+
+    subscription: int
+    publisher: int
+    incarnation: int
+    content: SourceContent | None
+    lane: Lane | None

@@ -20,6 +20,7 @@ from bench.content import Scalar, draw_attribute_sets
 from bench.toml_text import toml_text
 from bench.units import Rate
 from bench.workload_model import EXPERIMENT_NAME, MAXIMUM_CLIENTS, Publishers, Subscribers, Workload
+from bench.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
