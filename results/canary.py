@@ -79,6 +79,7 @@ def try_checker(
         facts,
         _frame(spark, "publications", PUBLICATION_COLUMNS, sent),
         _frame(spark, "deliveries", DELIVERY_COLUMNS, told),
+        small=True,
     )
     seen = {name: check.findings[name].violations for name in facts}
     check.close()

@@ -88,8 +88,9 @@ def check_runs(
     facts = {run_id: RunFacts.of_run(loaded) for run_id, loaded in runs.items()}
     publications = _all(spark, runs, "publications")
     deliveries = _all(spark, runs, "deliveries")
-    with planned_for(spark, sum(loaded.logs.rows for loaded in runs.values())):
-        check = DeliveryCheck(spark, facts, publications, deliveries)
+    rows = sum(loaded.logs.rows for loaded in runs.values())
+    with planned_for(spark, rows) as small:
+        check = DeliveryCheck(spark, facts, publications, deliveries, small=small)
         both = {run_id: (facts[run_id], check.findings[run_id]) for run_id in runs}
         canaries = try_checker(spark, both, publications, deliveries)
         verdicts = []

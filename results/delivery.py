@@ -119,6 +119,7 @@ class DeliveryCheck:
         facts: of every run in the tables, by run id.
         publications: with PUBLICATION_COLUMNS.
         deliveries: with DELIVERY_COLUMNS.
+        small: whether the tables fit into memory easily.
 
     Attributes:
         findings: by run id.
@@ -132,20 +133,24 @@ class DeliveryCheck:
         facts: Mapping[str, RunFacts],
         publications: "DataFrame",
         deliveries: "DataFrame",
+        *,
+        small: bool = False,
     ) -> None:
         from pyspark.sql import functions as F
 
         self._spark = spark
         self._facts = facts
+        self._is_small = small
         self._small = _SmallTables(spark, facts)
         self.findings = {run_id: Findings() for run_id in facts}
-        self._kept: list[DataFrame] = [self._small.matches]
+        self._kept: list[DataFrame] = []
+        self._matches = self._keep(self._small.matches)
         judged = self._keep(self._judged(deliveries))
         self._publications = self._keep(self._with_fate(publications, judged))
         self._summarise_sources()
         pairs = self._walk(judged)
         self._wanted = self._publications.join(
-            F.broadcast(self._small.matches), ["run_id", "attrs_expected"]
+            F.broadcast(self._matches), ["run_id", "attrs_expected"]
         )
         counted = self._count_spans(pairs)
         bad = self._compare(pairs, counted)
@@ -160,7 +165,8 @@ class DeliveryCheck:
             frame.unpersist()
 
     def _keep(self, frame: "DataFrame") -> "DataFrame":
-        self._kept.append(frame.persist())
+        """The same rows, computed once; a checkpoint also forgets how, which plans faster."""
+        self._kept.append(frame.localCheckpoint() if self._is_small else frame.persist())
         return self._kept[-1]
 
     # --- Rows one by one --------------------------------------------------------------------
@@ -174,7 +180,7 @@ class DeliveryCheck:
             .join(F.broadcast(self._small.subscriptions), ["run_id", "sub_id"])
             .join(F.broadcast(self._small.sources), ["run_id", "pubend"], "left")
             .join(
-                F.broadcast(self._small.matches),
+                F.broadcast(self._matches),
                 ["run_id", "predicate_id", "attrs_expected"],
                 "left",
             )
@@ -702,7 +708,7 @@ def _match_table(
 
     table = _frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
     ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
-    return table.mapInArrow(match, ddl).persist()
+    return table.mapInArrow(match, ddl)
 
 
 def _frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFrame":

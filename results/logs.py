@@ -310,7 +310,7 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
         file = process.records.get("publications")
         if file is None or file.foreign_run:
             continue
-        names: Any = file.facts.get("publisher_names") or file.tables.get("publisher_names") or {}
+        names: Any = file.tables.get("publisher_names") or {}
         whole = all(
             process.records[layout].is_whole
             for layout in ("publications", "acks")

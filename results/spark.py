@@ -75,18 +75,19 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
 
 
 @contextmanager
-def planned_for(spark: "SparkSession", rows: int) -> Iterator[None]:
-    """Let Spark plan queries for about so many rows while the block lasts.
+def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
+    """Let Spark plan queries for about so many rows while the block lasts; says if that is few.
 
     What Spark does for large tables (generate and compile code, look at sizes between stages,
     spread shuffles) takes seconds of its own, which is all the time that small ones take.
     """
-    settings = SMALL_PLANS if rows < SMALL_ROWS else {}
+    small = rows < SMALL_ROWS
+    settings = SMALL_PLANS if small else {}
     before = {name: spark.conf.get(name) or "" for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
-        yield
+        yield small
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)

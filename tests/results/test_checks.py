@@ -1,0 +1,297 @@
+"""The check on Spark: whole runs get their verdicts, and it agrees with the plain checker."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import results.canary
+from results.canary import CheckerBroken, try_checker
+from results.checks import Verdict, check_run, check_runs
+from results.delivery import DeliveryCheck, Findings, PairSummary
+from results.evidence import PUBLICATION
+from results.facts import RunFacts
+from results.load import load_run
+from results.manifest import IntegrityError, seal, verify_seal
+from results.reference_check import History, check
+from results.spark import planned_for
+from tests.helpers.histories import LEGAL, MUTATIONS, random_history
+from tests.helpers.history_tables import facts_of, tables_of
+from tests.helpers.plain_history import read_history
+from tests.helpers.runs import Scenario, write_demo_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCENARIO = Scenario(measure_s=6.0, stall_s=1.0, kill_s=1.8, restart_s=3.5, bars=10)
+
+
+# --- Many histories at once -------------------------------------------------------------------
+
+
+def histories(count: int) -> dict[str, History]:
+    """Random histories by name, half of them spoiled, each way to spoil one about as often."""
+    found = {}
+    ways = [*LEGAL.items(), *MUTATIONS.items()]
+    for seed in range(count):
+        rng = random.Random(seed)
+        history = random_history(rng, f"run-{seed}")
+        name, change = ways[seed // 2 % len(ways)]
+        spoiled = change(history, rng) if seed % 2 else None
+        found[f"seed {seed}, {name}" if spoiled else f"seed {seed}"] = spoiled or history
+    return found
+
+
+def judged(spark: "SparkSession", of: dict[str, History]) -> dict[str, Findings]:
+    """What the Spark check finds in each of these histories."""
+    publications, deliveries = tables_of(spark, of)
+    facts = {name: facts_of(name, history) for name, history in of.items()}
+    with planned_for(spark, 0):
+        found = DeliveryCheck(spark, facts, publications, deliveries, small=True)
+        found.close()
+    return found.findings
+
+
+def test_the_plain_checker_and_spark_agree_on_a_thousand_histories(spark: "SparkSession") -> None:
+    of = histories(1000)
+    found = judged(spark, of)
+    invalid = at_risk = 0
+    for name, history in of.items():
+        plain = check(history)
+        assert found[name].counts == plain.counts, name
+        assert tuple(found[name].recoveries) == plain.recoveries, name
+        for pubend, source in found[name].sources.items():
+            open_ended = f"source {pubend} has no opening and closing fence" in plain.doubts
+            assert (source.opening is None) == open_ended, name
+        invalid += plain.verdict == "INVALID"
+        at_risk += plain.counts.at_risk > 0
+    assert 300 < invalid < 500
+    assert at_risk > 300
+
+
+def test_long_logs_are_walked_in_stretches(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With four places to a stretch, most of what is wrong lies across two of them."""
+    monkeypatch.setattr("results.delivery.STRETCH_BITS", 2)
+    of = histories(150)
+    found = judged(spark, of)
+    for name, history in of.items():
+        assert found[name].counts == check(history).counts, name
+
+
+# --- Whole runs -------------------------------------------------------------------------------
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def interrupted(run: Path) -> None:
+    change_json(run / "manifest.json", state="partial", reasons=["interrupted"])
+
+
+def saturated(run: Path) -> None:
+    change_json(run / "manifest.json", loadgen_saturated=True)
+
+
+def unobserved(run: Path) -> None:
+    path = run / "faults" / "faults.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[1]["t_observed_ns"] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def faultless(run: Path) -> None:
+    shutil.rmtree(run / "faults")
+
+
+def asks_for_more(run: Path) -> None:
+    asked = '[exercised]\nabsorbed_msgs_min = 500\nsubscribers_on_path = ["s1", "s4"]\n'
+    (run / "spec" / "faults.toml").write_text(asked)
+
+
+def calm(run: Path) -> None:
+    shutil.rmtree(run / "faults")
+    path = run / "spec" / "workload.toml"
+    path.write_text(path.read_text().replace("calm = false", "calm = true"))
+
+
+def torn(run: Path) -> None:
+    change_json(run / "raw/local3/load-local3/deliveries.rec.json", closed=False)
+
+
+VARIANTS: dict[str, Callable[[Path], None]] = {
+    change.__name__: change
+    for change in (interrupted, saturated, unobserved, faultless, asks_for_more, calm, torn)
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    """One run for each thing that can be said of a run, all judged together."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs = {
+        "delta_tree": write_demo_run(folder, SCENARIO),
+        "best_effort": write_demo_run(
+            folder, Scenario(**{**SCENARIO.__dict__, "run_id": "b-1", "protocol": "best_effort"})
+        ),
+    }
+    for number, (name, change) in enumerate(VARIANTS.items()):
+        scenario = Scenario(**{**SCENARIO.__dict__, "run_id": f"v-{number}"})
+        runs[name] = write_demo_run(folder, scenario)
+        change(runs[name])
+        seal(runs[name])
+    judged = check_runs(spark, [*runs.values()])
+    return dict(zip(runs, judged, strict=True))
+
+
+def test_a_run_that_kept_its_promise_is_valid(verdicts: dict[str, Verdict]) -> None:
+    verdict = verdicts["delta_tree"]
+    assert (verdict.verdict, verdict.exit_status) == ("VALID", 0)
+    headline, recovery = verdict.lines()
+    assert headline.startswith("VALID  exactly-once, publisher order · 600 published in measure · ")
+    assert headline.endswith("nothing missing, repeated or out of order")
+    assert recovery.startswith("  absorb b1 for 0.80 s, then kill: ")
+    assert recovery.endswith(" recovered, the last 0.33 s after the kill")
+    document = json.loads((verdict.folder / "verdict.json").read_text())
+    assert document == verdict.document
+    assert document["schema"] == "pubsubctl/verdict/1"
+    assert document["verdict"] == "valid"
+    assert document["exercised"]["at_risk_deliveries"] == document["exercised"]["recovered"] > 50
+    assert document["canary"]["seen"] == [
+        "one dropped", "one repeated", "two swapped", "one altered", "end cut off",
+    ]  # fmt: skip
+    assert (verdict.folder / "evidence" / "delivery.jsonl").read_text() == ""
+
+
+def test_a_run_that_lost_something_is_invalid(
+    spark: "SparkSession", verdicts: dict[str, Verdict]
+) -> None:
+    verdict = verdicts["best_effort"]
+    assert (verdict.verdict, verdict.exit_status) == ("INVALID", 1)
+    (recovery,) = verdict.document["recoveries"]
+    assert (recovery["steps"], recovery["ended_by"]) == (["stall-b1", "kill-b1"], "kill")
+    assert recovery["recovered"] == 0 < recovery["at_risk"]
+    lost = verdict.document["counts"]["violations"]["missing"]
+    evidence = [
+        json.loads(line)
+        for line in (verdict.folder / "evidence" / "delivery.jsonl").read_text().splitlines()
+    ]
+    assert len(evidence) == 8 < lost
+    first = evidence[0]
+    assert (first["kind"], first["path"][1], first["active_faults"]) == (
+        "missing",
+        "b1",
+        ["absorb b1"],
+    )
+    assert first["publication"]["outcome"] == "acked"
+    assert first["received_here"] == []
+    assert first["received_before"] < first["sequence"] < first["received_after"]
+    assert set(first["received_by_others"]) <= {"s3-sub-1/1", "s4-sub-1/1", "s5-sub-1/1"}
+    folder = str(verdict.folder / "tables" / "violations")
+    rows = spark.read.parquet(folder).toArrow().to_pylist()
+    assert len({tuple(row[name] for name in (*PUBLICATION, "sub_id")) for row in rows}) == lost
+    assert {tuple(row["active_faults"]) for row in rows} >= {("stall-b1",), ("kill-b1",)}
+
+
+@pytest.mark.parametrize("name", ["delta_tree", "best_effort"])
+def test_a_plain_reading_of_the_same_files_comes_to_the_same(
+    verdicts: dict[str, Verdict], name: str
+) -> None:
+    document = verdicts[name].document
+    plain = check(read_history(verdicts[name].folder))
+    assert plain.verdict == verdicts[name].verdict
+    counts = document["counts"]
+    assert (plain.counts.pairs, plain.counts.owed) == (counts["pairs"], counts["owed"])
+    assert plain.counts.delivered == counts["delivered"]
+    assert plain.counts.violations == counts["violations"]
+    assert plain.counts.at_risk == document["exercised"]["at_risk_deliveries"]
+    assert [r.recovered_after_ns for r in plain.recoveries] == [
+        r["recovered_after_ns"] for r in document["recoveries"]
+    ]
+
+
+@pytest.mark.parametrize("name, reasons", [
+    ("interrupted", ["the run is partial: interrupted"]),
+    ("saturated", ["the load generators could not hold their rate"]),
+    ("unobserved", ["fault kill-b1 (kill b1) was not observed"]),
+    ("faultless", ["nothing was at risk: no publication was sent through a fault"]),
+    ("asks_for_more", ["only 112 publications were absorbed; the schedule asks for 500",
+                       "nothing was at risk for the subscribers at s4"]),
+    ("torn", ["local3/load-local3/deliveries.rec was not closed"]),
+])  # fmt: skip
+def test_what_cannot_be_known_is_unknown(
+    verdicts: dict[str, Verdict], name: str, reasons: list[str]
+) -> None:
+    verdict = verdicts[name]
+    assert (verdict.verdict, verdict.exit_status) == ("UNKNOWN", 3)
+    assert verdict.document["because"] == reasons
+
+
+def test_a_calm_run_needs_nothing_at_risk(verdicts: dict[str, Verdict]) -> None:
+    assert verdicts["calm"].lines()[0].startswith("VALID (calm)  exactly-once")
+
+
+def test_judging_again_comes_to_the_same_bytes(
+    spark: "SparkSession", verdicts: dict[str, Verdict]
+) -> None:
+    folder = verdicts["best_effort"].folder
+    names = ("verdict.json", "evidence/delivery.jsonl", "SHA256SUMS")
+    before = {name: (folder / name).read_bytes() for name in names}
+    verify_seal(folder)
+    check_run(spark, folder)
+    assert {name: (folder / name).read_bytes() for name in names} == before
+
+
+def test_a_changed_run_is_not_judged(
+    spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(verdicts["delta_tree"].folder, tmp_path / "run"))
+    path = run / "faults" / "faults.jsonl"
+    path.write_text(path.read_text().replace('"absorbed_msgs": 112', '"absorbed_msgs": 999'))
+    with pytest.raises(IntegrityError, match="faults.jsonl has changed"):
+        check_run(spark, run)
+
+
+# --- Who checks the checker -------------------------------------------------------------------
+
+
+def test_a_checker_that_has_gone_blind_is_found_out(
+    spark: "SparkSession", verdicts: dict[str, Verdict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Blind(DeliveryCheck):
+        def _compare(self, pairs: Any, counted: Any) -> list[Any]:
+            super()._compare(pairs, counted)
+            return []
+
+    loaded = load_run(spark, verdicts["delta_tree"].folder)
+    facts = RunFacts.of_run(loaded)
+    tables = loaded.table(spark, "publications"), loaded.table(spark, "deliveries")
+    findings = Findings(
+        pairs=[PairSummary("s1-sub-1/1", "p1/2", 1, 177, 177, 0, 0, 175, 175, 0, 0, 0, 0)]
+    )
+    runs = {facts.run_id: (facts, findings)}
+    with planned_for(spark, 0):
+        tried = try_checker(spark, runs, *tables)
+        assert tried[facts.run_id]["subscription"] == "s1-sub-1/1"
+        monkeypatch.setattr(results.canary, "DeliveryCheck", Blind)
+        with pytest.raises(CheckerBroken, match="one dropped") as caught:
+            try_checker(spark, runs, *tables)
+    assert caught.value.exit_status == 70
+
+
+@pytest.mark.parametrize("module", ["delivery", "checks", "canary", "evidence"])
+def test_nothing_in_the_check_may_lose_rows_quietly(module: str) -> None:
+    text = Path(results.canary.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    for forbidden in (
+        "dropDuplicates", "drop_duplicates", ".distinct(", "NOT IN", "PERMISSIVE", "DROPMALFORMED",
+        "monotonically_increasing_id", ".limit(", "crossJoin", ".collect()", "brokerd",
+    ):  # fmt: skip
+        assert forbidden not in text

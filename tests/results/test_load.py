@@ -1,0 +1,148 @@
+"""Tables from raw logs, read by Spark and held against a plain reading of the same files."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import results.load
+from results.expectation import splitmix64
+from results.load import LoadedRun, load_run
+from results.logs import RECORDS
+from results.schema import TABLES, schema_markdown
+from tests.helpers.plain_history import read_history
+from tests.helpers.runs import ORIGIN_NS, Scenario, write_demo_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCENARIO = Scenario(measure_s=5.0, stall_s=1.0, kill_s=1.8, restart_s=3.0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo_run(tmp_path_factory.mktemp("runs"), SCENARIO)
+
+
+@pytest.fixture(scope="module")
+def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
+    # Pieces of 100 records, so that files are cut in several places.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results.load, "PIECE_ROWS", 100)
+        patch.setattr(results.load, "BATCH_ROWS", 64)
+        return load_run(spark, run)
+
+
+def test_every_delivery_is_a_row_with_its_publication(
+    spark: "SparkSession", loaded: LoadedRun, run: Path
+) -> None:
+    rows = loaded.table(spark, "deliveries").toArrow().to_pylist()
+    history = read_history(run)
+    sent = {(log.source, *row.key): row for log in history.publishers for row in log.published}
+    expected = {
+        (s.subscription, d.source, d.incarnation, d.sequence, d.received_ns)
+        for s in history.subscriptions
+        for d in s.delivered
+    }
+    found = {(r["sub_id"], r["pubend"], r["incarnation"], r["seq"], r["t_recv_ns"]) for r in rows}
+    assert found == expected
+    assert len(rows) == len(expected)
+    for row in rows:
+        publication = sent[row["pubend"], row["incarnation"], row["seq"]]
+        assert row["digest_ok"] is True
+        assert row["t_sent_ns"] == publication.sent_ns
+        assert row["attrs_expected"] == publication.attribute_set
+        assert row["lat_service_us"] == (row["t_recv_ns"] - row["t_sent_ns"]) // 1000
+        assert row["kind"] == ("fence" if publication.attribute_set == 100 else "data")
+
+
+def test_places_in_the_log_survive_being_cut_into_pieces(
+    spark: "SparkSession", loaded: LoadedRun, run: Path
+) -> None:
+    rows = loaded.table(spark, "deliveries").where("broker in ('s1', 's2')").toArrow().to_pylist()
+    rows.sort(key=lambda row: row["order_idx"])
+    records = np.fromfile(run / "raw/local2/load-local2/deliveries.rec", RECORDS["deliveries"])
+    assert [row["order_idx"] for row in rows] == [*range(len(records))]
+    assert [row["seq"] for row in rows] == records["sequence"].tolist()
+    assert [row["t_recv_ns"] for row in rows] == (records["received_ns"] - ORIGIN_NS).tolist()
+
+
+def test_publications_have_outcome_phase_and_expected_content(
+    spark: "SparkSession", loaded: LoadedRun
+) -> None:
+    rows = loaded.table(spark, "publications").toArrow().to_pylist()
+    assert {row["outcome"] for row in rows} == {"acked"}
+    assert all(row["t_acked_ns"] > row["t_sent_ns"] for row in rows)
+    assert all(row["attrs_ref"] == row["attrs_expected"] for row in rows)
+    assert sum(row["is_fence"] for row in rows) == 8
+    measured = [row for row in rows if row["phase"] == "measure" and not row["is_fence"]]
+    assert len(measured) == 4 * 25 * 5
+    assert {row["size_bytes"] for row in rows} == {100}
+    assert {row["publisher"] for row in rows} == {f"p1-pub-{n}" for n in range(1, 5)}
+
+
+def test_small_tables_say_what_their_files_say(spark: "SparkSession", loaded: LoadedRun) -> None:
+    def rows(name: str) -> list[dict]:
+        return loaded.table(spark, name).toArrow().to_pylist()
+
+    (about,) = rows("runs")
+    assert (about["experiment"], about["protocol"], about["topology"], about["seed"]) == (
+        "demo", "delta_tree", "demo", 11,
+    )  # fmt: skip
+    assert dict(about["params"])["publishers.0.rate"] == "25/s"
+    assert about["started_utc"].isoformat() == "2026-01-02T03:04:05+00:00"
+    nodes = {row["broker"]: row for row in rows("topology_nodes")}
+    assert (nodes["s1"]["parent"], nodes["s1"]["depth"], nodes["p1"]["parent"]) == ("b1", 2, None)
+    assert sorted(nodes["s1"]["neighbourhood"]) == ["b1", "b2", "p1", "s2"]
+    assert len(rows("topology_edges")) == 9
+    assert {row["phase"]: row["t0_ns"] for row in rows("phases")}["measure"] == 0
+    stall, kill, restart = rows("faults")
+    assert (stall["verb"], stall["t_applied_ns"], stall["absorbed_msgs"]) == ("absorb", 10**9, 112)
+    assert dict(kill["params"]) == {"signal": "KILL"}
+    assert restart["t_observed_ns"] > restart["t_applied_ns"]
+    ups_and_downs = rows("links")
+    assert {(row["a"], row["b"], row["event"]) for row in ups_and_downs} == {
+        ("p1", "b1", "down"), ("s1", "b1", "down"), ("s2", "b1", "down"), ("b2", "b1", "down"),
+    }  # fmt: skip
+    cpu = [row["cpu_ratio"] for row in rows("broker_stats") if row["broker"] == "p1"]
+    assert cpu[0] is None
+    assert cpu[1:] == pytest.approx([0.05] * (len(cpu) - 1))
+    assert {row["proc_id"] for row in rows("loadgen_stats")} == {"load-publishers"}
+
+
+def test_tables_are_made_once_until_a_log_changes(
+    spark: "SparkSession", loaded: LoadedRun, run: Path
+) -> None:
+    marker = run / "tables" / "hosts" / "part-0.parquet"
+    before = marker.stat().st_mtime_ns
+    load_run(spark, run)
+    assert marker.stat().st_mtime_ns == before
+    document = json.loads((run / "tables" / "loaded.json").read_text())
+    (run / "tables" / "loaded.json").write_text(json.dumps({**document, "schema": 0}))
+    load_run(spark, run)
+    assert marker.stat().st_mtime_ns > before
+
+
+def test_every_table_has_the_columns_of_the_schema(
+    spark: "SparkSession", loaded: LoadedRun
+) -> None:
+    for name in ("publications", "deliveries", "subscriptions", "broker_stats"):
+        frame = spark.read.parquet(str(loaded.run.folder / "tables" / name))
+        assert sorted(frame.columns) == sorted(TABLES[name].names)
+
+
+def test_columns_are_mixed_as_single_numbers_are() -> None:
+    numbers = [0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15]
+    mixed = results.load.splitmix64(np.array(numbers, "u8"))
+    assert mixed.tolist() == [splitmix64(number) for number in numbers]
+
+
+def test_the_schema_document_is_made_from_the_schema() -> None:
+    path = Path(results.load.__file__).with_name("SCHEMA.md")
+    assert path.read_text(encoding="utf-8") == schema_markdown(), (
+        "run `python -m results.schema > results/SCHEMA.md`"
+    )
