@@ -15,6 +15,9 @@ from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 MAXIMUM_ATTRIBUTES: Final = 64
 MAXIMUM_BLOB_BYTES: Final = MAXIMUM_ATTRIBUTES * 2 * (MAXIMUM_STRING_BYTES + 3) + 2
 
+_SHORT: Final = MAXIMUM_STRING_BYTES // 4  # characters that are few enough in any script
+_SMALL: Final = 1 << 62
+
 
 def encode_attributes(attributes: Mapping[str, Scalar]) -> bytes:
     """The blob for these attributes; equal attributes give equal bytes.
@@ -49,10 +52,22 @@ def _check(attributes: Mapping[str, Scalar]) -> None:
     if len(attributes) > MAXIMUM_ATTRIBUTES:
         raise ValueError(f"{len(attributes)} attributes; at most {MAXIMUM_ATTRIBUTES}")
     for name, value in attributes.items():
-        if type(name) is not str or not name:
-            raise ValueError("an attribute name is empty or not text")
-        try:
-            check_scalar(name)
-            check_scalar(value)
-        except PredicateError as error:
-            raise ValueError(f"attribute {name[:40]!r}: {error}") from None
+        kind = type(value)
+        # What nearly all attributes are needs no closer look: this runs for each new blob.
+        plain = (
+            (kind is str and len(value) <= _SHORT)  # type: ignore[arg-type]
+            or (kind is int and -_SMALL < value < _SMALL)  # type: ignore[operator]
+            or (kind is float and value == value)
+        )
+        if not plain or type(name) is not str or not 0 < len(name) <= _SHORT:
+            _check_closely(name, value)
+
+
+def _check_closely(name: object, value: object) -> None:
+    if type(name) is not str or not name:
+        raise ValueError("an attribute name is empty or not text")
+    try:
+        check_scalar(name)
+        check_scalar(value)
+    except PredicateError as error:
+        raise ValueError(f"attribute {name[:40]!r}: {error}") from None
