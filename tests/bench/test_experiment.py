@@ -1,15 +1,11 @@
 """Whole experiments with real brokers, load generators and agents of this machine."""
 
 import json
-import os
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-import psutil
 import pytest
 import trio
 
@@ -19,23 +15,12 @@ from bench.run_directory import new_run_directory
 from bench.spec import ExperimentSpec, load_experiment
 from bench.testbed import Testbed
 from fault_injection.schedule import FaultSchedule, read_schedule
-from pubsubctl.deploy import Lab, wanted_deployment
-from pubsubctl.experiment import testbed as made_testbed
-from pubsubctl.inventory import load_inventory
+from tests.helpers.small_testbed import lab_folder, small_testbed
 
 pytestmark = pytest.mark.end_to_end
 
 DEADLINE_S = 120
-INVENTORY = """
-schema = "pubsubctl/inventory/1"
-name = "benchtest"
-[[hosts]]
-name = "x1"
-connector = "local"
-groups = ["brokers", "clients"]
-[hosts.vars]
-ports = "23300-23399"
-"""
+FIRST_PORT = 23_300
 WORKLOAD = """
 schema = "pubsubctl/workload/1"
 name = "tried"
@@ -91,22 +76,10 @@ class Quiet:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A short path for state, sockets and runs; nothing of ours may be left in it running."""
-    path = Path(mkdtemp(prefix="bx-"))
-    (path / "run").mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_STATE_HOME", str(path / "state"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
-    yield path
-    left = [
-        process.pid
-        for process in psutil.process_iter(["cmdline", "status"])
-        if str(path) in " ".join(process.info["cmdline"] or [])
-        and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
-    for pid in left:
-        os.kill(pid, 9)
-    shutil.rmtree(path)
-    assert not left, "processes were left behind"
+    """Where everything of a test is; nothing of ours may be left in it running."""
+    with lab_folder() as path:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(path / "run"))
+        yield path
 
 
 def experiment(
@@ -126,15 +99,8 @@ def schedule(steps: list[dict[str, Any]]) -> FaultSchedule:
     return read_schedule({"schema": "pubsubctl/faults/1", "name": "tried", "step": steps}, "here")
 
 
-@asynccontextmanager
-async def brokers(folder: Path, spec: ExperimentSpec, progress: Any) -> AsyncIterator[Testbed]:
-    inventory = folder / "inventory.toml"
-    inventory.write_text(INVENTORY, encoding="utf-8")
-    found = load_inventory(inventory)
-    lab = Lab.of(found, found.hosts, 4)
-    wanted = wanted_deployment(lab, spec.topology, spec.protocol)
-    async with made_testbed(lab, wanted, progress, "test", teardown=True) as bed:
-        yield bed
+def brokers(folder: Path, spec: ExperimentSpec) -> AbstractAsyncContextManager[Testbed]:
+    return small_testbed(folder, spec.topology, spec.protocol, FIRST_PORT)
 
 
 def carry_out(
@@ -144,7 +110,7 @@ def carry_out(
 
     async def work() -> RunOutcome:
         with trio.fail_after(DEADLINE_S):
-            async with brokers(folder, spec, progress) as bed:
+            async with brokers(folder, spec) as bed:
                 run = new_run_directory(folder / "runs", spec.name)
                 return await run_experiment(spec, bed, run, faults, progress)
 
@@ -204,7 +170,7 @@ def test_two_runs_on_the_same_brokers_do_not_mix(folder: Path) -> None:
 
     async def work() -> list[RunOutcome]:
         with trio.fail_after(DEADLINE_S):
-            async with brokers(folder, spec, progress) as bed:
+            async with brokers(folder, spec) as bed:
                 return [
                     await run_experiment(
                         spec, bed, new_run_directory(folder / "runs", spec.name), None, progress
@@ -260,7 +226,7 @@ def interrupted(
 
     async def work() -> Path:
         with trio.fail_after(DEADLINE_S):
-            async with brokers(folder, spec, progress) as bed:
+            async with brokers(folder, spec) as bed:
                 run = new_run_directory(folder / "runs", spec.name)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(run_experiment, spec, bed, run, faults, progress)
@@ -312,7 +278,7 @@ def test_a_load_generator_that_dies_makes_the_run_partial(folder: Path) -> None:
 
     async def work() -> None:
         with trio.fail_after(DEADLINE_S):
-            async with brokers(folder, spec, progress) as bed:
+            async with brokers(folder, spec) as bed:
                 run = new_run_directory(folder / "runs", spec.name)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(kill, bed)
