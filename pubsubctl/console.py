@@ -228,8 +228,11 @@ class Console:
 
             self._live.print(Text.from_ansi(text))
             return
-        self._stderr.write(text + "\n")
-        self._stderr.flush()
+        try:
+            self._stderr.write(text + "\n")
+            self._stderr.flush()
+        except OSError:
+            pass  # nobody listens any more, which is no reason to leave things half done
 
 
 def _colored(stream: TextIO, choice: ColorChoice, environment: Mapping[str, str]) -> bool:

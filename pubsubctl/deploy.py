@@ -29,6 +29,7 @@ from pubsubctl.connectors.local import TOPOLOGY_FILE, LocalConnector
 from pubsubctl.console import Progress
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, UserError
 from pubsubctl.files import shown
+from pubsubctl.interruption import Interruption
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.placement import PlacedBroker, Placement, place
 from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
@@ -121,7 +122,7 @@ class Deployment:
     wanted: Wanted
     lab: Lab
     plan: Plan
-    agents: Mapping[str, AgentClient] = field(default_factory=dict)
+    agents: dict[str, AgentClient] = field(default_factory=dict)
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
         """What a broker answers to a control command."""
@@ -184,6 +185,7 @@ async def deployed(
     lab: Lab,
     wanted: Wanted,
     progress: Progress,
+    interruption: Interruption,
     *,
     purpose: str,
     timeout_s: float = READY_TIMEOUT_S,
@@ -202,30 +204,23 @@ async def deployed(
         PreflightFailed: as `planned`.
         HostError: an agent or broker did not start; says why.
     """
-    plan = await planned(lab, wanted)
-    identity = _recorded_identity(await lab.observe())
-    deployment = Deployment(identity, wanted, lab, plan)
-    used = [lab.connector(host) for host in wanted.placement.hosts]
+    with interruption.stoppable():
+        plan = await planned(lab, wanted)
+        deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, plan)
     async with AsyncExitStack() as stack:
         try:
-            _record(deployment, purpose)
-            starting = [lab.connector(step.host) for step in plan.of("start-agent")]
-            if starting:
-                progress.phase("starting agents", 1.0)
-
-                async def start(connector: Connector) -> None:
-                    await connector.start_agent(identity)
-
-                await lab.on_all(start, starting)
-            deployment.agents = {
-                connector.host.name: await stack.enter_async_context(connector.open_agent())
-                for connector in used
-            }
-            if lease_ms:
-                await deployment.hold(lease_ms)
-            if plan.of("start-broker"):
-                await _start_brokers(deployment, progress)
-            await _wait_until_ready(deployment, progress, timeout_s)
+            with interruption.stoppable():
+                await _start_agents(deployment, progress, purpose)
+            # Outside of what a signal stops: rolling back needs them.
+            for host in wanted.placement.hosts:
+                agent = await stack.enter_async_context(lab.connector(host).open_agent())
+                deployment.agents[host] = agent
+            with interruption.stoppable():
+                if lease_ms:
+                    await deployment.hold(lease_ms)
+                if plan.of("start-broker"):
+                    await _start_brokers(deployment, progress)
+                await _wait_until_ready(deployment, progress, timeout_s)
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
@@ -345,6 +340,20 @@ def _record(deployment: Deployment, purpose: str) -> None:
     for step in deployment.plan.of("record"):
         connector = deployment.lab.connector(step.host)
         connector.write_deployment({**content, "host": step.host}, topology)
+
+
+async def _start_agents(deployment: Deployment, progress: Progress, purpose: str) -> None:
+    lab = deployment.lab
+    _record(deployment, purpose)
+    starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
+    if not starting:
+        return
+    progress.phase("starting agents", 1.0)
+
+    async def start(connector: Connector) -> None:
+        await connector.start_agent(deployment.identity)
+
+    await lab.on_all(start, starting)
 
 
 async def _start_brokers(deployment: Deployment, progress: Progress) -> None:

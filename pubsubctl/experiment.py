@@ -25,7 +25,7 @@ from pubsubctl.deploy import (
     wanted_deployment,
 )
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
-from pubsubctl.interruption import run_interruptibly
+from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.judging import Judged, judge
 from pubsubctl.plan import Wanted, deploy_plan
 
@@ -52,26 +52,43 @@ class Experiment:
 
 
 async def carry_out(
-    experiment: Experiment, lab: Lab, wanted: Wanted, progress: Progress, purpose: str
+    experiment: Experiment,
+    lab: Lab,
+    wanted: Wanted,
+    progress: Progress,
+    interruption: Interruption,
+    purpose: str,
 ) -> RunOutcome:
     """Run an experiment on the deployment that runs, or on one made and taken down for it.
 
-    Cancelled (Ctrl-C), it heals, collects, writes what there is, and takes down what it
-    deployed, before the cancellation goes on.
+    Interrupted, it heals, collects, writes what there is, and takes down what it deployed
+    before the interruption is raised.
 
     Raises:
         PreflightFailed: what runs is not what the experiment wants; says what differs.
     """
     with lab.locked(purpose):
-        async with testbed(lab, wanted, progress, purpose, teardown=experiment.teardown) as bed:
+        async with testbed(
+            lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
+        ) as bed:
             run = new_run_directory(experiment.results, experiment.spec.name)
             progress.say(f"run {run}")
-            return await run_experiment(experiment.spec, bed, run, experiment.schedule, progress)
+            with interruption.stoppable():
+                outcome = await run_experiment(
+                    experiment.spec, bed, run, experiment.schedule, progress
+                )
+    return outcome
 
 
 @asynccontextmanager
 async def testbed(
-    lab: Lab, wanted: Wanted, progress: Progress, purpose: str, *, teardown: bool
+    lab: Lab,
+    wanted: Wanted,
+    progress: Progress,
+    interruption: Interruption,
+    purpose: str,
+    *,
+    teardown: bool,
 ) -> AsyncIterator[Testbed]:
     """Brokers to run an experiment on.
 
@@ -79,26 +96,33 @@ async def testbed(
     ends by itself should this process be killed.
     """
     found = await lab.observe()
-    if any(row.deployment is not None for row in found):
-        if missing := deploy_plan(wanted, found).of("start-broker"):
-            names = ", ".join(step.subject for step in missing)
-            raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
-        async with deployed(lab, wanted, progress, purpose=purpose) as deployment:
-            yield as_testbed(deployment)
-        return
+    is_ours = all(row.deployment is None for row in found)
+    if not is_ours and (missing := deploy_plan(wanted, found).of("start-broker")):
+        names = ", ".join(step.subject for step in missing)
+        raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
+    is_up = False
     try:
         async with (
-            deployed(lab, wanted, progress, purpose=purpose, lease_ms=LEASE_MS) as deployment,
+            deployed(
+                lab,
+                wanted,
+                progress,
+                interruption,
+                purpose=purpose,
+                lease_ms=LEASE_MS if is_ours else 0,
+            ) as deployment,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(_renew, deployment)
+            is_up = True
+            if is_ours:
+                nursery.start_soon(_renew, deployment)
             yield as_testbed(deployment)
             nursery.cancel_scope.cancel()
-            if not teardown:
+            if is_ours and not teardown:
                 with trio.CancelScope(shield=True):
                     await deployment.hold(0)
     finally:
-        if teardown:
+        if is_ours and is_up and teardown:
             with trio.CancelScope(shield=True), trio.move_on_after(2 * CLEANUP_TIMEOUT_S):
                 await take_down(lab, progress, purge=True, verify=True)
 
@@ -146,8 +170,8 @@ def run_and_judge(
     purpose = f"bench {spec.workload.name}"
     with call.console.progress() as progress:
 
-        async def work() -> RunOutcome:
-            return await carry_out(experiment, lab, wanted, progress, purpose)
+        async def work(interruption: Interruption) -> RunOutcome:
+            return await carry_out(experiment, lab, wanted, progress, interruption, purpose)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         judged = judge([outcome.run_directory], progress)[0] if check else None

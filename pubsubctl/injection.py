@@ -14,7 +14,7 @@ from pubsubctl.console import Result
 from pubsubctl.deploy import Lab, attached
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.experiment import as_testbed
-from pubsubctl.interruption import run_interruptibly
+from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted
 
@@ -30,17 +30,18 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
             if line["stage"] not in ("planned", "requested", "heal_requested"):
                 progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
 
-        async def work() -> Injection:
+        async def work(interruption: Interruption) -> Injection:
             with lab.locked(f"inject {schedule.name}"):
                 async with attached(lab, wanted) as deployment:
                     log = FaultLog(tell=tell)
                     backend = DeployedBackend(as_testbed(deployment))
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
+                    injector = Injector(schedule, backend, log, seed=seed, prefix=prefix)
                     try:
-                        return await Injector(
-                            schedule, backend, log, seed=seed, prefix=prefix
-                        ).run()
+                        with interruption.stoppable():
+                            await injector.run()
+                        return injector.outcome()
                     finally:
                         log.close()
 

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -16,57 +17,89 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Interruption:
+    """Whether a signal has come, and what it is to stop.
+
+    Only what runs inside `stoppable` is cancelled. Everything around it, such as connections
+    that cleaning up needs, is left like after any other error.
+    """
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+        self._scopes: list[trio.CancelScope] = []
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Cancel this block when a signal comes, or has come.
+
+        Raises:
+            Interrupted, Terminated: it was.
+        """
+        scope = trio.CancelScope()
+        self._scopes.append(scope)
+        if self._signal is not None:
+            scope.cancel()
+        try:
+            with scope:
+                yield
+        finally:
+            self._scopes.remove(scope)
+        if scope.cancelled_caught:
+            raise self.error()
+
+    def stop(self, number: int) -> None:
+        """Cancel what may be, now and from now on."""
+        self._signal = number
+        for scope in self._scopes:
+            scope.cancel()
+
+    def error(self) -> Interrupted | Terminated:
+        """What ends the command."""
+        if self._signal == signal.SIGINT:
+            return Interrupted("interrupted")
+        return Terminated(f"terminated by {signal.Signals(self._signal or 0).name}")
+
+
 def run_interruptibly(
-    work: Callable[[], Awaitable[T]], console: Console, *, when_not_waiting: str
+    work: Callable[[Interruption], Awaitable[T]], console: Console, *, when_not_waiting: str
 ) -> T:
-    """Run `work` in trio; a signal cancels it and waits until it has cleaned up after itself.
+    """Run `work` in trio; the first signal stops it where it says that it can be stopped.
 
     Args:
         when_not_waiting: what becomes of things after a second signal, said then.
 
     Raises:
-        Interrupted, Terminated: `work` was cancelled by a signal.
+        Interrupted, Terminated: a signal stopped it.
     """
-    received: list[int] = []
 
     async def main() -> T:
-        result: T
+        interruption = Interruption()
         async with trio.open_nursery() as nursery:
-            work_scope = trio.CancelScope()
-            await nursery.start(_watch, received, work_scope, console, when_not_waiting)
-            with work_scope:
-                result = await work()
+            await nursery.start(_watch, interruption, console, when_not_waiting)
+            result = await work(interruption)
             nursery.cancel_scope.cancel()
-        if work_scope.cancelled_caught:
-            raise _error(received[0])
         return result
 
     return trio.run(main)
 
 
-def _error(number: int) -> Interrupted | Terminated:
-    if number == signal.SIGINT:
-        return Interrupted("interrupted")
-    return Terminated(f"terminated by {signal.Signals(number).name}")
-
-
 async def _watch(
-    received: list[int],
-    work_scope: trio.CancelScope,
+    interruption: Interruption,
     console: Console,
     when_not_waiting: str,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
+    is_first = True
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         task_status.started()
         async for number in signals:
-            received.append(number)
-            if len(received) == 1:
+            if is_first:
+                is_first = False
                 console.warn("stopping in good order; once more stops waiting")
-                work_scope.cancel()
-            else:
-                console.stop_animation()
-                console.warn(f"not waiting: {when_not_waiting}")
-                sys.stdout.flush()
-                # Whatever still waits does so behind a shield; there is no other way out.
-                os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+                interruption.stop(number)
+                continue
+            console.stop_animation()
+            console.warn(f"not waiting: {when_not_waiting}")
+            sys.stdout.flush()
+            # Whatever still waits cleans up behind a shield; there is no other way out.
+            os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)

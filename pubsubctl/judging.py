@@ -72,13 +72,16 @@ def judge_with(spark: "SparkSession", runs: Sequence[Path], progress: Progress) 
     return judged
 
 
-def judge_and_report(runs: Sequence[Path], report: Path, progress: Progress) -> list[Judged]:
+def judge_and_report(
+    runs: Sequence[Path], report: Path, progress: Progress, master: str = MASTER
+) -> list[Judged]:
     """Check runs and write one report on all of them, with one Spark session."""
     from results.report import write_report
+
     from results.spark import spark_session
 
     progress.phase("starting Spark", 5.0)
-    with spark_session("pubsubctl demo", MASTER) as spark:
+    with spark_session("pubsubctl report", master) as spark:
         judged = judge_with(spark, runs, progress)
         progress.phase("drawing the report", 10.0)
         write_report(spark, runs, report)

@@ -27,6 +27,7 @@ from pubsubctl.commands import (
     bench,
     check,
     completion,
+    demo,
     deploy,
     doctor,
     down,
@@ -36,6 +37,8 @@ from pubsubctl.commands import (
     inject,
     inventory,
     logs,
+    plot,
+    report,
     simulate,
     status,
     topology,
@@ -86,6 +89,9 @@ app.command("bench", epilog=_ANYWHERE)(bench.bench)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)
 app.command("check", epilog=_ANYWHERE)(check.check)
+app.command("plot", epilog=_ANYWHERE)(plot.plot)
+app.command("report", epilog=_ANYWHERE)(report.report)
+app.command("demo", epilog=_ANYWHERE)(demo.demo)
 app.command("down", epilog=_ANYWHERE)(down.down)
 app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)
 app.command("completion")(completion.completion)

@@ -58,7 +58,11 @@ def bench(
         bool, typer.Option("--no-teardown", help="Leave what was deployed for it running.")
     ] = False,
 ) -> Result:
-    """Load brokers, break them if asked to, and judge the run; its folder is the last line."""
+    """Load brokers, break them, judge the run.
+
+    What is deployed is used when it is what the workload wants; when nothing is, brokers are
+    deployed for the run and taken down after it. The last line is the folder of the run.
+    """
     from bench.spec import Overrides
 
     call = invocation(context)

@@ -21,7 +21,10 @@ def check(
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
 ) -> Result:
-    """Recompute from the logs what was owed to whom, and say whether it was delivered."""
+    """Judge runs from their logs.
+
+    What was owed to whom is recomputed from what was published and subscribed.
+    """
     from pubsubctl.judging import judge
     from pubsubctl.runs import find_runs
 

@@ -15,7 +15,10 @@ SHELLS = ("bash", "zsh", "fish")
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh or fish.")] = "bash",
 ) -> Result:
-    """Print a completion script: `pubsubctl completion bash >> ~/.bashrc`."""
+    """Print a script for shell completion.
+
+    For example: pubsubctl completion bash >> ~/.bashrc
+    """
     if shell not in SHELLS:
         raise UserError(f"completion: no script for {shown(shell)}{nearest(shell, SHELLS)}")
     from typer import completion as scripts

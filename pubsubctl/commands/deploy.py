@@ -28,7 +28,7 @@ def deploy(
     import trio
 
     from pubsubctl.deploy import Lab, deployed, planned, wanted_deployment
-    from pubsubctl.interruption import run_interruptibly
+    from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.topologies import load_topology
 
     call = invocation(context)
@@ -44,10 +44,10 @@ def deploy(
             f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
         )
 
-    async def work() -> tuple[str, int]:
+    async def work(interruption: Interruption) -> tuple[str, int]:
         with call.console.progress() as progress, lab.locked(f"deploy {topology}"):
             async with deployed(
-                lab, wanted, progress, purpose=f"deploy {topology}", timeout_s=timeout
+                lab, wanted, progress, interruption, purpose=f"deploy {topology}", timeout_s=timeout
             ) as deployment:
                 return deployment.identity, len(deployment.plan.steps)
 

@@ -16,7 +16,10 @@ def doctor(
         str | None, typer.Option("--only", metavar="ID,...", help="Only these checks.")
     ] = None,
 ) -> Result:
-    """Check this machine: each check has an id, a severity and a remedy."""
+    """Check this machine.
+
+    Each finding has the id of its check, a severity, and a remedy where one is needed.
+    """
     from pubsubctl.checkup import Subject, examine
 
     call = invocation(context)

@@ -17,11 +17,11 @@ def down(
         bool, typer.Option("--purge", help="Remove the folders that held our files, too.")
     ] = False,
 ) -> Result:
-    """Stop everything of ours on the hosts and remove its files."""
+    """Stop everything of ours, remove its files."""
     import trio
 
     from pubsubctl.deploy import Lab, take_down
-    from pubsubctl.interruption import run_interruptibly
+    from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.plan import Plan, down_plan
 
     call = invocation(context)
@@ -31,7 +31,7 @@ def down(
         plan = down_plan(trio.run(lab.observe), purge=purge)
         return Result(document=plan.to_mapping(), text=plan.text())
 
-    async def work() -> Plan:
+    async def work(interruption: Interruption) -> Plan:
         with call.console.progress() as progress, lab.locked("down"):
             return await take_down(lab, progress, purge=purge, verify=verify)
 

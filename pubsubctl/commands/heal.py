@@ -12,7 +12,10 @@ from pubsubctl.errors import LabDirty, PubsubctlError
 
 
 def heal(context: typer.Context) -> Result:
-    """End every fault that is in effect on the hosts; brokers that were killed stay so."""
+    """End every fault that is in effect.
+
+    Brokers that were killed stay so; `deploy` starts them again.
+    """
     import trio
 
     from pubsubctl.deploy import Lab

@@ -16,7 +16,7 @@ def help_topic(
         str | None, typer.Argument(help="The topic; without one, the list of them.")
     ] = None,
 ) -> Result:
-    """Explain what holds for all verbs: exit statuses, files, faults."""
+    """Explain what holds for all verbs."""
     texts = {
         path.name.removesuffix(".md"): path
         for path in sorted(

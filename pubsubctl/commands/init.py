@@ -17,7 +17,10 @@ def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made when missing.")] = Path("."),
 ) -> Result:
-    """Make a project: pubsubctl.toml, a local inventory, three workloads, one fault schedule."""
+    """Make a project folder.
+
+    It gets pubsubctl.toml, a local inventory, three workloads and one fault schedule.
+    """
     call = invocation(context)
     texts = {folder / name: path.read_text("utf-8") for name, path in scaffold_files()}
     there = [path for path in texts if path.exists() or path.is_symlink()]

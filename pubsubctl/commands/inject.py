@@ -40,7 +40,10 @@ def inject(
     ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List verbs and schedules.")] = False,
 ) -> Result:
-    """Break brokers and links of what is deployed; ends when all is healed."""
+    """Break brokers and links that are deployed.
+
+    Ends when everything is healed and has recovered.
+    """
     from fault_injection.schedule import expand
     from pubsubctl import faults
 

@@ -22,7 +22,7 @@ def logs(
         int, typer.Option("--lines", metavar="N", min=1, help="At most so many of each file.")
     ] = 100,
 ) -> Result:
-    """Print the end of the logs of brokers: file by file, each line with its broker."""
+    """Print the end of the logs of brokers."""
     import trio
 
     from pubsubctl.deploy import Lab, placed_broker

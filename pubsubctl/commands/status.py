@@ -10,7 +10,7 @@ from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 
 def status(context: typer.Context) -> Result:
-    """Show the brokers that run, their sessions and the faults in effect."""
+    """Show what runs: brokers, sessions, faults."""
     import trio
 
     from pubsubctl.deploy import Lab

@@ -1,0 +1,41 @@
+"""`demo`: the main job on this machine, end to end."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+from pubsubctl.files import shown
+
+PROTOCOLS = ("delta_tree", "best_effort")
+
+
+def demo(
+    context: typer.Context,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="Only this one; both without.")
+    ] = None,
+    no_teardown: Annotated[
+        bool, typer.Option("--no-teardown", help="Leave the last deployment running.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
+) -> Result:
+    """Kill a broker under load, twice; judge both.
+
+    Once with delta_tree, which must lose nothing, once with best_effort, which must lose
+    something. Deploys, loads, breaks, takes down, checks, and writes a report.
+    """
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
+    from pubsubctl.demo import run_demo
+
+    call = invocation(context)
+    call.refuse_dry_run("demo")
+    protocols = PROTOCOLS if protocol is None else (protocol,)
+    return run_demo(call, protocols, results=output, teardown=not no_teardown)

@@ -1,0 +1,71 @@
+"""`plot`: a figure by its name, from runs that are there."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.commands.check import RUNS_HELP
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+from pubsubctl.files import shown
+
+
+def plot(
+    context: typer.Context,
+    figure: Annotated[str | None, typer.Argument(help="Its name; see --list.")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help=f"{RUNS_HELP} latest without.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="svg,png", help="Which files to write.")
+    ] = "svg,png",
+    master: Annotated[
+        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
+    ] = "local[*]",
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
+) -> Result:
+    """Draw a figure of runs.
+
+    SVG, PNG and the numbers in it as CSV, in the folder of each run.
+    """
+    from pubsubctl.runs import find_runs
+    from results.figures import FIGURES, draw
+    from results.figures.drawing import FORMATS
+    from results.spark import spark_session
+
+    call = invocation(context)
+    call.refuse_dry_run("plot")
+    if list_all:
+        rows = [(name, _first_line(function)) for name, function in sorted(FIGURES.items())]
+        document = {"schema": "pubsubctl/figures/1", "figures": [row[0] for row in rows]}
+        return Result(document=document, text=call.console.table(("FIGURE", "SHOWS"), rows))
+    if figure is None:
+        raise UserError("plot: name a figure; `pubsubctl plot --list` lists them")
+    if figure not in FIGURES:
+        raise UserError(f"no figure called {shown(figure)}{nearest(figure, sorted(FIGURES))}")
+    wanted = tuple(name.strip() for name in formats.split(","))
+    for name in wanted:
+        if name not in FORMATS:
+            raise UserError(
+                f"--format = {shown(formats)}: no {shown(name)}{nearest(name, FORMATS)}"
+            )
+    folders = find_runs(call.project, runs or ["latest"], output)
+    files: list[str] = []
+    with call.console.progress() as progress:
+        progress.phase("starting Spark", 5.0)
+        with spark_session("pubsubctl plot", master) as spark:
+            for folder in folders:
+                progress.phase(f"drawing {figure} of {folder.name}", 5.0)
+                files += map(str, draw(figure, spark, folder, wanted))
+    document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
+    return Result(document=document, text="\n".join(files))
+
+
+def _first_line(function: object) -> str:
+    return (getattr(function, "__doc__", None) or "").strip().partition("\n")[0]

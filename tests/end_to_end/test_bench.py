@@ -1,0 +1,154 @@
+"""Stories about experiments on this machine: loaded, broken, judged, interrupted, and gone."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.conftest import Lab, wait_until
+
+pytestmark = pytest.mark.end_to_end
+
+WORKLOAD = """\
+schema = "pubsubctl/workload/1"
+name = "broken"
+topology = "chain3"
+protocol = "delta_tree"
+seed = 9
+[bars]
+deliveries_per_pair_min = 20
+[phases]
+warmup = "500ms"
+measure = "6s"
+drain = "30s"
+[thresholds]
+"loadgen.lateness_p99" = "< 2s"
+[attributes]
+symbol = { choose = 5 }
+[[publishers]]
+at = "c1"
+rate = "100/s"
+[[subscribers]]
+at = "c3"
+filter = "true"
+"""
+
+SCHEDULE = """\
+schema = "pubsubctl/faults/1"
+name = "crash"
+[[step]]
+id = "crash"
+at = "1s"
+do = "crash"
+on = "c2"
+stall = "1s"
+down = "1s"
+"""
+
+
+@pytest.fixture
+def broken(lab: Lab) -> Lab:
+    """A lab with a workload whose middle broker is stalled, killed and started again."""
+    project = lab.folder / "project"
+    (project / "broken.toml").write_text(WORKLOAD)
+    (project / "crash.toml").write_text(SCHEDULE)
+    return lab
+
+
+def manifest(run: str) -> dict[str, object]:
+    content = json.loads((Path(run) / "manifest.json").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_crash_under_load_loses_nothing_and_leaves_nothing(broken: Lab) -> None:
+    answer = broken.call("bench", "broken.toml", "--faults", "crash.toml", "--json")
+    assert answer.status == 0, answer.err
+    found = answer.document
+    assert found["verdict"] == "VALID"
+    assert found["state"] == "complete", found["reasons"]
+    assert found["published"] == 600
+    assert found["delivered_per_s"] > 0
+    assert found["broker_cpu_us_per_message"] > 0
+    assert found["online"]["missing"] == 0
+    assert broken.left_behind() == []
+
+    run = found["run_directory"]
+    verdict = json.loads((Path(run) / "verdict.json").read_text())
+    assert verdict["exercised"]["at_risk_deliveries"] > 0
+    assert verdict["exercised"]["recovered"] == verdict["exercised"]["at_risk_deliveries"]
+    again = broken.call("check", "latest", "--json")
+    assert again.status == 0, again.err
+    assert again.document["runs"][0]["counts"] == verdict["counts"]
+
+
+def test_best_effort_loses_what_the_dead_broker_held(broken: Lab) -> None:
+    arguments = ["bench", "broken.toml", "--faults", "crash.toml", "--protocol", "best_effort"]
+    answer = broken.call(*arguments, "--json")
+    assert answer.status == 1, answer.err
+    assert answer.document["verdict"] == "INVALID"
+    assert answer.document["online"]["missing"] > 0
+    assert broken.left_behind() == []
+
+
+def test_the_run_folder_is_the_last_line(lab: Lab) -> None:
+    answer = lab.call("bench", "smoke", "--no-check", "-d", "1s")
+    assert answer.status == 0, answer.err
+    run = answer.out.splitlines()[-1]
+    assert manifest(run)["state"] == "complete"
+    assert run.startswith(str(lab.folder / "results" / "smoke"))
+    assert lab.left_behind() == []
+
+
+def test_a_deployment_that_runs_is_used_and_goes_on_running(lab: Lab) -> None:
+    assert lab.call("deploy", "chain3").status == 0
+    before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
+    other = lab.call("bench", "smoke", "--no-check", "--protocol", "best_effort")
+    assert other.status == 4
+    assert "protocol is delta_tree, wanted is best_effort" in other.err
+    answer = lab.call("bench", "smoke", "--no-check", "-d", "1s")
+    assert answer.status == 0, answer.err
+    after = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
+    assert after == before
+    assert lab.call("down", "--verify").status == 0
+    assert lab.left_behind() == []
+
+
+def test_ctrl_c_heals_collects_and_takes_down(broken: Lab) -> None:
+    process = broken.start(
+        "bench", "broken.toml", "--faults", "crash.toml", "--no-check", "-d", "60s"
+    )
+    log = "*/*/faults/log.jsonl"
+    wait_until("the absorb", lambda: any('"applied"' in row for row in _lines(broken, log)))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopping in good order" in err
+    assert broken.left_behind() == []
+    (run,) = (broken.folder / "results" / "broken").glob("2*")
+    assert manifest(str(run))["state"] == "partial"
+    assert list(run.glob("raw/*/*/deliveries.rec"))
+    assert out == ""
+
+
+def test_what_a_killed_bench_deployed_ends_by_its_lease(broken: Lab) -> None:
+    process = broken.start("bench", "broken.toml", "--no-check", "-d", "60s")
+    wait_until("brokers and load generators run", lambda: len(broken.processes()) >= 9)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert broken.processes()
+    wait_until("the lease ends it", lambda: not broken.processes(), timeout_s=60)
+    assert broken.call("down", "--verify").status == 0
+    assert broken.left_behind() == []
+    assert not psutil.pid_exists(process.pid)
+
+
+def _lines(lab: Lab, pattern: str) -> list[str]:
+    return [
+        line
+        for path in (lab.folder / "results").glob(pattern)
+        for line in path.read_text().splitlines()
+    ]
