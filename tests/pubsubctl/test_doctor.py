@@ -51,9 +51,11 @@ def test_another_operator_is_seen(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_socket_path_that_the_kernel_would_refuse_is_found_beforehand(
-    call: Call, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp/" + "x" * 100)
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     answer = call("doctor", "--only", "sockets")
     assert answer.status == 4
     assert "the kernel takes 107" in answer.out
