@@ -28,7 +28,7 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import Buffer, PublicationRun, merge_runs
 
-RUN_LIMIT_BYTES = 1 << 18
+RUN_LIMIT_BYTES = 1 << 19
 RUN_LIMIT_PUBLICATIONS = 8_192
 SHORT_RUN = 32
 

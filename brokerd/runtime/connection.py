@@ -22,7 +22,7 @@ from brokerd.wire.codec import decode, encode, frame_bytes, parts
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
-RECEIVE_BYTES: Final = 1 << 18
+RECEIVE_BYTES: Final = 1 << 19
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
