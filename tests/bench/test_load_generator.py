@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -136,6 +138,16 @@ def sidecar(folder: Path, layout: str) -> dict[str, Any]:
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "logs" / name).read_text().splitlines()]
+
+
+def test_a_load_generator_needs_no_package_that_broker_machines_lack() -> None:
+    program = "import sys; import bench.load_generator; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"pydantic", "numpy", "rich", "typer", "pyspark"}
+    assert "trio" in loaded
 
 
 def test_a_whole_run_is_written_down_as_the_seed_says(folder: Path) -> None:

@@ -24,6 +24,7 @@ from bench.units import (
     parse_rate,
     parse_size_bytes,
 )
+from results.expectation import parse_predicate
 
 GOOD = """
 schema = "pubsubctl/workload/1"
@@ -72,6 +73,20 @@ def test_the_demo_publishes_6000_in_its_measured_minute_and_owes_every_pair_its_
     assert sum(rate * 60 for rate in rates if rate) == 6000
     assert {plan.broker for plan in plans} == {"p1"}
     assert {plan.broker for plan in spec.subscriber_plans()} == {"s1", "s2", "s3", "s4", "s5"}
+
+
+def test_the_demo_has_subscribers_for_everything_and_for_a_tenth() -> None:
+    """And even those are owed, on average, what the bar asks of each pair."""
+    spec = load_experiment("demo")
+    sets = spec.attribute_sets()
+    shares = {
+        plan.broker: sum(map(parse_predicate(plan.predicate).holds, sets)) / len(sets)
+        for plan in spec.subscriber_plans()
+    }
+    assert shares["s1"] == shares["s3"] == 1.0
+    assert 0.05 <= min(shares.values()) <= 0.15
+    per_publisher = 25 * 60
+    assert min(shares.values()) * per_publisher >= spec.workload.bars.deliveries_per_pair_min
 
 
 def test_plans_are_numbered_and_named_in_file_order(tmp_path: Path) -> None:
