@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
@@ -17,10 +18,20 @@ if TYPE_CHECKING:
 def bench(
     context: typer.Context,
     workload: Annotated[
-        str, typer.Argument(help="A path, or the bare name of a file in bench/workloads.")
+        str,
+        typer.Argument(
+            help="A path, or the bare name of a file in bench/workloads.",
+            autocompletion=names.workloads,
+        ),
     ],
     faults: Annotated[
-        str | None, typer.Option("--faults", metavar="SCHEDULE", help="What to break meanwhile.")
+        str | None,
+        typer.Option(
+            "--faults",
+            metavar="SCHEDULE",
+            help="What to break meanwhile.",
+            autocompletion=names.schedules,
+        ),
     ] = None,
     protocol: Annotated[
         str | None, typer.Option("--protocol", help="In place of the workload's.")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 
@@ -13,7 +14,10 @@ RUNS_HELP = "Folders, run ids, or `latest`."
 
 def check(
     context: typer.Context,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
+    ],
     master: Annotated[
         str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
     ] = "local[*]",

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed
@@ -12,7 +13,11 @@ from pubsubctl.errors import PreflightFailed
 def deploy(
     context: typer.Context,
     topology: Annotated[
-        str, typer.Argument(help="A path, or the bare name of a file in bench/topologies.")
+        str,
+        typer.Argument(
+            help="A path, or the bare name of a file in bench/topologies.",
+            autocompletion=names.topologies,
+        ),
     ] = "demo",
     protocol: Annotated[
         str, typer.Option("--protocol", help="delta_tree or best_effort.")

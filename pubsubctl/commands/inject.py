@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
@@ -13,7 +14,11 @@ def inject(
     context: typer.Context,
     what: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCHEDULE | VERB TARGET", help="A schedule's file, or one verb."),
+        typer.Argument(
+            metavar="SCHEDULE | VERB TARGET",
+            help="A schedule's file, or one verb.",
+            autocompletion=names.faults,
+        ),
     ] = None,
     lasts: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="How long: 2.5s, or 2s..3s.")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
@@ -42,7 +43,7 @@ def list_hosts(context: typer.Context) -> Result:
 @app.command("show")
 def show_host(
     context: typer.Context,
-    host: Annotated[str, typer.Argument(help="The host's name.")],
+    host: Annotated[str, typer.Argument(help="The host's name.", autocompletion=names.hosts)],
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value was written.")
     ] = False,

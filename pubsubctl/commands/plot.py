@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
+from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
@@ -15,9 +16,15 @@ from pubsubctl.files import shown
 
 def plot(
     context: typer.Context,
-    figure: Annotated[str | None, typer.Argument(help="Its name; see --list.")] = None,
+    figure: Annotated[
+        str | None,
+        typer.Argument(help="Its name; see --list.", autocompletion=names.figures),
+    ] = None,
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN...]", help=f"{RUNS_HELP} latest without.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]", help=f"{RUNS_HELP} latest without.", autocompletion=names.runs
+        ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     formats: Annotated[

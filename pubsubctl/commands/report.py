@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
@@ -12,7 +13,10 @@ from pubsubctl.console import Result
 
 def report(
     context: typer.Context,
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS_HELP)],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
     ] = None,

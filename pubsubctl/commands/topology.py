@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
@@ -52,7 +53,7 @@ def generate(
 @app.command("show")
 def show(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(help=FILE_HELP)],
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
 ) -> Result:
     """Draw a topology as a tree, and say how large its neighbourhoods are."""
     from pubsubctl import topologies
@@ -73,7 +74,7 @@ def show(
 @app.command("lint")
 def lint(
     context: typer.Context,
-    files: Annotated[list[str], typer.Argument(help=FILE_HELP)],
+    files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
 ) -> Result:
     """Check topology files."""
     from pubsubctl import topologies

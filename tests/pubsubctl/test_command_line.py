@@ -354,3 +354,29 @@ def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[st
     assert "long " * 59 in out
     Console(as_json=True).result(Result(document={"schema": "s", "δ": 1}))
     assert json.loads(capsys.readouterr().out) == {"schema": "s", "δ": 1, "exit_status": 0}
+
+
+@pytest.mark.parametrize(
+    "words, offered",
+    [
+        ("pubsubctl in", ["init", "inject", "inventory"]),
+        ("pubsubctl bench ch", ["chain3"]),
+        ("pubsubctl inject cu", ["cut"]),
+        ("pubsubctl inventory show t", ["t1", "t2"]),
+        ("pubsubctl check la", ["latest"]),
+    ],
+)
+def test_a_shell_is_offered_what_there_is(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    offered: list[str],
+) -> None:
+    monkeypatch.setenv("_PUBSUBCTL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit) as ended:
+        command_line.run([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == offered
