@@ -1,0 +1,140 @@
+"""The driver: events one after the other, effects in order, deadlines on time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.protocols.interface import (
+    Change,
+    CloseSession,
+    Commit,
+    DeadlineReached,
+    Deliver,
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    OpenSession,
+    Persisted,
+    Record,
+    Send,
+    SessionLost,
+)
+from brokerd.runtime.driver import Driver
+from tests.helpers.virtual_time import in_virtual_time
+
+
+class ScriptedCore:
+    """Answers each event as the script says; keeps what it was told and when."""
+
+    def __init__(
+        self, script: Mapping[type, list[Effect]], deadlines: list[int] | None = None
+    ) -> None:
+        self.told: list[tuple[Event, Instant]] = []
+        self._script = script
+        self._deadlines = deadlines or []
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        self.told.append((event, now_ns))
+        if isinstance(event, MessageReceived) and event.message == "nonsense":
+            raise RemoteProtocolError(event.peer, "nonsense")
+        if isinstance(event, DeadlineReached):
+            self._deadlines.pop(0)
+        return self._script.get(type(event), [])
+
+    def next_deadline(self) -> Instant | None:
+        return self._deadlines[0] if self._deadlines else None
+
+    def statistics(self) -> Mapping[str, int]:
+        return {}
+
+    def status(self) -> Mapping[str, Any]:
+        return {}
+
+
+class Surroundings:
+    """Links, disk and log in one; notes what was asked of them, in order."""
+
+    def __init__(self, core: ScriptedCore) -> None:
+        self.done: list[tuple[Any, ...]] = []
+        self.driver = Driver(core, lambda *entry: self.done.append(("record", *entry)))
+        self.driver.connect_to(self, self)  # type: ignore[arg-type]
+
+    def send(self, *what: Any) -> None:
+        self.done.append(("send", *what))
+
+    def open(self, *what: Any) -> None:
+        self.done.append(("open", *what))
+
+    def close(self, peer: int, reason: str) -> None:
+        self.done.append(("close", peer, reason))
+        self.driver.post([SessionLost(peer, 7, "closed_by_us")])
+
+    def refuse(self, *what: Any) -> None:
+        self.done.append(("refuse", *what))
+
+    def commit(self, commit: Commit) -> None:
+        self.done.append(("commit", commit.token))
+        self.driver.post([Persisted(commit.token or 0)])
+
+    def flush(self, now_ns: int) -> None:
+        self.done.append(("flush",))
+
+
+@in_virtual_time
+async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_after_them() -> None:
+    commit = Commit((Change("t", "k", 1),), 3)
+    script: dict[type, list[Effect]] = {
+        MessageReceived: [
+            Send(1, "a"),
+            CloseSession(2, "why"),
+            commit,
+            Deliver("c", "item"),  # type: ignore[arg-type]
+            OpenSession(2),
+            Record("happened", {"x": 1}),
+        ],
+        Persisted: [Send(1, "durable")],
+    }
+    core = ScriptedCore(script)
+    around = Surroundings(core)
+    around.driver.post([MessageReceived(1, 5, "m")])
+    assert around.done == [
+        ("send", 1, "a"),
+        ("close", 2, "why"),
+        ("commit", 3),
+        ("send", "c", "item"),
+        ("open", 2),
+        ("record", "happened", {"x": 1}),
+        ("send", 1, "durable"),
+        ("flush",),
+    ]
+    assert [type(event) for event, _ in core.told] == [MessageReceived, SessionLost, Persisted]
+
+
+@in_virtual_time
+async def test_a_message_that_breaks_the_rules_costs_its_session_and_the_next_event_comes() -> None:
+    core = ScriptedCore({})
+    around = Surroundings(core)
+    around.driver.post([MessageReceived(1, 5, "nonsense"), MessageReceived(2, 6, "sense")])
+    assert around.done[0] == ("refuse", 1, 5, "nonsense")
+    assert len(core.told) == 2
+
+
+@in_virtual_time
+async def test_deadlines_come_when_they_are_due_also_when_they_move() -> None:
+    second = 1_000_000_000
+    start = round(trio.current_time() * second)
+    core = ScriptedCore({}, [start + 2 * second, start + 3 * second, start + 3 * second])
+    around = Surroundings(core)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(around.driver.run)
+        around.driver.post([MessageReceived(1, 5, "m")])
+        await trio.sleep(1)
+        core._deadlines.insert(0, start + second + 1)
+        around.driver.post([MessageReceived(1, 5, "m")])
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    due = [now - start for event, now in core.told if isinstance(event, DeadlineReached)]
+    assert due == [second + 1, 2 * second, 3 * second, 3 * second]
