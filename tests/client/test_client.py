@@ -77,6 +77,36 @@ async def test_what_is_published_arrives_as_it_was_and_the_publisher_learns_it()
 
 
 @in_virtual_time
+async def test_ten_thousand_publications_cost_a_hop_a_few_dozen_messages() -> None:
+    """The batch is the design: work per run, not per publication."""
+    async with (
+        brokers(3) as (b0, b1, b2),
+        client_of(b0, "publisher", publishes=True) as publisher,
+        client_of(b2, "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        await publisher.wait_attached()
+        handled: list[object] = []
+        handle = b1.driver.core.handle
+
+        def counting_handle(event: Any, now_ns: int) -> Any:
+            handled.append(event)
+            return handle(event, now_ns)
+
+        b1.driver.core.handle = counting_handle  # type: ignore[method-assign]
+        blobs = [encode_attributes({"symbol": f"s{n}"}) for n in range(100)]
+        for _ in range(10):
+            await publisher.publish_many(
+                blobs, bytes(n % 100 for n in range(1_000)), 10, bytes(10_000)
+            )
+        assert await take(subscriber, 10_000) == list(range(1, 10_001))
+        with trio.move_on_after(1):
+            await anext(subscriber)
+        await publisher.flush()
+        assert 2 <= len(handled) < 60
+
+
+@in_virtual_time
 async def test_a_publication_is_not_done_before_the_subscriber_has_it() -> None:
     done: list[tuple[int, int]] = []
     callbacks = Callbacks(on_acknowledged=lambda first, last: done.append((first, last)))
