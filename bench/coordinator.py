@@ -130,6 +130,9 @@ class _Experiment:
             logger.warning("run %s: %s", self._run_id, reason)
             with trio.CancelScope(shield=True), trio.move_on_after(CLEAN_UP_TIMEOUT_S):
                 await self._conclude("partial" if reached_measure else "aborted", reason)
+            # Nurseries wrap what went wrong in groups; the person at the end wants the sentence.
+            if (cause := _only_cause(error)) is not None:
+                raise cause from error
             raise
 
     async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
@@ -561,6 +564,17 @@ class _Experiment:
     def _note(self, text: str) -> None:
         logger.warning("%s", text)
         self._notes.append(text)
+
+
+def _only_cause(error: BaseException) -> Exception | None:
+    """The one exception in a group of groups; None where there are several, or a cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        if len(error.exceptions) != 1:
+            return None
+        error = error.exceptions[0]
+        if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+            return error
+    return None
 
 
 def _in_words(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from bench.outcome import RunOutcome
 from bench.run_directory import new_run_directory
 from bench.spec import ExperimentSpec, load_experiment
 from bench.testbed import Testbed
+from brokerd.errors import ControlError
 from fault_injection.schedule import FaultSchedule, read_schedule
 from tests.helpers.small_testbed import lab_folder, small_testbed
 
@@ -265,6 +266,31 @@ def test_a_run_that_is_interrupted_before_it_measures_is_aborted(folder: Path) -
 
     run = interrupted(folder, experiment(folder), None, "subscribing", at_once)
     assert manifest_of(run)["state"] == "aborted"
+
+
+def test_what_cannot_come_about_is_said_in_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load generator that ends after the measure phase: the drain cannot ask it any more."""
+    spec = experiment(folder, measure="300ms")
+    progress = Quiet()
+    progress.awaited = "drain"
+
+    async def work() -> None:
+        with trio.fail_after(DEADLINE_S):
+            async with brokers(folder, spec) as bed:
+
+                async def stopped(process: str, command: str, **arguments: Any) -> Any:
+                    if command == "stop":
+                        await bed.clients_agent.stop("load-sub")
+                    return await bed.clients_agent.broker(process, command, arguments)
+
+                monkeypatch.setattr(Testbed, "load_command", staticmethod(stopped))
+                run = new_run_directory(folder / "runs", spec.name)
+                with pytest.raises(ControlError, match="load-sub is not running"):
+                    await run_experiment(spec, bed, run, None, progress)
+
+    trio.run(work)
 
 
 def test_a_load_generator_that_dies_makes_the_run_partial(folder: Path) -> None:
