@@ -294,7 +294,7 @@ class Connection:
             self.end("protocol_error", Farewell("fault", fault))
 
     def _hand_on(self, incoming: list[Incoming]) -> None:
-        if not incoming:
+        if not incoming or self.over:
             return
         if self.inward.delay_ns or self._delayed:
             self._delayed.append((clock_ns() + self.inward.delay_ns, incoming))

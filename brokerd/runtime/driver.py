@@ -14,6 +14,7 @@ import trio
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,
@@ -26,6 +27,7 @@ from brokerd.protocols.interface import (
     OpenSession,
     Record,
     Send,
+    SessionLost,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk import Disk
@@ -47,6 +49,7 @@ class Driver:
         self._disk: Disk
         self._events: deque[Event] = deque()
         self._running = False
+        self._refused: set[tuple[Peer, int]] = set()
         self._deadline: Instant | None = None
         self._deadline_moved = trio.Event()
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -96,6 +99,8 @@ class Driver:
                 await self._deadline_moved.wait()
 
     def _handle(self, event: Event, now_ns: Instant) -> None:
+        if self._refused and self._is_refused(event):
+            return
         try:
             effects = self.core.handle(event, now_ns)
         except RemoteProtocolError as error:
@@ -107,7 +112,14 @@ class Driver:
 
     def _refuse(self, event: Event, error: RemoteProtocolError) -> None:
         assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
+        # What came behind the refused message must not be taken without it.
+        self._refused.add((event.peer, event.session))
         self._links.refuse(event.peer, event.session, error.reason)
+
+    def _is_refused(self, event: Event) -> bool:
+        if isinstance(event, SessionLost):
+            self._refused.discard((event.peer, event.session))
+        return isinstance(event, MessageReceived) and (event.peer, event.session) in self._refused
 
     def _perform_send(self, effect: Send) -> None:
         self._links.send(effect.peer, effect.message)

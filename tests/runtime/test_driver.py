@@ -114,12 +114,19 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
 
 
 @in_virtual_time
-async def test_a_message_that_breaks_the_rules_costs_its_session_and_the_next_event_comes() -> None:
+async def test_what_came_behind_a_message_that_breaks_the_rules_is_not_taken_without_it() -> None:
     core = ScriptedCore({})
     around = Surroundings(core)
-    around.driver.post([MessageReceived(1, 5, "nonsense"), MessageReceived(2, 6, "sense")])
+    bad, behind, other = (
+        MessageReceived(1, 5, "nonsense"),
+        MessageReceived(1, 5, "behind it"),
+        MessageReceived(2, 6, "of somebody else"),
+    )
+    around.driver.post([bad, behind, other])
     assert around.done[0] == ("refuse", 1, 5, "nonsense")
-    assert len(core.told) == 2
+    lost, again = SessionLost(1, 5, "protocol_error"), MessageReceived(1, 6, "of a new session")
+    around.driver.post([behind, lost, again])
+    assert [event for event, _ in core.told] == [bad, other, lost, again]
 
 
 @in_virtual_time

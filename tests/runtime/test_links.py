@@ -414,6 +414,26 @@ async def test_mutant_m39_writes_into_the_middle_of_a_frame() -> None:
     assert b"superseded" in old.received
 
 
+@in_virtual_time
+async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
+    """Its first messages came together with the Hello, before the core had seen the session."""
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    post = b0.links._post
+
+    def close_at_once(events: list[Any]) -> None:
+        post(events)
+        if isinstance(events[0], SessionEstablished):
+            b0.links.close(events[0].peer, "not today")
+
+    b0.links._post = close_at_once
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        await raw_peer(net, client_hello("c", "", 1, 1), YES)
+        await trio.sleep(1)
+        assert [type(event) for event in b0.events] == [SessionEstablished, SessionLost]
+
+
 # ---------------------------------------------------------------- faults of links
 
 
