@@ -19,6 +19,7 @@ from brokerd.sessions.messages import Farewell, Heartbeat, Hello
 from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.session import Session
 from brokerd.wire.codec import decode, encode, frame_bytes, parts
+from brokerd.wire.gathering import gather
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
@@ -34,7 +35,7 @@ _SLICES_PER_SECOND: Final = 50
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Incoming = tuple[MessageReceived, int]
-"""A message and its size on the wire."""
+"""A message, and about how large it was on the wire."""
 
 
 def clock_ns() -> int:
@@ -263,8 +264,9 @@ class Connection:
         self.reading_stopped = False
 
     def _take(self, chunk: bytes) -> None:
-        decoder, peer, number = self._decoder, self.peer, self.session.number
-        incoming: list[Incoming] = []
+        decoder, peer = self._decoder, self.peer
+        messages: list[Any] = []
+        size = 0
         fault: str | None = None
         if chunk:
             decoder.feed(chunk)
@@ -276,26 +278,31 @@ class Connection:
                     continue
                 if kind is Farewell:
                     self.farewell = message
-                    self._hand_on(incoming)
+                    self._hand_on(messages, size)
                     self.end("closed_by_peer")
                     return
                 if kind is Hello:
                     raise RemoteProtocolError(peer, "a second Hello")
-                size = len(frame[0]) + len(frame[1])
-                incoming.append((MessageReceived(peer, number, message), size))
+                size += len(frame[0]) + len(frame[1])
+                messages.append(message)
         except RemoteProtocolError as error:
             fault = error.reason
         if not decoder.incomplete:
             self._frame_began_ns = None
-        elif incoming or self._frame_began_ns is None:
+        elif messages or self._frame_began_ns is None:
             self._frame_began_ns = clock_ns()
-        self._hand_on(incoming)
+        self._hand_on(messages, size)
         if fault is not None:
             self.end("protocol_error", Farewell("fault", fault))
 
-    def _hand_on(self, incoming: list[Incoming]) -> None:
-        if not incoming or self.over:
+    def _hand_on(self, messages: list[Any], size: int) -> None:
+        """Give messages to the owner; `size` is that of all of them on the wire."""
+        if not messages or self.over:
             return
+        if len(messages) > 1:
+            messages = gather(messages)
+        number, share = self.session.number, size // len(messages)
+        incoming = [(MessageReceived(self.peer, number, each), share) for each in messages]
         if self.inward.delay_ns or self._delayed:
             self._delayed.append((clock_ns() + self.inward.delay_ns, incoming))
             self._delayed_event.set()

@@ -152,6 +152,10 @@ class LinkedBroker:
         """What came from a peer so far."""
         return [event.message for event in self.of(MessageReceived) if event.peer == peer]
 
+    def sequences(self, peer: Peer) -> list[int]:
+        """The publications that came from a peer so far, by number."""
+        return [sequence for message in self.messages(peer) for sequence in message.run.sequences]
+
     def fault(
         self, verb: str, peer: Peer | None = None, direction: str = "both",
         ends_ns: int | None = None, **parameters: Any,

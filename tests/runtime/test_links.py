@@ -126,7 +126,7 @@ async def test_messages_arrive_in_order_and_a_quiet_session_stays_up() -> None:
             b0.send(1, message)
         b1.send(0, YES)
         await trio.sleep(600)
-        assert [m.run.first for m in b1.messages(0)] == list(range(1, 500))
+        assert b1.sequences(0) == list(range(1, 500))
         assert b0.messages(1) == [YES]
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
 
@@ -452,7 +452,8 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
         assert b0.messages(1) == b0.messages(2) == b1.messages(0) == []
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
         counters = b0.counters("absorb")
-        assert (counters["absorbed_messages"], counters["absorbed_publications"]) == (15, 15)
+        assert counters["absorbed_publications"] == 15
+        assert 3 <= counters["absorbed_messages"] <= 15
         assert counters["absorbed_bytes"] > 100
         assert counters["forwarded_since_applied"] == 0
 
@@ -461,9 +462,9 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
         b0.heal("absorb")
         b1.send(0, copy(7))
         await trio.sleep(0.1)
-        assert [m.run.first for m in b0.messages(1)] == [1, 2, 3, 4, 5, 6, 7]
-        assert [m.run.first for m in b0.messages(2)] == [1, 2, 3, 4, 5]
-        assert [m.run.first for m in b1.messages(0)] == [1, 2, 3, 4, 5]
+        assert b0.sequences(1) == [1, 2, 3, 4, 5, 6, 7]
+        assert b0.sequences(2) == [1, 2, 3, 4, 5]
+        assert b1.sequences(0) == [1, 2, 3, 4, 5]
 
 
 @in_virtual_time
@@ -516,7 +517,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
         assert b0.links._absorbed.held_bytes < 10_000
         b0.heal("absorb")
         await trio.sleep(0.5)
-        assert [m.run.first for m in b0.messages(1)] == list(range(1, 41))
+        assert b0.sequences(1) == list(range(1, 41))
 
 
 @pytest.mark.parametrize("direction", ["both", "out"])
@@ -599,15 +600,14 @@ async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
         b0.send(1, copy(1))
         b1.send(0, copy(1))
         await trio.sleep(1.9)
-        assert (len(b1.messages(0)), len(b0.messages(1))) == (not there, not back)
+        assert (len(b1.sequences(0)), len(b0.sequences(1))) == (not there, not back)
         b0.heal("delay")
         b0.send(1, copy(2))
         b1.send(0, copy(2))
         await trio.sleep(0.05)
-        assert (len(b1.messages(0)), len(b0.messages(1))) == (0 if there else 2, 0 if back else 2)
+        assert (len(b1.sequences(0)), len(b0.sequences(1))) == (0 if there else 2, 0 if back else 2)
         await trio.sleep(0.1)
-        for messages in (b0.messages(1), b1.messages(0)):
-            assert [m.run.first for m in messages] == [1, 2]
+        assert b0.sequences(1) == b1.sequences(0) == [1, 2]
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
 
 
@@ -623,7 +623,7 @@ async def test_a_narrow_link_takes_its_time_and_is_not_suspected(direction: str)
         began = trio.current_time()
         for first in range(1, 6):
             sender.send(receiver.number, copy(first, 20_000))
-        while len(receiver.messages(sender.number)) < 5:
+        while len(receiver.sequences(sender.number)) < 5:
             await trio.sleep(0.1)
         assert 9.5 < trio.current_time() - began < 12
         assert b0.of(SessionLost) == b1.of(SessionLost) == []

@@ -1,0 +1,102 @@
+"""Joined messages say what the single ones said, in the same order."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.model.client_messages import Acknowledge, Deliveries, Publish, PublishAcknowledged
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryFlag,
+)
+from brokerd.wire import gathering
+from brokerd.wire.gathering import gather
+
+A, B = SourceId(0, 0, 1), SourceId(0, 1, 1)
+
+
+def run(first: int, count: int = 1, source: SourceId = A, blob: bytes = b"a") -> PublicationRun:
+    payload = bytes((first + place) % 256 for place in range(count))
+    return PublicationRun(source, range(first, first + count), (blob,), bytes(count), 1, (payload,))
+
+
+def contents(message: Any) -> list[tuple[Any, ...]]:
+    return [(m[0], m[1], bytes(m[2])) for m in message.run.publications()]
+
+
+def test_publications_that_came_one_by_one_are_one_run() -> None:
+    messages = [Publish(run(n, blob=bytes([97 + n % 2]))) for n in (1, 2, 3, 7)]
+    (joined,) = gather(messages)
+    assert joined.run.attribute_table == (b"b", b"a")
+    assert contents(joined) == [one for message in messages for one in contents(message)]
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        (Publish(run(1)), Publish(run(2, source=B))),
+        (Publish(run(2)), Publish(run(1))),
+        (Publish(run(1, 3)), Publish(run(3))),
+        (PublicationCopy(run(1), (1, 2)), PublicationCopy(run(2), (1, 3))),
+        (Deliveries(run(1), (1,)), Deliveries(run(2), (1, 2))),
+        (PublishAcknowledged(1, 2), PublishAcknowledged(4, 5)),
+        (Acknowledge(A, 1, 2), Acknowledge(B, 3, 4)),
+        (RecoveryFlag(True), RecoveryFlag(True)),
+        (Publish(run(1)), RecoveryFlag(True)),
+    ],
+)
+def test_what_would_not_say_the_same_is_not_joined(first: Any, second: Any) -> None:
+    assert gather([first, second]) == [first, second]
+
+
+def test_ranges_are_joined_where_they_meet() -> None:
+    assert gather([Acknowledge(A, 1, 2), Acknowledge(A, 3, 9)]) == [Acknowledge(A, 1, 9)]
+    assert gather([PublishAcknowledged(1, 2), PublishAcknowledged(3, 3)]) == [
+        PublishAcknowledged(1, 3)
+    ]
+    confirmations = [PublicationConfirmation(((A, 1, 2),)), PublicationConfirmation(((B, 5, 5),))]
+    assert gather(confirmations) == [PublicationConfirmation(((A, 1, 2), (B, 5, 5)))]
+
+
+def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_PUBLICATIONS", 5)
+    lengths = [len(m.run) for m in gather([Publish(run(n, 2)) for n in range(1, 13, 2)])]
+    assert lengths == [4, 4, 4]
+    monkeypatch.setattr(gathering, "GATHERED_BYTES", 3)
+    lengths = [len(m.run) for m in gather([Publish(run(n)) for n in range(1, 7)])]
+    assert max(lengths) < 4
+
+
+messages = st.one_of(
+    st.builds(
+        lambda first, count, source: Publish(run(first, count, source)),
+        st.integers(1, 9),
+        st.integers(1, 3),
+        st.sampled_from([A, B]),
+    ),
+    st.builds(
+        lambda first, size: PublishAcknowledged(first, first + size), *[st.integers(0, 3)] * 2
+    ),
+    st.just(RecoveryFlag(True)),
+)
+
+
+def singles(message: Any) -> list[Any]:
+    """What a message says, one statement at a time."""
+    if isinstance(message, Publish):
+        return [(message.run.source, *one) for one in contents(message)]
+    if isinstance(message, PublishAcknowledged):
+        return [("done", number) for number in range(message.first, message.last + 1)]
+    return [message]
+
+
+@given(st.lists(messages, max_size=12))
+def test_whatever_is_joined_the_statements_and_their_order_stay(said: list[Any]) -> None:
+    joined = gather(said)
+    assert [s for m in joined for s in singles(m)] == [s for m in said for s in singles(m)]
+    assert len(joined) <= len(said)
