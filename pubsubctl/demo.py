@@ -74,14 +74,16 @@ def _result(
             "schema": "pubsubctl/demo/1",
             "runs": runs,
             "report": str(report),
-            "as_expected": not _because(protocols, judged),
+            "as_expected": not because_not_as_expected(protocols, judged),
         },
         text="\n\n".join(blocks),
-        because=tuple(_because(protocols, judged)),
+        because=tuple(because_not_as_expected(protocols, judged)),
     )
 
 
-def _because(protocols: Sequence[str], judged: Sequence[Judged]) -> list[PubsubctlError]:
+def because_not_as_expected(
+    protocols: Sequence[str], judged: Sequence[Judged]
+) -> list[PubsubctlError]:
     """Why the demo did not show what it is there to show."""
     found: list[PubsubctlError] = []
     for protocol, row in zip(protocols, judged, strict=True):

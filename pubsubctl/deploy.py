@@ -276,6 +276,7 @@ async def take_down(
         left = [row for c in lab.connectors for row in c.residue(ports[c.host.name])]
         if left:
             raise LabDirty(*left)
+        progress.say("taken down; no process, port, socket or file of it is left")
     return plan
 
 

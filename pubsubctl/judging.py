@@ -1,5 +1,7 @@
 """Verdicts at the command line: Spark is started once, and its words become one line."""
 
+import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "local[*]"
+CASES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,41 @@ class Judged:
         kind = kinds.get(self.verdict)
         return [kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}")] if kind else []
 
+    def evidence(self, limit: int) -> list[str]:
+        """The first cases of what is wrong, one line each."""
+        path = self.run / "evidence" / "delivery.jsonl"
+        if self.verdict != "INVALID" or not path.is_file():
+            return []
+        with path.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in itertools.islice(file, limit)]
+        found = [f"  {_case(row)}" for row in rows]
+        return [*found, f"  … {path}"] if found else []
+
     def painted(self, console: Console) -> str:
-        """The verdict in a few lines, its first word in colour."""
+        """The verdict in a few lines, its first word in colour, and the first cases."""
         styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
-        text = "\n".join(map(str, self.document["lines"]))
+        lines = [*map(str, self.document["lines"]), *self.evidence(CASES_SHOWN)]
+        text = "\n".join(lines)
         word, _, rest = text.partition(" ")
         if word != self.verdict:
             return text
         return f"{console.colored(word, styles[word])} {rest}"
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    """One case of evidence as a sentence."""
+    sent = row.get("publication") or {}
+    publisher = sent.get("publisher", row["source"])
+    parts = [f"{row['kind']}: {publisher} number {row['sequence']} for {row['subscription']}"]
+    if row.get("t_ns") is not None:
+        parts.append(f"at {row['t_ns'] / 1e9:.2f} s")
+    if row.get("path"):
+        parts.append("-".join(row["path"]))
+    if row.get("active_faults"):
+        parts.append(f"during {', '.join(row['active_faults'])}")
+    if row.get("received_before") is not None and row.get("received_after") is not None:
+        parts.append(f"it got {row['received_before']}, then {row['received_after']}")
+    return ", ".join(parts)
 
 
 def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> list[Judged]:
@@ -77,7 +107,6 @@ def judge_and_report(
 ) -> list[Judged]:
     """Check runs and write one report on all of them, with one Spark session."""
     from results.report import write_report
-
     from results.spark import spark_session
 
     progress.phase("starting Spark", 5.0)

@@ -1,0 +1,85 @@
+"""Stories about how a verdict is put into words; the verdicts themselves are made by `results`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubsubctl.console import Console
+from pubsubctl.demo import EXPECTED, because_not_as_expected
+from pubsubctl.errors import combined_status
+from pubsubctl.judging import CASES_SHOWN, Judged
+
+CASE = {
+    "kind": "missing",
+    "subscription": "s1-sub-1/1",
+    "source": "p1/1",
+    "sequence": 277,
+    "t_ns": 8_018_923_263,
+    "publication": {"publisher": "p1-pub-1"},
+    "received_before": 276,
+    "received_after": 850,
+    "path": ["p1", "b1", "s1"],
+    "active_faults": ["absorb b1"],
+}
+
+
+def judged(folder: Path, verdict: str, cases: int = 0, because: str = "a reason") -> Judged:
+    document: dict[str, Any] = {
+        "verdict": verdict.lower(),
+        "because": [because],
+        "lines": [f"{verdict}  exactly-once", "  absorb b1: 3 at risk"],
+    }
+    (folder / "evidence").mkdir(exist_ok=True)
+    rows = [json.dumps({**CASE, "sequence": 277 + number}) for number in range(cases)]
+    (folder / "evidence" / "delivery.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    return Judged(folder, document)
+
+
+@pytest.mark.parametrize(
+    "verdict, kinds",
+    [("VALID", []), ("INVALID", ["VerdictInvalid"]), ("UNKNOWN", ["VerdictUnknown"])],
+)
+def test_a_verdict_that_is_not_valid_is_an_error_with_its_reasons(
+    tmp_path: Path, verdict: str, kinds: list[str]
+) -> None:
+    because = judged(tmp_path, verdict).because
+    assert [type(error).__name__ for error in because] == kinds
+    assert all(f"{tmp_path}: {verdict}: a reason" in str(error) for error in because)
+
+
+def test_the_first_lost_publications_are_named(tmp_path: Path) -> None:
+    lines = judged(tmp_path, "INVALID", cases=8).painted(Console()).splitlines()
+    assert lines[2] == (
+        "  missing: p1-pub-1 number 277 for s1-sub-1/1, at 8.02 s, p1-b1-s1, during absorb b1, "
+        "it got 276, then 850"
+    )
+    assert len(lines) == 2 + CASES_SHOWN + 1
+    assert lines[-1] == f"  … {tmp_path}/evidence/delivery.jsonl"
+    assert len(judged(tmp_path, "VALID", cases=8).painted(Console()).splitlines()) == 2
+
+
+def test_the_word_of_a_verdict_is_there_with_and_without_colour(tmp_path: Path) -> None:
+    run = judged(tmp_path, "VALID")
+    assert run.painted(Console(color="never")).startswith("VALID  exactly-once\n")
+    assert run.painted(Console(color="always")).startswith("\x1b[32mVALID\x1b[0m  exactly-once\n")
+
+
+@pytest.mark.parametrize(
+    "delta_tree, best_effort, status",
+    [
+        ("VALID", "INVALID", 0),
+        ("INVALID", "INVALID", 1),
+        ("UNKNOWN", "INVALID", 3),
+        ("VALID", "VALID", 3),
+        ("VALID", "UNKNOWN", 3),
+        ("INVALID", "VALID", 1),
+    ],
+)
+def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_cannot(
+    tmp_path: Path, delta_tree: str, best_effort: str, status: int
+) -> None:
+    rows = [judged(tmp_path, delta_tree), judged(tmp_path, best_effort)]
+    found = because_not_as_expected(list(EXPECTED), rows)
+    assert combined_status(error.exit_status for error in found) == status
