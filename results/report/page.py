@@ -1,15 +1,19 @@
 """From run directories to one HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from results.report.reading import RunStory, read_story
+from results.report import pictures, words
+from results.report.reading import PERCENTILES, SHOWN_FIGURES, RunStory, read_story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+MOST_EVIDENCE = 12
+MOST_ROWS = 100
 
 
 def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) -> Path:
@@ -37,11 +41,109 @@ def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) 
 
 def render(stories: Sequence[RunStory]) -> str:
     """The page for these runs."""
+    assert stories, "a report on no run"
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("results.report"),
         autoescape=True,
+        finalize=words.visible,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(stories=stories)
+    protocols = [story.run.protocol for story in stories]
+    losing = [story for story in stories if story.violations]
+    faulty = [story for story in stories if story.run.fault_rows]
+    comparison = _comparison(stories) if len(stories) > 1 else []
+    return environment.get_template("report.html").render(
+        stories=stories,
+        losing=losing,
+        faulty=faulty,
+        comparison=comparison,
+        repeated={name: protocols.count(name) > 1 for name in protocols},
+        trees=[pictures.tree_picture(story) for story in stories],
+        headline=_headline(stories),
+        how=words.HOW_PROTOCOLS_RECOVER,
+        figure_titles=SHOWN_FIGURES,
+        percentiles={name: _percentile_name(name) for name in PERCENTILES},
+        stamps=pictures.STAMP_NAMES,
+        most_evidence=MOST_EVIDENCE,
+        most_rows=MOST_ROWS,
+        chapters=_chapters(losing, faulty, comparison),
+        words=words,
+        pictures=pictures,
+    )
+
+
+def _chapters(losing: Any, faulty: Any, comparison: Any) -> list[tuple[str, str]]:
+    found = [
+        ("wrong", "What went wrong") if losing else None,
+        ("compare", "Side by side") if comparison else None,
+        ("risk", "What was at risk"),
+        ("tree", "The brokers"),
+        *SHOWN_FIGURES.items(),
+        ("numbers", "The numbers"),
+        ("faults", "The faults") if faulty else None,
+        ("provenance", "Where this comes from"),
+    ]
+    return [chapter for chapter in found if chapter]
+
+
+def _percentile_name(name: str) -> str:
+    return {"p999": "99.9 %", "max": "largest"}.get(name, f"{name[1:]} %")
+
+
+def _headline(stories: Sequence[RunStory]) -> str:
+    first = stories[0]
+    if len(stories) == 1:
+        experiment = first.run.manifest.get("experiment") or "A run"
+        return f"{experiment}: {words.title(words.protocol(first))}"
+    protocols = [*dict.fromkeys(words.title(words.protocol(story)) for story in stories)]
+    if _comparable(stories) and len(protocols) == len(stories):
+        among = "faults" if any(story.run.fault_rows for story in stories) else "load"
+        return f"The same {among}: {', '.join(protocols[:-1])} and {protocols[-1]}"
+    return f"{len(stories)} runs"
+
+
+def _comparable(stories: Sequence[RunStory]) -> bool:
+    """Whether the runs were asked to do the same, but for the protocol."""
+
+    def asked(story: RunStory) -> Mapping[str, Any]:
+        without = {k: v for k, v in story.run.workload.items() if k != "protocol"}
+        steps = [(row["verb"], row["target"]) for row in story.run.fault_rows]
+        return {"workload": without, "links": story.run.links, "faults": steps}
+
+    return all(asked(story) == asked(stories[0]) for story in stories[1:])
+
+
+def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
+    """A few numbers of all runs, side by side."""
+
+    rows: Mapping[str, Callable[[RunStory], str]] = {
+        "published while measuring": lambda s: words.count(s.counted("published_in_measure")),
+        "deliveries owed": lambda s: words.count(s.counted("owed")),
+        "delivered": lambda s: words.count(s.counted("delivered")),
+        "at risk": lambda s: words.count(s.exercised("at_risk_deliveries") if s.verdict else None),
+        "of which arrived": lambda s: words.count(s.exercised("recovered") if s.verdict else None),
+        "wrong": lambda s: (words.violations(s) or "nothing") if s.verdict else "–",
+        "sent again by brokers": lambda s: words.count(s.exercised("resent_publications")),
+        "median latency": lambda s: worst_latency(s, "p50"),
+        "99 % latency": lambda s: worst_latency(s, "p99"),
+        "broker CPU per publication": cpu_per_message,
+    }
+    return [(name, [value(story) for story in stories]) for name, value in rows.items()]
+
+
+def worst_latency(story: RunStory, name: str) -> str:
+    """The largest of the subscriptions' percentiles."""
+    found = [row.latency_us[name] for row in story.subscriptions if row.latency_us]
+    return words.latency(max(found)) if found else "–"
+
+
+def cpu_per_message(story: RunStory) -> str:
+    """Processor time of all brokers for each publication that one of them received."""
+    known = [row for row in story.brokers if row.cpu_us_per_message is not None]
+    received = sum(row.received for row in known)
+    if not received:
+        return "–"
+    used = sum((row.cpu_us_per_message or 0) * row.received for row in known)
+    return f"{used / received:,.1f} µs"

@@ -1,14 +1,83 @@
 """What a run directory says, gathered for the report."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.manifest import Run, read_json, read_run
+import pyarrow.parquet
+
+from results.figures import FIGURES, draw
+from results.load import table_folder
+from results.manifest import ResultsError, Run, read_json, read_json_lines, read_run
+from results.schema import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Row = Mapping[str, Any]
+
+SHOWN_FIGURES: Mapping[str, str] = {
+    "timeline": "Latency over time",
+    "rate": "Rates over time",
+    "spectrum": "Spread of latencies",
+}
+PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the run; without `address` where it could not be drawn.
+
+    Attributes:
+        address: the picture itself, as a `data:` address.
+        caption: what it shows, or why there is none.
+    """
+
+    name: str
+    title: str
+    address: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class SubscriptionRow:
+    """One subscription, what it was owed and got, and how long that took.
+
+    Attributes:
+        owed, received, missing, duplicates, out_of_order: None where nobody judged the run.
+        latency_us: by the names of PERCENTILES, from the intended time, of what was to be sent
+            while measuring; empty where nothing came.
+    """
+
+    sub_id: str
+    broker: str
+    predicate: str
+    owed: int | None = None
+    received: int | None = None
+    missing: int | None = None
+    duplicates: int | None = None
+    out_of_order: int | None = None
+    latency_us: Mapping[str, int] = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class BrokerRow:
+    """What one broker did while measuring.
+
+    Attributes:
+        cpu_us_per_message: processor time for each publication received.
+    """
+
+    name: str
+    received: int
+    sent: int
+    resent: int
+    duplicates: int
+    cpu_us_per_message: float | None
+    peak_queue: int
+    peak_rss_bytes: int
 
 
 @dataclass(frozen=True)
@@ -17,19 +86,193 @@ class RunStory:
 
     Attributes:
         verdict: what verdict.json says; empty where the run was not judged.
+        evidence: the earliest violations of each kind.
     """
 
     run: Run
     verdict: Mapping[str, Any]
+    evidence: Sequence[Row]
+    subscriptions: Sequence[SubscriptionRow]
+    brokers: Sequence[BrokerRow]
+    pictures: Sequence[Picture] = ()
 
     @property
     def word(self) -> str:
         """VALID, INVALID, UNKNOWN or NOT JUDGED."""
         return str(self.verdict.get("verdict", "not judged")).upper()
 
+    def counted(self, name: str) -> int | None:
+        """A number of the verdict's counts."""
+        value = (self.verdict.get("counts") or {}).get(name)
+        return None if value is None else int(value)
+
+    def exercised(self, name: str) -> int:
+        """How much of something was put to the test."""
+        return int((self.verdict.get("exercised") or {}).get(name) or 0)
+
+    @property
+    def violations(self) -> Mapping[str, int]:
+        """Violations by kind."""
+        return (self.verdict.get("counts") or {}).get("violations") or {}
+
+    @property
+    def measured_ns(self) -> int:
+        """How long was measured."""
+        measure = self.run.phase("measure")
+        return measure.to_ns - measure.from_ns
+
 
 def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
-    """Everything the report shows of a run."""
+    """Everything the report shows of a run, its figures drawn."""
+    story = read_small_story(run_dir)
+    if (table_folder(story.run, "deliveries")).is_dir():
+        latencies = _latencies(spark, story.run)
+        subscriptions = [
+            replace(row, latency_us=latencies.get(row.sub_id, {})) for row in story.subscriptions
+        ]
+        story = replace(story, subscriptions=subscriptions)
+    pictures = [_picture(spark, story.run, name) for name in SHOWN_FIGURES]
+    return replace(story, pictures=pictures)
+
+
+def read_small_story(run_dir: Path) -> RunStory:
+    """What can be read without Spark: everything but latencies and figures."""
     run = read_run(run_dir)
-    path = run.folder / "verdict.json"
-    return RunStory(run, read_json(path) if path.is_file() else {})
+    verdict = run.folder / "verdict.json"
+    evidence = run.folder / "evidence" / "delivery.jsonl"
+    return RunStory(
+        run=run,
+        verdict=read_json(verdict) if verdict.is_file() else {},
+        evidence=[*read_json_lines(evidence, missing_ok=True)],
+        subscriptions=_subscriptions(run),
+        brokers=_brokers(run),
+    )
+
+
+def _rows(run: Run, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of a small table; none where the run was never loaded."""
+    folder = table_folder(run, table)
+    if not any(folder.glob("*.parquet")):
+        return []
+    assert {*columns} <= {*TABLES[table].names}, columns
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder, columns=[*columns]).to_pylist()
+    return rows
+
+
+def _subscriptions(run: Run) -> list[SubscriptionRow]:
+    by_sub: dict[str, list[Row]] = {}
+    for row in _rows(
+        run, "coverage", ("sub_id", "n", "n_dup", "n_out_of_order", "n_owed", "n_missing")
+    ):
+        by_sub.setdefault(row["sub_id"], []).append(row)
+    found = []
+    for row in _rows(run, "subscriptions", ("sub_id", "broker", "predicate")):
+        pairs = by_sub.get(row["sub_id"])
+        told = SubscriptionRow(row["sub_id"], row["broker"], row["predicate"] or "", latency_us={})
+        if pairs is not None:
+            told = replace(
+                told,
+                owed=_sum(pairs, "n_owed"),
+                received=_sum(pairs, "n"),
+                missing=_sum(pairs, "n_missing"),
+                duplicates=_sum(pairs, "n_dup"),
+                out_of_order=_sum(pairs, "n_out_of_order"),
+            )
+        found.append(told)
+    places = {broker: place for place, broker in enumerate(run.topology["brokers"])}
+    return sorted(found, key=lambda row: (places.get(row.broker, len(places)), row.sub_id))
+
+
+def _sum(rows: Iterable[Row], name: str) -> int:
+    return sum(row[name] or 0 for row in rows)
+
+
+def _brokers(run: Run) -> list[BrokerRow]:
+    columns = ("t_ns", "broker", "cpu_ratio", "rss_bytes", "msgs_in", "msgs_out", "queue_msgs")
+    rows = _rows(run, "broker_stats", (*columns, "counters"))
+    measure = run.phase("measure")
+    found = []
+    for broker in run.topology["brokers"]:
+        mine = sorted((row for row in rows if row["broker"] == broker), key=lambda r: r["t_ns"])
+        if not mine:
+            continue
+        counters = [dict(row["counters"] or ()) for row in mine]
+        pairs = [
+            (before, row)
+            for before, row in zip([None, *mine], mine, strict=False)
+            if measure.from_ns < row["t_ns"] <= measure.to_ns
+        ]
+        received = _grown([row["msgs_in"] for row in mine], mine, measure.from_ns, measure.to_ns)
+        used_ns = sum(
+            (row["cpu_ratio"] or 0.0) * (row["t_ns"] - before["t_ns"])
+            for before, row in pairs
+            if before is not None
+        )
+        found.append(
+            BrokerRow(
+                name=broker,
+                received=received,
+                sent=_grown([r["msgs_out"] for r in mine], mine, measure.from_ns, measure.to_ns),
+                resent=_grown([c.get("resent_publications", 0) for c in counters], mine),
+                duplicates=_grown([c.get("duplicates_received", 0) for c in counters], mine),
+                cpu_us_per_message=used_ns / 1_000 / received if received else None,
+                peak_queue=max(row["queue_msgs"] or 0 for row in mine),
+                peak_rss_bytes=max(row["rss_bytes"] or 0 for row in mine),
+            )
+        )
+    return found
+
+
+def _grown(
+    values: Sequence[int | None],
+    rows: Sequence[Row],
+    from_ns: int = -(1 << 62),
+    to_ns: int = 1 << 62,
+) -> int:
+    """How much a counter grew in a time; one that is lower than before started from 0 again."""
+    grown, before = 0, 0
+    for value, row in zip(values, rows, strict=True):
+        now = value or 0
+        if from_ns < row["t_ns"] <= to_ns:
+            grown += now - before if now >= before else now
+        before = now
+    return grown
+
+
+def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
+    """Percentiles of response latency, by subscription."""
+    from pyspark.sql import functions as F
+
+    deliveries = spark.read.schema(TABLES["deliveries"].ddl).parquet(
+        str(table_folder(run, "deliveries"))
+    )
+    points = F.array(*map(F.lit, PERCENTILES.values()))
+    rows = (
+        deliveries.where(
+            (F.col("layer") == "application")
+            & (F.col("kind") == "data")
+            & (F.col("phase") == "measure")
+            & F.col("lat_response_us").isNotNull()
+        )
+        .groupBy("sub_id")
+        .agg(F.percentile("lat_response_us", points).alias("points"))
+        .toArrow()
+        .to_pylist()
+    )
+    return {
+        row["sub_id"]: dict(zip(PERCENTILES, map(round, row["points"]), strict=True))
+        for row in rows
+    }
+
+
+def _picture(spark: "SparkSession", run: Run, name: str) -> Picture:
+    title = SHOWN_FIGURES[name]
+    if name not in FIGURES:
+        return Picture(name, title, "", "This version draws no such figure.")
+    try:
+        written = {path.suffix: path for path in draw(name, spark, run.folder)}
+    except ResultsError as error:
+        return Picture(name, title, "", str(error))
+    encoded = base64.b64encode(written[".svg"].read_bytes()).decode()
+    caption = str(read_json(written[".json"]).get("caption", ""))
+    return Picture(name, title, f"data:image/svg+xml;base64,{encoded}", caption)

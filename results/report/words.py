@@ -1,0 +1,213 @@
+"""Numbers and happenings in words, as a person would say them."""
+
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from results.report.reading import RunStory
+
+SECOND_NS = 1_000_000_000
+
+PROTOCOLS: Mapping[str, str] = {"delta_tree": "the δ tree", "best_effort": "best effort"}
+HOW_PROTOCOLS_RECOVER: Mapping[str, str] = {
+    "delta_tree": (
+        "Every broker keeps a publication until the brokers after it have confirmed it. When a "
+        "neighbour or a link is gone, up to δ in a row, sessions past it are opened and what was "
+        "not confirmed is sent again, in order."
+    ),
+    "best_effort": (
+        "Brokers pass publications on and forget them. What a broker holds when it dies, and what "
+        "is sent into a failure, nobody can send again."
+    ),
+}
+VIOLATIONS: Mapping[str, str] = {
+    "missing": "missing",
+    "duplicate": "repeated",
+    "reordered": "out of order",
+    "phantom": "never published",
+    "rejected": "delivered though refused",
+    "wrong_match": "delivered though not matching",
+    "corrupted": "altered",
+    "sequence_reuse": "numbers used twice",
+    "gap_not_permitted": "declared lost",
+}
+VERBS: Mapping[str, str] = {
+    "absorb": "took everything in and passed nothing on",
+    "freeze": "stood still",
+    "blackhole": "let nothing through, silently",
+    "cut": "was cut",
+    "kill": "was killed",
+    "term": "was told to end",
+    "delay": "was slowed down",
+    "bandwidth": "was made narrow",
+}
+
+
+def visible(value: Any) -> Any:
+    """Text with every character that could hide or steer something replaced by a visible one."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\n\t"
+        else letter
+        for letter in value
+    )
+
+
+def count(value: int | None) -> str:
+    """`18,007`; a dash for what is not known."""
+    return "–" if value is None else f"{value:,}"
+
+
+def plural(value: int, one: str, many: str = "") -> str:
+    """`1 delivery`, `2 deliveries`."""
+    return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def seconds(stamp_ns: int | None, digits: int = 3) -> str:
+    """A moment or a duration in seconds, as digits only; a dash for never."""
+    if stamp_ns is None:
+        return "–"
+    text = f"{stamp_ns / SECOND_NS:,.{digits}f}"
+    return text.replace("-", "−")
+
+
+def latency(value_us: int | None) -> str:
+    """A latency with three significant digits and the unit that suits it."""
+    if value_us is None:
+        return "–"
+    size = abs(value_us)
+    if size < 1_000:
+        return f"{value_us} µs".replace("-", "−")
+    scaled, unit = (value_us / 1_000, "ms") if size < 1_000_000 else (value_us / 1_000_000, "s")
+    digits = max(0, 3 - len(str(int(abs(scaled)))))
+    return f"{scaled:.{digits}f} {unit}".replace("-", "−")
+
+
+def protocol(story: RunStory) -> str:
+    """What people call the run's protocol."""
+    return PROTOCOLS.get(story.run.protocol, story.run.protocol or "an unnamed protocol")
+
+
+def title(text: str) -> str:
+    """With a capital letter, where the first is a Latin one."""
+    for article in ("the ",):
+        text = text.removeprefix(article)
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def sentence(text: str) -> str:
+    """With a capital letter at its start."""
+    return text[:1].upper() + text[1:]
+
+
+def verdict_word(story: RunStory) -> str:
+    """The verdict as it is shown, with its restriction."""
+    calm = story.verdict.get("calm") and story.word == "VALID"
+    return "VALID (calm)" if calm else story.word
+
+
+def outcome(story: RunStory) -> str:
+    """What the run came to, in a sentence or two."""
+    name = sentence(protocol(story))
+    owed, at_risk = story.counted("owed") or 0, story.exercised("at_risk_deliveries")
+    if story.word == "VALID":
+        if at_risk:
+            return (
+                f"{name} lost nothing. {plural(at_risk, 'delivery', 'deliveries')} of {owed:,} "
+                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived."
+            )
+        return f"{name} delivered everything it owed. Nothing was broken on purpose in this run."
+    if story.word == "INVALID":
+        return f"{name} broke the guarantee: of {owed:,} owed, {violations(story)}."
+    if story.word == "UNKNOWN":
+        return f"Whether {protocol(story)} kept the guarantee is not known from this run."
+    return f"Nobody has judged this run of {protocol(story)} yet."
+
+
+def violations(story: RunStory) -> str:
+    """`1,204 missing, 3 repeated`."""
+    return ", ".join(
+        f"{number:,} {VIOLATIONS.get(kind, kind)}" for kind, number in story.violations.items()
+    )
+
+
+def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
+    """What one fault put at risk, and what became of it."""
+    target, verb = recovery["target"], recovery["verb"]
+    from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
+    happened = f"At {seconds(from_ns, 2)} s {_place(target, story)} {VERBS.get(verb, verb)}"
+    absorbed = _absorbed(story, recovery)
+    if to_ns is None:
+        happened += " until the end of the run. "
+    elif ended_by in ("kill", "cut") and verb != ended_by:
+        lasted = f"{seconds(to_ns - from_ns, 2)} s"
+        end = "killed" if ended_by == "kill" else "cut"
+        held = f" with {plural(absorbed, 'publication')} inside" if absorbed else ""
+        happened += f" for {lasted}, then was {end}{held}. "
+    else:
+        happened += f" for {seconds(to_ns - from_ns, 2)} s. "
+    at_risk, recovered = recovery["at_risk"], recovery["recovered"]
+    if not at_risk:
+        return happened + "Nothing was at risk."
+    happened += f"{plural(at_risk, 'delivery', 'deliveries')} had to pass there meanwhile; "
+    if recovered < at_risk:
+        lost = at_risk - recovered
+        return happened + f"{recovered:,} arrived, {lost:,} never did."
+    happened += "it arrived" if at_risk == 1 else "all arrived"
+    after_ns = recovery["recovered_after_ns"]
+    if after_ns is None:
+        return happened + "."
+    what = {"kill": "the kill", "cut": "the cut"}.get(ended_by, "it was over")
+    relation = "after" if after_ns >= 0 else "before"
+    return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
+
+
+def _place(target: str, story: RunStory) -> str:
+    if target in story.run.topology["brokers"]:
+        return target
+    return f"the link {target}"
+
+
+def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
+    return sum(
+        row.get("absorbed_msgs") or 0
+        for row in story.run.fault_rows
+        if row["fault_id"] in recovery["faults"]
+    )
+
+
+def resent(story: RunStory) -> str:
+    """What the brokers' own counters say about how it was recovered; may be empty."""
+    lost, resent = story.exercised("sessions_lost"), story.exercised("resent_publications")
+    twice = story.exercised("duplicates_received")
+    if not (lost or resent or twice):
+        return ""
+    parts = [f"the brokers saw {plural(lost, 'session')} end"]
+    if resent:
+        parts.append(f"sent {plural(resent, 'publication')} again")
+    if twice:
+        parts.append(f"recognised {plural(twice, 'copy', 'copies')} as seen before")
+    said = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
+    return f"In this run {said}."
+
+
+def command(arguments: Sequence[str]) -> str:
+    """A command as it would be typed, without the folder of the program."""
+    if not arguments:
+        return ""
+    program = arguments[0].rpartition("/")[2]
+    return shlex.join([program, *arguments[1:]])
+
+
+def span(from_utc: str | None, to_utc: str | None) -> str:
+    """`2026-11-21 10:16:53 to 10:17:59 UTC`."""
+    if not from_utc:
+        return "–"
+    start = from_utc[:19].replace("T", " ")
+    if not to_utc:
+        return f"{start} UTC, never ended"
+    end = to_utc[:19].replace("T", " ")
+    return f"{start} to {end[11:] if end[:10] == start[:10] else end} UTC"
