@@ -5,13 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pubsubctl.console import Console, Progress, Style
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MASTER = "local[*]"
 CASES_SHOWN = 4
@@ -91,7 +88,7 @@ def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> lis
         return judge_with(spark, runs, progress)
 
 
-def judge_with(spark: "SparkSession", runs: Sequence[Path], progress: Progress) -> list[Judged]:
+def judge_with(spark: Any, runs: Sequence[Path], progress: Progress) -> list[Judged]:
     """Load and check runs with a session that is there."""
     from results.checks import check_run
 

@@ -27,7 +27,7 @@ def find_run(project: Project, name: str, results: Path | None = None) -> Path:
     for candidate in candidates:
         if (candidate / MANIFEST).is_file():
             return _short(candidate.resolve())
-    known = sorted(path.parent.name for path in folder.glob(f"*/*/{MANIFEST}"))
+    known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
     if name == "latest" or not known:
         raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
     hint = nearest(name, [*known, "latest"])

@@ -21,7 +21,8 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|WORKLOAD|SCENARIO", help="`swarm`, a workload, or a scenario's file."
+            metavar="swarm|WORKLOAD|SCENARIO|FIGURE",
+            help="`swarm`, a workload, a scenario's file, or a figure.",
         ),
     ] = "swarm",
     protocol: Annotated[
@@ -44,16 +45,22 @@ def simulate(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
     ] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
 ) -> Result:
     """Run the protocols on a virtual clock.
 
     A swarm draws topology, workload and faults from each seed and checks every rule after every
     step. A workload runs as on real brokers, broken by its fault schedule, and is judged exactly
     once, in order, without a gap. A scenario is a text of commands; what comes of them is
-    printed, and must be what the text says where it says something.
+    printed, and must be what the text says where it says something. A figure's experiment writes
+    the rows from which `plot` draws it.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
+    if re.fullmatch(r"[a-z0-9]+\.(fig|table)[0-9]+", what):
+        return _figure(call, what, output)
     if what != "swarm":
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             return _scenario(Path(what))
@@ -63,6 +70,18 @@ def simulate(
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     mutants = frozenset(_mutant(name) for name in mutant or [])
     return _swarm(call, protocol, *_seeds(seeds), mutants, processes or os.cpu_count() or 1)
+
+
+def _figure(call: Invocation, name: str, output: Path | None) -> Result:
+    """The experiment of a paper's figure that needs no brokers; `plot` draws it."""
+    from bench.graph_experiments import load_graph_experiment, run_graph_experiment
+
+    experiment = load_graph_experiment(name)
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {name} with {experiment.brokers} brokers")
+        run = run_graph_experiment(experiment, call.project.results_folder(output))
+    document = {"schema": "pubsubctl/simulate-figure/1", "figure": name, "run_directory": str(run)}
+    return Result(document=document, text=str(run))
 
 
 def _swarm(

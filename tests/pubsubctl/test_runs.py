@@ -8,6 +8,7 @@ import pytest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.project import Project
 from pubsubctl.runs import find_run, find_runs, manifest
+from tests.pubsubctl.conftest import Call
 
 FIRST, SECOND = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
 
@@ -62,3 +63,32 @@ def test_a_manifest_that_is_not_json_is_an_integrity_error(home: Project) -> Non
     with pytest.raises(IntegrityError) as caught:
         manifest(path)
     assert caught.value.exit_status == 8
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["plot", "dft11.fig10x", "latest"], "did you mean 'dft11.fig1"),
+        (["plot"], "name a figure"),
+        (["plot", "dft11.fig9", "--format", "jpg"], "no 'jpg'"),
+        (["plot", "dft11.fig9", "latst"], "did you mean 'latest'?"),
+        (["check", "latst"], "did you mean 'latest'?"),
+        (["report", "demo/20260101"], "no such folder or run id"),
+        (["simulate", "dft11.fig99"], "did you mean"),
+    ],
+)
+def test_a_figure_or_run_that_is_not_there_is_refused_before_spark_is_started(
+    call: Call, home: Project, arguments: list[str], said: str
+) -> None:
+    answer = call(*arguments)
+    assert answer.status == 2
+    assert said in answer.err
+    assert "Spark" not in answer.err
+
+
+def test_the_experiment_of_a_figure_lands_in_a_run_folder(call: Call, project: Path) -> None:
+    answer = call("simulate", "dft11.fig11")
+    assert answer.status == 0, answer.err
+    run = Path(answer.out.strip())
+    assert run.is_relative_to(Path("results/runs")) or run.is_relative_to(project)
+    assert manifest(run)["state"] == "complete"
