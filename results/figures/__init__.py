@@ -1,23 +1,28 @@
 """Figures by name: drawn from pre-aggregated tables of a run, into the run's folder."""
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from results.figures import dft11
+from results.figures import dft11, of_runs
 from results.figures.drawing import FORMATS, Drawing
-from results.manifest import ResultsError
+from results.manifest import CHECKSUMS, ResultsError, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIGURES: Mapping[str, Callable[["SparkSession", Path], Drawing]] = {**dft11.FIGURES}
+FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {**of_runs.FIGURES, **dft11.FIGURES}
 
 
 def draw(
-    name: str, spark: "SparkSession", run_dir: Path, formats: Sequence[str] = FORMATS
+    name: str, spark: "SparkSession | None", run_dir: Path, formats: Sequence[str] = FORMATS
 ) -> list[Path]:
     """Draw a figure of a run and write it beside the run's other files.
+
+    Args:
+        spark: computes the values; None to draw a figure of `of_runs` from the values that lie
+            in the run's folder. Either way the same run gives the same bytes.
 
     Returns:
         The files written: pictures, the values as CSV, caption and numbers as JSON.
@@ -27,5 +32,13 @@ def draw(
         IntegrityError: a file of the run is not what was written when it ended.
     """
     if name not in FIGURES:
-        raise ResultsError(f"no figure called {name!r}; known: {', '.join(sorted(FIGURES))}")
-    return FIGURES[name](spark, run_dir).write(Path(run_dir) / "figures", name, formats)
+        near = difflib.get_close_matches(name, FIGURES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(FIGURES))}"
+        raise ResultsError(f"no figure called {name!r}; {hint}")
+    if unknown := [form for form in formats if form not in FORMATS]:
+        raise ResultsError(f"no format called {unknown[0]!r}; known: {', '.join(FORMATS)}")
+    folder = Path(run_dir)
+    written = FIGURES[name](spark, folder).write(folder / "figures", name, formats)
+    if (folder / CHECKSUMS).is_file():
+        seal(folder)
+    return written

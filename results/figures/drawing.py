@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 
 FIGURE_SCHEMA = "pubsubctl/figure/1"
 FORMATS = ("svg", "png")
+
+# How a picture's inks look on a dark page; an SVG in a page takes on what the page prefers.
+DARK_INKS: Mapping[str, str] = {
+    "#1f2430": "#e4e7ec",
+    "#1a1a1a": "#e4e7ec",
+    "#000000": "#e4e7ec",
+    "#444444": "#8b93a1",
+    "#69707d": "#9aa3b2",
+    "#e3e6ea": "#2b313c",
+    "#dddddd": "#2b313c",
+    "#0072b2": "#5cb3e8",
+    "#00876c": "#3fc4a2",
+    "#9a5fb5": "#c592dc",
+    "#c4321f": "#ff7a66",
+    "#d98200": "#f5ab3d",
+    "#f4c463": "#8a6420",
+    "#aab0b9": "#5b6370",
+    "#ffffff": "#12151b",
+}
 
 STYLE: Mapping[str, Any] = {
     "axes.edgecolor": "#444444",
@@ -56,6 +75,7 @@ class Drawing:
         scale: how large the experiment was; a claim may ask for the paper's scale.
         metrics: numbers by name.
         run_ids: the runs it was drawn from.
+        about: what else is needed to draw it again from the files beside it.
     """
 
     figure: "Figure"
@@ -65,6 +85,7 @@ class Drawing:
     scale: Mapping[str, Any]
     metrics: Mapping[str, Metric]
     run_ids: tuple[str, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write picture, values (CSV) and words (JSON); the same bytes for the same values."""
@@ -77,6 +98,9 @@ class Drawing:
                     {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
                 )
                 self.figure.savefig(path, format=suffix, metadata=metadata)
+                if suffix == "svg":
+                    text = path.read_text(encoding="utf-8")
+                    path.write_text(also_for_dark_pages(text), encoding="utf-8")
                 written.append(path)
         words = {
             "schema": FIGURE_SCHEMA,
@@ -88,6 +112,7 @@ class Drawing:
                 key: {k: v for k, v in vars(metric).items() if v is not None}
                 for key, metric in self.metrics.items()
             },
+            **({"about": dict(self.about)} if self.about else {}),
         }
         for suffix, text in (("csv", self._csv()), ("json", _json(words))):
             path = folder / f"{name}.{suffix}"
@@ -112,6 +137,18 @@ def house_style() -> Iterator[None]:
     parameters.update(STYLE)
     with matplotlib.rc_context(parameters):
         yield
+
+
+def also_for_dark_pages(svg: str) -> str:
+    """An SVG with other inks where the reader prefers dark pages; without that it is as before."""
+    rules = "".join(
+        f'[style*="{what}: {light}"]{{{what}:{dark}!important}}'
+        for light, dark in DARK_INKS.items()
+        for what in ("fill", "stroke")
+        if f"{what}: {light}" in svg
+    )
+    style = f"@media (prefers-color-scheme:dark){{{rules}}}</style>"
+    return svg.replace("</style>", style, 1) if rules else svg
 
 
 def new_figure(panels: Sequence[int]) -> "tuple[Figure, dict[int, Axes]]":

@@ -1,0 +1,96 @@
+"""What all figures of a run show around their numbers: the run, its faults, its subscribers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from results.facts import RunFacts
+from results.faults import FaultSpan, fault_spans
+from results.load import LoadedRun
+from results.reference_check import Tree, risk_windows
+
+SECOND_NS = 1_000_000_000
+PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}
+
+
+def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
+    """The part of a figure's data that is not in its columns."""
+    run = loaded.run
+    manifest = run.manifest
+    tree = Tree(run.links)
+    starts = sorted({source.broker for source in facts.sources})
+    spans = fault_spans(run.fault_rows, run.phase("drain").to_ns or run.phase("measure").to_ns)
+    return {
+        "run_id": run.run_id,
+        "experiment": manifest.get("experiment"),
+        "protocol": run.protocol,
+        "protocol_name": PROTOCOL_NAMES.get(run.protocol, run.protocol),
+        "topology": run.topology.get("name"),
+        "brokers": len(run.topology["brokers"]),
+        "delta": (run.topology.get("parameters") or {}).get("delta"),
+        "publishers": len(facts.sources),
+        "machine": {name: manifest.get(name) for name in ("cpu", "cores", "platform", "python")},
+        "from_ns": run.phase("warmup").from_ns,
+        "to_ns": run.phase("measure").to_ns,
+        "faults": [
+            {
+                "step": span.step,
+                "verb": span.verb,
+                "target": span.target,
+                "kind": span.kind,
+                "from_ns": span.from_ns,
+                "to_ns": span.to_ns,
+            }
+            for span in spans
+        ],
+        "subscriptions": [
+            {
+                "sub_id": subscription.sub_id,
+                "broker": subscription.broker,
+                "predicate": subscription.predicate,
+                "faults": [*_in_the_way(tree, starts, subscription.broker, spans)],
+            }
+            for subscription in facts.subscriptions
+        ],
+    }
+
+
+def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpan]) -> list[int]:
+    """The numbers of the faults through which publications for this broker have to go."""
+    return [
+        number
+        for number, span in enumerate(spans)
+        if any(tree.passes(span.target, start, broker) for start in starts)
+    ]
+
+
+def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
+    """(subscription, source, from, to) for every stretch in which something was at risk."""
+    tree = Tree(facts.links)
+    return [
+        (subscription.sub_id, source.pubend, window.from_ns, window.to_ns)
+        for window in risk_windows(facts.faults)
+        for subscription in facts.subscriptions
+        for source in facts.sources
+        if tree.passes(window.target, source.broker, subscription.broker)
+    ]
+
+
+def scale_text(about: Mapping[str, Any]) -> str:
+    """What ran, how large it was, and on what."""
+    machine = about["machine"]
+    delta = f" (δ = {about['delta']})" if about["protocol"] == "delta_tree" else ""
+    hardware = (
+        f"{machine['cpu']}, {machine['cores']} cores" if machine["cpu"] else "unknown machine"
+    )
+    return (
+        f"{about['protocol_name']}{delta}, {about['brokers']} brokers, {about['publishers']} "
+        f"publishers, {len(about['subscriptions'])} subscriptions; all on one machine: {hardware}; "
+        f"run {about['run_id']}"
+    )
+
+
+def fault_label(fault: Mapping[str, Any]) -> str:
+    """What a fault did, in two or three words."""
+    verbs = {"kill": "killed", "term": "stopped", "absorb": "absorbs", "freeze": "frozen",
+             "cut": "cut", "blackhole": "black hole", "restart": "back"}  # fmt: skip
+    return f"{fault['target']} {verbs.get(fault['verb'], fault['verb'])}"

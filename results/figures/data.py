@@ -1,0 +1,75 @@
+"""The numbers of one figure of a run, and how they are read back from the files beside it.
+
+A figure is drawn from these alone, so that drawing again needs neither Spark nor the logs.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.figures.drawing import FIGURE_SCHEMA
+from results.manifest import IntegrityError, read_json
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FigureData:
+    """The numbers of one figure.
+
+    Attributes:
+        name: of the figure.
+        about: run, fault spans, captions: whatever the figure shows and is not a column.
+        columns: names of the columns.
+        rows: whole numbers, decimals and texts, in the order drawn; None where there is nothing.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows by name of column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> "FigureData":
+        """The numbers in `<name>.csv` and `<name>.json`, as drawing the figure left them.
+
+        Raises:
+            IntegrityError: the files are not there or are not of this figure.
+        """
+        words = read_json(folder / f"{name}.json")
+        if (words.get("schema"), words.get("figure")) != (
+            FIGURE_SCHEMA,
+            name,
+        ) or "about" not in words:
+            raise IntegrityError(f"{folder / name}.json: not the words of figure {name}")
+        path = folder / f"{name}.csv"
+        if not path.is_file():
+            raise IntegrityError(f"{path} is missing")
+        columns, *rows = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+        values = tuple(tuple(map(_value, row)) for row in rows)
+        return cls(name, words["about"], tuple(columns), values)
+
+
+def figure_data(name: str, about: Mapping[str, Any], rows: Sequence[Row]) -> FigureData:
+    """Numbers from rows that all have the same columns."""
+    columns = tuple(rows[0]) if rows else ()
+    return FigureData(name, about, columns, tuple(tuple(row.values()) for row in rows))
+
+
+def _value(text: str) -> Any:
+    """A cell's value; numbers come back as numbers."""
+    if text == "":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

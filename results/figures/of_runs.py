@@ -1,0 +1,133 @@
+"""Figures of what happened in a run: drawn from numbers that lie beside them afterwards."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from results.figures.drawing import Drawing, Metric, also_for_dark_pages
+from results.manifest import ResultsError, read_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from results.figures.data import FigureData
+
+
+def timeline(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """Latency by send time per subscription; stalls, kills, what was at risk, recovered or lost."""
+    return _drawing("timeline", spark, run_dir)
+
+
+def rate(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """Publications offered and sent, deliveries owed and made, per second and subscription."""
+    return _drawing("rate", spark, run_dir)
+
+
+def spectrum(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """Latency by percentile per subscription, the tail spread out."""
+    return _drawing("spectrum", spark, run_dir)
+
+
+FIGURES: Mapping[str, Callable[["SparkSession | None", Path], Drawing]] = {
+    "timeline": timeline,
+    "rate": rate,
+    "spectrum": spectrum,
+}
+
+_CAPTIONS = {
+    "timeline": (
+        "How long each publication took to arrive, from when it was meant to be sent, by when it "
+        "was sent. Bars reach from the fastest to the slowest of a short stretch, dots are their "
+        "medians. Orange: at risk, sent through a fault while it held. Crosses: never arrived. "
+        "Hatched: a broker or link held everything back; grey: it was gone."
+    ),
+    "rate": (
+        "Lines: publications sent and deliveries made, by when they happened. Grey: what was "
+        "offered to the publishers, and what each subscription was owed, by when it was sent."
+    ),
+    "spectrum": (
+        "Latency, from when a publication was meant to be sent, that so large a share of the "
+        "deliveries of the measure phase did not exceed. Nothing is left out."
+    ),
+}
+
+
+def _drawing(name: str, spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    from results.figures.context import scale_text
+    from results.figures.style import run_style
+
+    data = _numbers(name, spark, run_dir) if spark is not None else numbers_beside(name, run_dir)
+    with run_style():
+        figure = _module(name).paint(data, "wide")
+    about = data.about
+    return Drawing(
+        figure=figure,
+        columns=data.columns,
+        rows=[["" if value is None else value for value in row] for row in data.rows],
+        caption=f"{_CAPTIONS[name]} {scale_text(about)}.",
+        scale={
+            "brokers": about["brokers"],
+            "publishers": about["publishers"],
+            "subscriptions": len(about["subscriptions"]),
+            "seconds": (about["to_ns"] - about["from_ns"]) / 1e9,
+        },
+        metrics={key: Metric(value) for key, value in _module(name).metrics(data).items()},
+        run_ids=(about["run_id"],),
+        about=about,
+    )
+
+
+def narrow_svg(name: str, run_dir: Path) -> str:
+    """A figure for a page as wide as a telephone, from the numbers that drawing it left behind.
+
+    Raises:
+        ResultsError: the figure was never drawn.
+    """
+    from results.figures.drawing import house_style
+    from results.figures.style import run_style
+
+    with run_style():
+        figure = _module(name).paint(numbers_beside(name, run_dir), "narrow")
+    stream = io.BytesIO()
+    with house_style():
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return also_for_dark_pages(stream.getvalue().decode("utf-8"))
+
+
+def numbers_beside(name: str, run_dir: Path) -> "FigureData":
+    """The numbers of a figure that was drawn before.
+
+    Raises:
+        ResultsError: it was not.
+        IntegrityError: what lies there is something else.
+    """
+    from results.figures.data import FigureData
+
+    folder = read_run(run_dir).folder / "figures"
+    if not (folder / f"{name}.json").is_file():
+        raise ResultsError(f"the numbers of figure {name} are not in {folder}; Spark makes them")
+    return FigureData.read(folder, name)
+
+
+def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
+    """The numbers of a figure, from the run's tables; judges the run first where nobody has."""
+    from results.checks import check_run
+    from results.facts import RunFacts
+    from results.load import load_run, table_folder
+    from results.spark import planned_for
+
+    loaded = load_run(spark, run_dir)
+    if not table_folder(loaded.run, "violations").is_dir():
+        check_run(spark, run_dir)
+    with planned_for(spark, loaded.logs.rows):
+        data: FigureData = _module(name).collect(spark, loaded, RunFacts.of_run(loaded))
+    return data
+
+
+def _module(name: Literal["timeline", "rate", "spectrum"] | str) -> ModuleType:
+    """The module that collects and paints a figure; they import matplotlib."""
+    from results.figures import rate, spectrum, timeline
+
+    return {"timeline": timeline, "rate": rate, "spectrum": spectrum}[name]

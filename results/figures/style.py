@@ -1,0 +1,116 @@
+"""How figures of runs look.
+
+Colours are told apart by people who see fewer of them, and never carry a meaning alone: what
+was at risk also has another mark, what was lost another shape, faults have labels.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+
+def _cache_folder() -> str:
+    """Where matplotlib may keep its list of fonts."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    folder = Path(home, "pubsubctl", "matplotlib")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return tempfile.mkdtemp(prefix="pubsubctl-matplotlib-")
+    return str(folder)
+
+
+os.environ.setdefault("MPLCONFIGDIR", _cache_folder())
+
+import matplotlib  # noqa: E402  (reads MPLCONFIGDIR when it is imported)
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+Width = Literal["wide", "narrow"]
+WIDTHS_INCHES: dict[Width, float] = {"wide": 9.6, "narrow": 4.3}
+
+INK = "#1f2430"
+MUTED = "#69707d"
+GRID = "#e3e6ea"
+PAPER = "#ffffff"
+BLUE = "#0072b2"
+ORANGE = "#d98200"
+RED = "#c4321f"
+GREEN = "#00876c"
+PURPLE = "#9a5fb5"
+SKY = "#3f9fd8"
+OLIVE = "#8c8500"
+HELD = "#f4c463"
+DOWN = "#aab0b9"
+SERIES = (BLUE, GREEN, PURPLE, SKY, OLIVE, ORANGE, RED, MUTED)
+
+_SETTINGS: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "hatch.linewidth": 0.6,
+    "lines.solid_capstyle": "round",
+    "lines.solid_joinstyle": "round",
+    "path.simplify": True,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": "none",
+}
+
+
+@contextmanager
+def run_style() -> Iterator[None]:
+    """Matplotlib's own defaults and ours on top; nothing that a user's files may say."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
+
+
+def new_figure(width: Width, height_inches: float) -> Figure:
+    """An empty figure that no global state knows of."""
+    return Figure(figsize=(WIDTHS_INCHES[width], height_inches), layout=None)
+
+
+def duration_text(microseconds: float) -> str:
+    """A duration as axes show it."""
+    for limit, unit, size in ((1_000, "µs", 1), (1_000_000, "ms", 1_000), (None, "s", 1_000_000)):
+        if limit is None or microseconds < limit:
+            return f"{microseconds / size:.3g} {unit}"
+    raise AssertionError(microseconds)
+
+
+def duration_axis(axes: Axes, lowest_us: float, highest_us: float) -> None:
+    """A logarithmic axis of durations with a few round labels."""
+    axes.set_yscale("log")
+    axes.set_ylim(lowest_us, highest_us)
+    ticks = [10.0**power for power in range(10) if lowest_us <= 10.0**power <= highest_us]
+    if len(ticks) > 4:
+        ticks = ticks[::2]
+    axes.set_yticks(ticks, [duration_text(tick) for tick in ticks])
+    axes.minorticks_off()
+
+
+def footer(figure: Figure, text: str) -> None:
+    """What was measured, on what, and how much of it, in small print."""
+    figure.text(0.008, 0.008, text, fontsize=6.5, color=MUTED, ha="left", va="bottom")

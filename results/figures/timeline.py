@@ -1,0 +1,264 @@
+"""Latency by send time, one row per subscription, with what was broken when."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from results.facts import RunFacts
+from results.figures.context import SECOND_NS, about_run, exposure_rows, fault_label, scale_text
+from results.figures.data import FigureData, figure_data
+from results.figures.style import (
+    BLUE,
+    DOWN,
+    HELD,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    WIDTHS_INCHES,
+    Width,
+    duration_axis,
+    footer,
+    new_figure,
+)
+from results.load import LoadedRun
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BINS = 320
+LARGEST_ROWS = 8
+_NICE = (1, 2, 5)
+
+
+def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
+    """Latency per subscription and stretch of send time, apart for what was at risk."""
+    from pyspark.sql import functions as F
+
+    about = about_run(loaded, facts)
+    bin_ns = nice((about["to_ns"] - about["from_ns"]) / BINS)
+    shown = most_affected(about["subscriptions"])
+    exposed = spark.createDataFrame(
+        exposure_rows(facts), "sub_id STRING, pubend STRING, from_ns BIGINT, to_ns BIGINT"
+    )
+
+    def with_risk(rows: Any) -> Any:
+        """One row each, whether it was at risk."""
+        inside = (F.col("t_ns") >= F.col("from_ns")) & (F.col("t_ns") < F.col("to_ns"))
+        return (
+            rows.where(F.col("sub_id").isin(shown))
+            .join(F.broadcast(exposed), ["sub_id", "pubend"], "left")
+            .groupBy("sub_id", "pubend", "incarnation", "seq", "t_ns", "latency_us")
+            .agg(F.max(F.coalesce(inside, F.lit(False)).cast("INT")).alias("at_risk"))
+            .withColumn("bin", F.floor(F.col("t_ns") / bin_ns).cast("INT"))
+        )
+
+    deliveries = loaded.table(spark, "deliveries").where(
+        (F.col("layer") == "application")
+        & (F.col("kind") == "data")
+        & F.col("t_sent_ns").isNotNull()
+    )
+    first = (
+        deliveries.groupBy("sub_id", "pubend", "incarnation", "seq")
+        .agg(F.min("t_sent_ns").alias("t_ns"), F.min("lat_response_us").alias("latency_us"))
+    )  # fmt: skip
+    arrived = (
+        with_risk(first)
+        .groupBy("sub_id", "bin", "at_risk")
+        .agg(
+            F.count("*").alias("n"),
+            F.min("latency_us").alias("low_us"),
+            F.percentile("latency_us", 0.5).cast("BIGINT").alias("p50_us"),
+            F.max("latency_us").alias("high_us"),
+        )
+        .withColumn("lost", F.lit(0).cast("BIGINT"))
+    )
+    missing = loaded.table(spark, "violations").where(F.col("kind") == "missing")
+    lost = (
+        with_risk(missing.withColumn("latency_us", F.lit(None).cast("BIGINT")))
+        .groupBy("sub_id", "bin", "at_risk")
+        .agg(F.count("*").alias("lost"))
+        .select("sub_id", "bin", "at_risk", F.lit(0).cast("BIGINT").alias("n"),
+                *(F.lit(None).cast("BIGINT").alias(c) for c in ("low_us", "p50_us", "high_us")),
+                "lost")
+    )  # fmt: skip
+    order = {sub_id: place for place, sub_id in enumerate(shown)}
+    rows = arrived.unionByName(lost).toArrow().to_pylist()
+    rows.sort(key=lambda row: (order[row["sub_id"]], row["bin"], row["at_risk"], row["lost"]))
+    return figure_data("timeline", {**about, "bin_ns": bin_ns, "shown": shown}, rows)
+
+
+def nice(number: float) -> int:
+    """1, 2 or 5 times a power of ten, not below `number`."""
+    power = 10 ** math.floor(math.log10(max(number, 1.0)))
+    return int(next(power * step for step in (*_NICE, 10) if power * step >= number))
+
+
+def most_affected(subscriptions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The subscriptions with most faults in their way, at most so many as can be read."""
+    ordered = sorted(subscriptions, key=lambda s: -len(s["faults"]))[:LARGEST_ROWS]
+    return sorted(s["sub_id"] for s in ordered)
+
+
+def paint(data: FigureData, width: Width = "wide") -> Figure:
+    """Latency of each subscription by send time: stalls, kills, what was at risk and recovered."""
+    about = data.about
+    shown = about["shown"]
+    row_inches, head_inches, foot_inches = 0.98, 0.55 + 0.17 * _lanes(about), 0.62
+    height = head_inches + row_inches * len(shown) + foot_inches
+    figure = new_figure(width, height)
+    left, right = (0.085, 0.985) if width == "wide" else (0.145, 0.98)
+    known = [row for row in data.records() if row["n"]]
+    lowest = max(1, min((row["low_us"] for row in known), default=100) / 1.6)
+    highest = max((row["high_us"] for row in known), default=10_000) * 2.2
+    highest = max(highest, lowest * 300)
+
+    def box(top_inches: float, inches: float) -> tuple[float, float, float, float]:
+        return left, 1 - (top_inches + inches) / height, right - left, inches / height
+
+    strip = figure.add_axes(box(0.42, head_inches - 0.5))
+    _draw_strip(strip, about, width)
+    for number, sub_id in enumerate(shown):
+        axes = figure.add_axes(box(head_inches + number * row_inches + 0.08, row_inches - 0.2))
+        _draw_row(axes, data, sub_id, lowest, highest)
+        last = number == len(shown) - 1
+        axes.tick_params(labelbottom=last)
+    figure.text(left, 1 - 0.10 / height, "Latency by send time", fontsize=10.5, weight="bold",
+                va="top", color=INK)  # fmt: skip
+    bottom = "publication sent, seconds after measuring began"
+    figure.text((left + right) / 2, 0.30 / height, bottom, fontsize=8, color=MUTED, ha="center",
+                va="center")  # fmt: skip
+    if width == "wide":
+        footer(figure, scale_text(about))
+    return figure
+
+
+def _lanes(about: Mapping[str, Any]) -> int:
+    return max(1, len(_lane_of(about)))
+
+
+def _lane_of(about: Mapping[str, Any]) -> dict[str, int]:
+    """One line of the strip for each target."""
+    targets = dict.fromkeys(fault["target"] for fault in about["faults"])
+    return {target: lane for lane, target in enumerate(targets)}
+
+
+def seconds(about: Mapping[str, Any]) -> tuple[float, float]:
+    return about["from_ns"] / SECOND_NS, about["to_ns"] / SECOND_NS
+
+
+def _draw_strip(axes: Axes, about: Mapping[str, Any], width: Width) -> None:
+    """Which target had which fault when."""
+    lanes = _lane_of(about)
+    axes.set_xlim(*seconds(about))
+    axes.set_ylim(len(lanes) - 0.5 if lanes else 0.5, -0.5)
+    axes.axis("off")
+    per_inch = (axes.get_xlim()[1] - axes.get_xlim()[0]) / WIDTHS_INCHES[width]
+    room_from: dict[int, float] = {}
+    for fault in about["faults"]:
+        lane = lanes[fault["target"]]
+        start, end = fault["from_ns"] / SECOND_NS, fault["to_ns"] / SECOND_NS
+        style = _span_style(fault["kind"])
+        axes.barh(lane, end - start, left=start, height=0.62, **style)
+        text = fault_label(fault)
+        length = 0.062 * len(text) * per_inch
+        place = max(start, room_from.get(lane, -1e9))
+        if fault["kind"] == "held" and end - start < length:
+            place = start - length - 0.05 * per_inch  # before the bar, the next one is behind it
+        elif fault["kind"] == "back":
+            place = max(end + 0.05 * per_inch, room_from.get(lane, -1e9))
+        else:
+            place += 0.05 * per_inch
+        axes.text(place, lane, text, fontsize=7.5, va="center", ha="left", color=INK, clip_on=False)
+        room_from[lane] = place + length
+
+
+def _span_style(kind: str) -> dict[str, Any]:
+    if kind == "held":
+        return {"facecolor": HELD, "edgecolor": ORANGE, "hatch": "////", "linewidth": 0}
+    if kind == "down":
+        return {"facecolor": DOWN, "alpha": 0.75, "linewidth": 0}
+    if kind == "back":
+        return {"facecolor": BLUE, "alpha": 0.45, "linewidth": 0}
+    return {"facecolor": DOWN, "alpha": 0.3, "linewidth": 0}
+
+
+def _draw_row(axes: Axes, data: FigureData, sub_id: str, lowest: float, highest: float) -> None:
+    about = data.about
+    subscription = next(s for s in about["subscriptions"] if s["sub_id"] == sub_id)
+    axes.set_xlim(*seconds(about))
+    duration_axis(axes, lowest, highest)
+    axes.grid(visible=True, axis="y")
+    axes.grid(visible=False, axis="x")
+    for number in subscription["faults"]:
+        shade(axes, about["faults"][number])
+
+    rows = [row for row in data.records() if row["sub_id"] == sub_id]
+    width_s = about["bin_ns"] / SECOND_NS
+    for at_risk, color, line in ((0, BLUE, 1.1), (1, ORANGE, 2.2)):
+        part = [row for row in rows if row["n"] and row["at_risk"] == at_risk]
+        middle = [(row["bin"] + 0.5) * width_s for row in part]
+        axes.vlines(
+            middle, [row["low_us"] for row in part], [row["high_us"] for row in part],
+            color=color, linewidth=line, alpha=0.38 if not at_risk else 0.55, zorder=3,
+        )  # fmt: skip
+        axes.plot(
+            middle, [row["p50_us"] for row in part], linestyle="none", marker="o",
+            markersize=1.5 if not at_risk else 2.6, markeredgewidth=0, color=color, zorder=4,
+        )  # fmt: skip
+    gone = [row for row in rows if row["lost"]]
+    axes.plot(
+        [(row["bin"] + 0.5) * width_s for row in gone], [highest / 1.55] * len(gone),
+        linestyle="none", marker="x", markersize=3.6, markeredgewidth=0.9, color=RED, zorder=5,
+    )  # fmt: skip
+    _label_row(axes, subscription, rows)
+
+
+def shade(axes: Axes, fault: Mapping[str, Any]) -> None:
+    start, end = fault["from_ns"] / SECOND_NS, fault["to_ns"] / SECOND_NS
+    if fault["kind"] == "held":
+        axes.axvspan(start, end, facecolor=HELD, edgecolor=ORANGE, alpha=0.28, hatch="////",
+                     linewidth=0, zorder=0)  # fmt: skip
+    elif fault["kind"] == "down":
+        axes.axvspan(start, end, facecolor=DOWN, alpha=0.3, linewidth=0, zorder=0)
+
+
+def _label_row(
+    axes: Axes, subscription: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Whose row it is, and what became of what was at risk."""
+    label = axes.annotate(
+        subscription["sub_id"].removesuffix("/1"), (0, 1), xycoords="axes fraction",
+        xytext=(0, 3), textcoords="offset points", fontsize=8.5, weight="bold", va="bottom",
+    )  # fmt: skip
+    words, color = _fate(rows)
+    axes.annotate(
+        words, (1, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points",
+        fontsize=7.5, ha="right", va="bottom", color=color,
+    )  # fmt: skip
+    label.set_in_layout(False)
+
+
+def _fate(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    at_risk = sum(row["n"] + row["lost"] for row in rows if row["at_risk"])
+    recovered = sum(row["n"] for row in rows if row["at_risk"])
+    lost = sum(row["lost"] for row in rows)
+    if lost:
+        risk = f"{at_risk:,} at risk, {recovered:,} recovered · " if at_risk else ""
+        return f"{risk}{lost:,} lost", RED
+    if at_risk:
+        return f"{at_risk:,} at risk, all recovered", ORANGE
+    return "nothing at risk", MUTED
+
+
+def metrics(data: FigureData) -> dict[str, float]:
+    """What was at risk, came back and was lost, over the subscriptions shown."""
+    rows = data.records()
+    return {
+        "at_risk": float(sum(row["n"] + row["lost"] for row in rows if row["at_risk"])),
+        "recovered": float(sum(row["n"] for row in rows if row["at_risk"])),
+        "lost": float(sum(row["lost"] for row in rows)),
+    }
