@@ -362,7 +362,8 @@ class Client:
         if self._taking:
             self._core.take(self._taking)
             self._taking = 0
-            self._nudge()
+            if self._connection is not None:
+                self._connection.flush(clock_ns())
 
     # ------------------------------------------------------------ what connections tell
 
@@ -386,7 +387,7 @@ class Client:
             self._announce()
         if arrived:
             self._arrived.set()
-        connection.flush(clock_ns())
+        connection.flush(clock_ns(), hurried=changed)
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -514,7 +515,7 @@ class Client:
             return
         for number in numbers:
             self._core.subscribe_again(number)
-        connection.flush(clock_ns())
+        connection.flush(clock_ns(), hurried=True)
 
     async def _leave(self) -> None:
         """Let the broker have what it should know, for a moment at most."""
@@ -522,6 +523,7 @@ class Client:
         connection = self._connection
         if connection is None:
             return
+        connection.flush(clock_ns(), hurried=True)
         with trio.move_on_after(LEAVING_S):
             while not connection.over and not connection.is_idle:
                 await trio.sleep(0.001)
@@ -533,7 +535,7 @@ class Client:
 
     def _nudge(self) -> None:
         if self._connection is not None:
-            self._connection.flush(clock_ns())
+            self._connection.flush(clock_ns(), hurried=True)
 
     def _announce(self) -> None:
         self._changed.set()

@@ -7,10 +7,12 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from brokerd.config import SECOND_NS, Mutant, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Acknowledge, PublishAcknowledged
 from brokerd.model.identity import Peer
 from brokerd.model.publication import Buffer
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.sessions.failure_detector import FailureDetector
 from brokerd.sessions.framing import FrameDecoder
@@ -23,6 +25,12 @@ from brokerd.wire.gathering import gather
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
+PACE_NS: Final = 2 * MILLISECOND_NS
+"""Acknowledgements that follow each other faster than this go together.
+
+Each write costs sender and receiver about as much as a publication, and nobody's delivery waits
+for them.
+"""
 RECEIVE_BYTES: Final = 1 << 19
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
@@ -32,6 +40,7 @@ CLIENT_MARGIN_BYTES: Final = 8_192
 
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
+_UNHURRIED: Final = (PublicationConfirmation, PublishAcknowledged, Acknowledge)
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Incoming = tuple[MessageReceived, int]
@@ -99,7 +108,7 @@ class Connection:
         self._delayed: deque[tuple[int, list[Incoming]]] = deque()
         self._last_words = b""
         self._rest = b""
-        self._is_idle = self._is_parked = False
+        self._is_idle = self._is_parked = self._is_pacing = self._hurried = False
         self._flushed_ns = 0
         self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
         self._reader_scope = trio.CancelScope()
@@ -107,6 +116,7 @@ class Connection:
         self._writer_event = trio.Event()
         self._reader_event = trio.Event()
         self._delayed_event = trio.Event()
+        self._pace_event = trio.Event()
 
     @property
     def peer(self) -> Peer:
@@ -133,21 +143,30 @@ class Connection:
                 self.end("overflow")
                 return 0
             frames += 1
+        self._hurried = self._hurried or type(message) not in _UNHURRIED
         return frames
 
-    def flush(self, now_ns: int) -> None:
+    def flush(self, now_ns: int, hurried: bool = False) -> None:
         """Write what is queued, now if possible: to be called when there is no more for now.
 
         A lone message does not wait for a task to be scheduled. In a flood the writer is left
-        to it, so that more gathers for each write.
+        to it, so that more gathers for each write. Where only acknowledgements are queued, and
+        some have just left, they wait for company, unless `hurried`.
         """
+        self._is_idle = False
+        if not (hurried or self._hurried) and now_ns - self._flushed_ns < PACE_NS:
+            if not self._is_pacing:
+                self._is_pacing = True
+                self._pace_event.set()
+            return
+        self._hurried = False
         direct = self._is_parked and self._descriptor >= 0 and not self._rest
         if not direct or self.outward is not CLEAR or now_ns - self._flushed_ns < GATHER_NS:
-            self._is_idle = False
             self._writer_event.set()
             return
         data = self._next_write(now_ns)
         if not data or self.over:
+            self._is_idle = True
             return
         self._flushed_ns = now_ns
         try:
@@ -159,20 +178,22 @@ class Connection:
         else:
             self._rest = data[written:]
         if self._rest or self.outbox.waiting_frames:
-            self._is_idle = False
             self._writer_event.set()
+        else:
+            self._is_idle = True
 
     def beat(self) -> None:
         """Send a heartbeat at the next frame boundary."""
         if not self.outward.blackholed:
             self.outbox.beat()
-            self.flush(clock_ns())
+            self.flush(clock_ns(), hurried=True)
 
     def wake(self) -> None:
         """Look anew at what may be read and written."""
         self._writer_event.set()
         self._reader_event.set()
         self._delayed_event.set()
+        self._pace_event.set()
 
     def end(self, reason: LossReason, last_words: Farewell | None = None) -> None:
         """End the session now, and the stream as soon as its last words are out."""
@@ -212,6 +233,7 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self._hand_on_delayed)
+                nursery.start_soon(self._pace)
                 with self._reader_scope:
                     await self._read()
         if self._last_words and not self.outward.blackholed:
@@ -318,12 +340,23 @@ class Connection:
             due_ns = self._delayed[0][0] if self._delayed else None
             await _wait(self._delayed_event, due_ns)
 
+    async def _pace(self) -> None:
+        """Let acknowledgements go that have waited for company."""
+        while not self.over:
+            await self._pace_event.wait()
+            self._pace_event = trio.Event()
+            await trio.sleep_until((self._flushed_ns + PACE_NS) / SECOND_NS)
+            if self._is_pacing and not self.over:
+                self._is_pacing = False
+                self.flush(clock_ns(), hurried=True)
+
     async def _write(self) -> None:
         outbox = self.outbox
         try:
             while not self.over:
                 data = self._rest or self._next_write(clock_ns())
                 if data:
+                    self._flushed_ns = clock_ns()
                     await self._send(data)
                     self._rest = b""
                     outbox.written()
