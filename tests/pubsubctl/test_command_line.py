@@ -166,6 +166,10 @@ def test_what_init_writes_is_accepted_by_everything_that_reads_it(
     assert call("inventory", "lint").out == "inventories/local.toml: ok, 3 hosts\n"
     for path in sorted(Path("bench/workloads").glob("*.toml")):
         assert load_experiment(path).name == path.stem
+    checked = call("inject", "kill-b1", "--topology", "demo", "--lint")
+    assert (checked.status, checked.err) == (0, "")
+    planned = call("bench", "survive", "--faults", "kill-b1", "--dry-run")
+    assert (planned.status, planned.err) == (0, "")
 
 
 def test_a_dry_run_of_init_writes_nothing(call: Call, project: Path) -> None:
