@@ -11,7 +11,6 @@ from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, PublishAcknowledged
 from brokerd.model.identity import Peer
-from brokerd.model.publication import Buffer
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.sessions.failure_detector import FailureDetector
@@ -20,7 +19,7 @@ from brokerd.sessions.link_faults import CLEAR, Way
 from brokerd.sessions.messages import Farewell, Heartbeat, Hello
 from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.session import Session
-from brokerd.wire.codec import decode, encode, frame_bytes, parts
+from brokerd.wire.codec import decode, encode, frames
 from brokerd.wire.gathering import gather
 
 GATHER_NS: Final = 100_000
@@ -37,6 +36,8 @@ CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
 CLIENT_MARGIN_BYTES: Final = 8_192
 """What a broker may have to add to a client's frame before it passes it on."""
+BROKER_FACTOR: Final = 16
+"""A list of all subscriptions is one message; brokers take each other's, however long."""
 
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
@@ -89,8 +90,10 @@ class Connection:
         mutants: Collection[Mutant] = (),
     ) -> None:
         limit_bytes = parameters.frame_limit_bytes
-        is_client = isinstance(session.peer, str)
-        decoder.limit_bytes = limit_bytes - (CLIENT_MARGIN_BYTES if is_client else 0)
+        if isinstance(session.peer, str):
+            decoder.limit_bytes = limit_bytes - CLIENT_MARGIN_BYTES
+        else:
+            decoder.limit_bytes = limit_bytes * BROKER_FACTOR
         self.session = session
         self.stream = stream
         self.inward: Way = CLEAR
@@ -136,15 +139,14 @@ class Connection:
         Returns how many frames that took; 0 when the session ended of it.
         """
         due_ns = clock_ns() + self.outward.delay_ns if self.outward.delay_ns else 0
-        frames = 0
-        for part in parts(message, self._frame_limit_bytes):
-            pieces: list[Buffer] = encode(part)
-            if not self.outbox.add(pieces, frame_bytes(pieces), due_ns):
+        count = 0
+        for pieces, size in frames(message, self._frame_limit_bytes):
+            if not self.outbox.add(pieces, size, due_ns):
                 self.end("overflow")
                 return 0
-            frames += 1
+            count += 1
         self._hurried = self._hurried or type(message) not in _UNHURRIED
-        return frames
+        return count
 
     def flush(self, now_ns: int, hurried: bool = False) -> None:
         """Write what is queued, now if possible: to be called when there is no more for now.

@@ -70,34 +70,29 @@ def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any
         raise RemoteProtocolError(peer, str(error)) from None
 
 
-def parts(message: Any, limit_bytes: int) -> Iterator[Any]:
-    """The message, or messages with parts of its run where it fits no frame of that size.
+def frames(message: Any, limit_bytes: int) -> Iterator[tuple[list[Buffer], int]]:
+    """The frame that carries the message, in pieces, and its size.
+
+    Several frames with parts of its run, in order, where one would be over the limit or longer
+    than any receiver takes. A message without a run goes as it is: only a trusted peer takes it
+    when it is over the limit.
 
     Raises:
-        ValueError: one publication alone is too large, or a message without a run is.
+        ValueError: one publication alone is too large.
     """
     codec = _CODECS_BY_TYPE[type(message)]
+    pieces = codec.encode(message)
+    size = sum(map(len, pieces))
     run = getattr(message, codec.run_field) if codec.run_field else None
-    if run is None or (len(run) <= MAXIMUM_RUN_PUBLICATIONS and _fits(run, limit_bytes)):
-        yield message
+    if run is None or (size <= limit_bytes and len(run) <= MAXIMUM_RUN_PUBLICATIONS):
+        yield pieces, size
         return
     if len(run) == 1:
-        raise ValueError(f"publication {run.first} of {run.source} fits no frame: {limit_bytes}")
+        raise ValueError(f"publication {run.first} of {run.source}: {size} bytes of {limit_bytes}")
     half = len(run) // 2
     for positions in (range(half), range(half, len(run))):
-        yield from parts(replace(message, **{codec.run_field: run.select(positions)}), limit_bytes)
-
-
-def frame_bytes(pieces: Sequence[Buffer]) -> int:
-    """The size of a frame in pieces."""
-    return sum(map(len, pieces))
-
-
-def _fits(run: PublicationRun, limit_bytes: int) -> bool:
-    # Beside the run there is little in a message: a path, or subscription numbers.
-    beside = 4_096 if limit_bytes > 16_384 else limit_bytes // 4
-    header = 15 * len(run) + sum(map(len, run.attribute_table)) + 5 * len(run.attribute_table)
-    return run.payload_bytes() + header + beside <= limit_bytes
+        part = replace(message, **{codec.run_field: run.select(positions)})
+        yield from frames(part, limit_bytes)
 
 
 class _MessageCodec:

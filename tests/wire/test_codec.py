@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Publish, PublishAcknowledged, Refused, Subscribe
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import Constraint, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.messages import PublicationCopy
+from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import Heartbeat
 from brokerd.wire import codec
@@ -267,25 +267,33 @@ def test_a_run_that_does_not_add_up_is_refused(place: int, value: Any, why: str)
         codec.decode(bad, memoryview(b"xyz"))
 
 
-@given(tidy_runs, st.integers(100, 400))
+@given(tidy_runs, st.integers(70, 400))
 def test_what_fits_no_frame_goes_in_parts_that_do(whole: PublicationRun, limit: int) -> None:
-    message = PublicationCopy(whole, (1, 2))
-    sent = list(codec.parts(message, limit))
-    got = [one for part in sent for one in plain(part.run)[1]]
-    assert got == plain(whole)[1]
-    assert all(codec.frame_bytes(codec.encode(part)) <= limit for part in sent)
+    frames = list(codec.frames(PublicationCopy(whole, (1, 2)), limit))
+    sent = [decode_frame(b"".join(pieces)) for pieces, _ in frames]
+    assert [one for part in sent for one in plain(part.run)[1]] == plain(whole)[1]
     assert {part.path for part in sent} == {(1, 2)}
+    for pieces, size in frames:
+        assert sum(map(len, pieces)) == size <= limit
 
 
 def test_a_run_longer_than_any_receiver_takes_goes_in_parts() -> None:
-    lengths = [len(part.run) for part in codec.parts(Publish(run(40_000)), 1 << 20)]
+    frames = codec.frames(Publish(run(40_000)), 1 << 20)
+    lengths = [len(decode_frame(b"".join(pieces)).run) for pieces, _ in frames]
     assert sum(lengths) == 40_000
     assert max(lengths) <= codec.MAXIMUM_RUN_PUBLICATIONS
 
 
+def test_a_message_without_a_run_is_never_cut() -> None:
+    summary = Summary(tuple(SubscriptionId(1, 1, n) for n in range(1_000)), recovering=False)
+    ((pieces, size),) = codec.frames(summary, 100)
+    assert size > 100
+    assert decode_frame(b"".join(pieces)) == summary
+
+
 def test_a_publication_that_fits_no_frame_is_our_own_fault() -> None:
-    with pytest.raises(ValueError, match="fits no frame"):
-        list(codec.parts(Publish(run(1, 2_000)), 1_000))
+    with pytest.raises(ValueError, match="of 1000"):
+        list(codec.frames(Publish(run(1, 2_000)), 1_000))
 
 
 # ---------------------------------------------------------------- single refusals
