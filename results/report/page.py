@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from results.report import pictures, words
-from results.report.reading import PERCENTILES, SHOWN_FIGURES, RunStory, read_story
+from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,31 +53,35 @@ def render(stories: Sequence[RunStory]) -> str:
     protocols = [story.run.protocol for story in stories]
     losing = [story for story in stories if story.violations]
     faulty = [story for story in stories if story.run.fault_rows]
-    comparison = _comparison(stories) if len(stories) > 1 else []
+    lanes = [pictures.lanes_picture(story) for story in stories]
+    kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     return environment.get_template("report.html").render(
         stories=stories,
         losing=losing,
         faulty=faulty,
-        comparison=comparison,
+        comparison=_comparison(stories),
+        several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
+        lane_pictures=lanes,
+        lane_kinds=[kind for kind in pictures.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
         trees=[pictures.tree_picture(story) for story in stories],
         headline=_headline(stories),
         how=words.HOW_PROTOCOLS_RECOVER,
         figure_titles=SHOWN_FIGURES,
-        percentiles={name: _percentile_name(name) for name in PERCENTILES},
+        percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
         stamps=pictures.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
-        chapters=_chapters(losing, faulty, comparison),
+        chapters=_chapters(losing, faulty, len(stories) > 1),
         words=words,
         pictures=pictures,
     )
 
 
-def _chapters(losing: Any, faulty: Any, comparison: Any) -> list[tuple[str, str]]:
+def _chapters(losing: Any, faulty: Any, several: bool) -> list[tuple[str, str]]:
     found = [
         ("wrong", "What went wrong") if losing else None,
-        ("compare", "Side by side") if comparison else None,
+        ("compare", "Side by side" if several else "In short"),
         ("risk", "What was at risk"),
         ("tree", "The brokers"),
         *SHOWN_FIGURES.items(),
@@ -96,8 +100,9 @@ def _headline(stories: Sequence[RunStory]) -> str:
     first = stories[0]
     if len(stories) == 1:
         experiment = first.run.manifest.get("experiment") or "A run"
-        return f"{experiment}: {words.title(words.protocol(first))}"
-    protocols = [*dict.fromkeys(words.title(words.protocol(story)) for story in stories)]
+        preposition = "on" if words.protocol(first).startswith("the ") else "with"
+        return f"{experiment} {preposition} {words.protocol(first)}"
+    protocols = [*dict.fromkeys(words.bare(words.protocol(story)) for story in stories)]
     if _comparable(stories) and len(protocols) == len(stories):
         among = "faults" if any(story.run.fault_rows for story in stories) else "load"
         return f"The same {among}: {', '.join(protocols[:-1])} and {protocols[-1]}"
@@ -128,9 +133,15 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "sent again by brokers": lambda s: words.count(s.exercised("resent_publications")),
         "median latency": lambda s: worst_latency(s, "p50"),
         "99 % latency": lambda s: worst_latency(s, "p99"),
+        "delivered per second": _delivered_per_s,
         "broker CPU per publication": cpu_per_message,
     }
     return [(name, [value(story) for story in stories]) for name, value in rows.items()]
+
+
+def _delivered_per_s(story: RunStory) -> str:
+    value = (story.run.manifest.get("headline") or {}).get("delivered_per_s")
+    return f"{value:,.0f}" if isinstance(value, int | float) else "–"
 
 
 def worst_latency(story: RunStory, name: str) -> str:

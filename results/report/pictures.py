@@ -15,7 +15,7 @@ from results.report.words import SECOND_NS, plural, seconds
 MOST_BROKERS = 150
 """More are not drawn: nobody could read them."""
 
-COLUMN, ROW, LINE = 176, 46, 17
+COLUMN, ROW, LINE = 200, 46, 17
 NODE_HEIGHT = 30
 LETTER = 7.7
 LONGEST_NAME, LONGEST_PREDICATE, MOST_SUBSCRIPTIONS = 14, 46, 3
@@ -212,7 +212,7 @@ def _publishers(run: Run) -> dict[str, list[str]]:
     for entry in run.workload.get("publishers", ()):
         for broker in [entry["at"]] if isinstance(entry["at"], str) else entry["at"]:
             found.setdefault(broker, []).append(
-                f"{plural(entry.get('count', 1), 'publisher')}, {entry.get('rate', '?')}"
+                f"{plural(entry.get('count', 1), 'publisher')}, {entry.get('rate', '?')} each"
             )
     return {broker: notes for broker, notes in found.items() if broker in run.topology["brokers"]}
 
@@ -243,6 +243,7 @@ def shortened(text: str, length: int) -> str:
 LANES_WIDTH, LANES_LEFT, LANES_RIGHT, LANES_TOP = 960.0, 100.0, 18.0, 46.0
 LANE_HEIGHT, BAR_HEIGHT = 92.0, 24.0
 LABEL_LETTER = 7.0
+LANE_KINDS = ("limited", "held", "cut", "down", "back")
 
 STAMP_NAMES: Mapping[str, str] = {
     name: name.removeprefix("t_").removesuffix("_ns").replace("_", " ") for name in FAULT_STAMPS
@@ -346,7 +347,7 @@ def lanes_picture(story: RunStory) -> LanesPicture | None:
         right=LANES_WIDTH - LANES_RIGHT,
         ticks=tuple((x(t_ns), f"{t_ns // SECOND_NS}") for t_ns in _ticks_ns(start_ns, end_ns)),
         lanes=tuple(lanes),
-        kinds=tuple(kind for kind in ("limited", "held", "cut", "down", "back") if kind in kinds),
+        kinds=tuple(kind for kind in LANE_KINDS if kind in kinds),
         words="; ".join(map(_span_in_full, spans)),
     )
 
@@ -370,11 +371,19 @@ def _bars(spans: Sequence[FaultSpan], x: Callable[[int], float]) -> Iterator[Bar
 
 
 def _marks(rows: Sequence[Row], x: Callable[[int], float]) -> Iterator[Mark]:
-    for row in rows:
-        for name in FAULT_STAMPS:
-            if (t_ns := row.get(name)) is not None:
-                words = f"{row['verb']} {STAMP_NAMES[name]} at {seconds(t_ns)} s"
-                yield Mark(x(t_ns), STAMP_NAMES[name], words)
+    """Stamps in order of time, those that would overlap side by side."""
+    stamps = sorted(
+        (row[name], place, FAULT_STAMPS.index(name), row["verb"])
+        for place, row in enumerate(rows)
+        for name in FAULT_STAMPS
+        if row.get(name) is not None
+    )
+    free = 0.0
+    for t_ns, _, number, verb in stamps:
+        stage = STAMP_NAMES[FAULT_STAMPS[number]]
+        at = max(x(t_ns), free)
+        free = at + 11.5
+        yield Mark(at, stage, f"{verb} {stage} at {seconds(t_ns)} s")
 
 
 def _risk(recovery: Row, x: Callable[[int], float], end_ns: int) -> Risk:

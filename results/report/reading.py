@@ -2,13 +2,15 @@
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
-from results.figures import FIGURES, draw
+from results.figures import draw
+from results.figures.of_runs import narrow_svg
+from results.latency import PERCENTILES, latency_percentiles
 from results.load import table_folder
 from results.manifest import ResultsError, Run, read_json, read_json_lines, read_run
 from results.schema import TABLES
@@ -23,7 +25,7 @@ SHOWN_FIGURES: Mapping[str, str] = {
     "rate": "Rates over time",
     "spectrum": "Spread of latencies",
 }
-PERCENTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+SHOWN_PERCENTILES = (*PERCENTILES, "max")
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,14 @@ class Picture:
     """A figure of the run; without `address` where it could not be drawn.
 
     Attributes:
-        address: the picture itself, as a `data:` address.
+        address, narrow_address: the picture itself, and one for a telephone, as `data:`.
         caption: what it shows, or why there is none.
     """
 
     name: str
     title: str
     address: str
+    narrow_address: str
     caption: str
 
 
@@ -46,20 +49,26 @@ class SubscriptionRow:
     """One subscription, what it was owed and got, and how long that took.
 
     Attributes:
-        owed, received, missing, duplicates, out_of_order: None where nobody judged the run.
-        latency_us: by the names of PERCENTILES, from the intended time, of what was to be sent
-            while measuring; empty where nothing came.
+        owed, missing, duplicates, out_of_order: None where nobody judged the run.
+        latency_us: since it was due, by the names of SHOWN_PERCENTILES, of what was due while
+            measuring; empty where nothing came.
     """
 
     sub_id: str
     broker: str
     predicate: str
     owed: int | None = None
-    received: int | None = None
     missing: int | None = None
     duplicates: int | None = None
     out_of_order: int | None = None
-    latency_us: Mapping[str, int] = None  # type: ignore[assignment]
+    latency_us: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def delivered(self) -> int | None:
+        """How many of those owed arrived."""
+        if self.owed is None or self.missing is None:
+            return None
+        return self.owed - self.missing
 
 
 @dataclass(frozen=True)
@@ -161,19 +170,16 @@ def _rows(run: Run, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 def _subscriptions(run: Run) -> list[SubscriptionRow]:
     by_sub: dict[str, list[Row]] = {}
-    for row in _rows(
-        run, "coverage", ("sub_id", "n", "n_dup", "n_out_of_order", "n_owed", "n_missing")
-    ):
+    for row in _rows(run, "coverage", ("sub_id", "n_dup", "n_out_of_order", "n_owed", "n_missing")):
         by_sub.setdefault(row["sub_id"], []).append(row)
     found = []
     for row in _rows(run, "subscriptions", ("sub_id", "broker", "predicate")):
         pairs = by_sub.get(row["sub_id"])
-        told = SubscriptionRow(row["sub_id"], row["broker"], row["predicate"] or "", latency_us={})
+        told = SubscriptionRow(row["sub_id"], row["broker"], row["predicate"] or "")
         if pairs is not None:
             told = replace(
                 told,
                 owed=_sum(pairs, "n_owed"),
-                received=_sum(pairs, "n"),
                 missing=_sum(pairs, "n_missing"),
                 duplicates=_sum(pairs, "n_dup"),
                 out_of_order=_sum(pairs, "n_out_of_order"),
@@ -241,38 +247,31 @@ def _grown(
 
 def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
     """Percentiles of response latency, by subscription."""
-    from pyspark.sql import functions as F
-
     deliveries = spark.read.schema(TABLES["deliveries"].ddl).parquet(
         str(table_folder(run, "deliveries"))
     )
-    points = F.array(*map(F.lit, PERCENTILES.values()))
-    rows = (
-        deliveries.where(
-            (F.col("layer") == "application")
-            & (F.col("kind") == "data")
-            & (F.col("phase") == "measure")
-            & F.col("lat_response_us").isNotNull()
-        )
-        .groupBy("sub_id")
-        .agg(F.percentile("lat_response_us", points).alias("points"))
-        .toArrow()
-        .to_pylist()
-    )
     return {
-        row["sub_id"]: dict(zip(PERCENTILES, map(round, row["points"]), strict=True))
-        for row in rows
+        row["sub_id"]: {name: round(row[f"response_{name}_us"]) for name in SHOWN_PERCENTILES}
+        for row in latency_percentiles(deliveries).toArrow().to_pylist()
     }
 
 
 def _picture(spark: "SparkSession", run: Run, name: str) -> Picture:
     title = SHOWN_FIGURES[name]
-    if name not in FIGURES:
-        return Picture(name, title, "", "This version draws no such figure.")
     try:
         written = {path.suffix: path for path in draw(name, spark, run.folder)}
+        narrow = narrow_svg(name, run.folder)
     except ResultsError as error:
-        return Picture(name, title, "", str(error))
-    encoded = base64.b64encode(written[".svg"].read_bytes()).decode()
-    caption = str(read_json(written[".json"]).get("caption", ""))
-    return Picture(name, title, f"data:image/svg+xml;base64,{encoded}", caption)
+        return Picture(name, title, "", "", str(error))
+    return Picture(
+        name,
+        title,
+        _address(written[".svg"].read_text(encoding="utf-8")),
+        _address(narrow),
+        str(read_json(written[".json"])["caption"]),
+    )
+
+
+def _address(svg: str) -> str:
+    """A picture as an address; as such its styles and names are its own, and it runs nothing."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

@@ -91,10 +91,14 @@ def protocol(story: RunStory) -> str:
     return PROTOCOLS.get(story.run.protocol, story.run.protocol or "an unnamed protocol")
 
 
+def bare(text: str) -> str:
+    """Without its article: `δ tree`."""
+    return text.removeprefix("the ")
+
+
 def title(text: str) -> str:
-    """With a capital letter, where the first is a Latin one."""
-    for article in ("the ",):
-        text = text.removeprefix(article)
+    """Without its article, and with a capital letter where the first is a Latin one."""
+    text = bare(text)
     return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
@@ -176,6 +180,18 @@ def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
         row.get("absorbed_msgs") or 0
         for row in story.run.fault_rows
         if row["fault_id"] in recovery["faults"]
+    )
+
+
+def further_losses(story: RunStory) -> str:
+    """What was lost though no fault was known to hold it at the time; may be empty."""
+    lost = story.exercised("at_risk_deliveries") - story.exercised("recovered")
+    further = story.violations.get("missing", 0) - lost
+    if not story.verdict.get("recoveries") or further <= 0:
+        return ""
+    return (
+        f"{further:,} more never arrived: what was sent later, while a broker or link was gone "
+        "and nothing led around it, and whatever else was lost."
     )
 
 
