@@ -107,7 +107,7 @@ class Project:
     def results_folder(self, flag: Path | None) -> Path:
         """Where runs land: <this>/<experiment>/<run id>."""
         setting = self.setting("results", flag, "results/runs")
-        return setting.base / Path(setting.value).expanduser()
+        return _short(setting.base / Path(setting.value).expanduser(), self._here)
 
     def forks(self, flag: int | None) -> int:
         """How many hosts are worked on at the same time.
