@@ -31,6 +31,7 @@ Each write costs sender and receiver about as much as a publication, and nobody'
 for them.
 """
 RECEIVE_BYTES: Final = 1 << 19
+HELLO_RECEIVE_BYTES: Final = 1 << 16
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
@@ -156,6 +157,8 @@ class Connection:
         some have just left, they wait for company, unless `hurried`.
         """
         self._is_idle = False
+        if self.over:
+            return
         if not (hurried or self._hurried) and now_ns - self._flushed_ns < PACE_NS:
             if not self._is_pacing:
                 self._is_pacing = True
@@ -220,6 +223,7 @@ class Connection:
         elif (
             self._frame_began_ns is not None
             and isinstance(self.peer, str)
+            and self.inward is CLEAR
             and now_ns - self._frame_began_ns > FRAME_DEADLINE_NS
         ):
             self.end("protocol_error", Farewell("fault", "a frame took more than 10 s"))
@@ -259,21 +263,25 @@ class Connection:
                 return
             self.detector.heard(clock_ns())
             if self.inward.bytes_per_second:
+                self.reading_stopped = True
                 await trio.sleep(len(chunk) / self.inward.bytes_per_second)
             self._take(chunk)
 
     async def _receive(self) -> bytes:
         """The next bytes; empty at the end, however it came."""
+        limit = RECEIVE_BYTES
+        if self.inward.bytes_per_second:
+            limit = max(1, self.inward.bytes_per_second // _SLICES_PER_SECOND)
         if self._descriptor < 0:
             try:
-                return bytes(await self.stream.receive_some(RECEIVE_BYTES))
+                return bytes(await self.stream.receive_some(limit))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return b""
         while True:
             try:
                 # Waiting first costs one system call for a lone message; reading first, two.
                 await trio.lowlevel.wait_readable(self._descriptor)
-                return os.read(self._descriptor, RECEIVE_BYTES)
+                return os.read(self._descriptor, limit)
             except BlockingIOError:
                 continue  # woken for nothing
             except (OSError, trio.ClosedResourceError):
@@ -413,7 +421,7 @@ async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
         RemoteProtocolError: it begins with something else, or ends before that.
     """
     while True:
-        chunk = await stream.receive_some(RECEIVE_BYTES)
+        chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
         if not chunk:
             raise RemoteProtocolError("unknown", "closed before it said Hello")
         decoder.feed(bytes(chunk))

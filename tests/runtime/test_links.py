@@ -611,10 +611,13 @@ async def test_a_delay_holds_messages_up_in_its_direction_and_keeps_their_order(
         assert b0.of(SessionLost) == b1.of(SessionLost) == []
 
 
+@pytest.mark.parametrize("room_bytes", [1_000, 1 << 20])
 @pytest.mark.parametrize("direction", ["out", "in"])
 @in_virtual_time
-async def test_a_narrow_link_takes_its_time_and_is_not_suspected(direction: str) -> None:
-    net = MemoryNet(room_bytes=1_000)
+async def test_a_narrow_link_takes_its_time_and_is_not_suspected(
+    direction: str, room_bytes: int
+) -> None:
+    net = MemoryNet(room_bytes)
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
     sender, receiver = (b0, b1) if direction == "out" else (b1, b0)
     async with nursery_of_the_test() as nursery:
