@@ -82,9 +82,11 @@ def scale_text(about: Mapping[str, Any]) -> str:
     hardware = (
         f"{machine['cpu']}, {machine['cores']} cores" if machine["cpu"] else "unknown machine"
     )
+    numbers = {"broker": about["brokers"], "publisher": about["publishers"],
+               "subscription": len(about["subscriptions"])}  # fmt: skip
+    size = ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in numbers.items())
     return (
-        f"{about['protocol_name']}{delta}, {about['brokers']} brokers, {about['publishers']} "
-        f"publishers, {len(about['subscriptions'])} subscriptions; all on one machine: {hardware}; "
+        f"{about['protocol_name']}{delta}, {size}; all on one machine: {hardware}; "
         f"run {about['run_id']}"
     )
 

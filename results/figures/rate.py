@@ -9,8 +9,25 @@ from matplotlib.figure import Figure
 from results.facts import RunFacts
 from results.figures.context import SECOND_NS, about_run, scale_text
 from results.figures.data import FigureData, figure_data
-from results.figures.style import BLUE, DOWN, INK, MUTED, RED, Width, footer, new_figure
-from results.figures.timeline import most_affected, nice, seconds, shade
+from results.figures.style import (
+    BLUE,
+    DOWN,
+    RED,
+    Width,
+    below_axis,
+    footer,
+    legend,
+    new_figure,
+    title,
+)
+from results.figures.timeline import (
+    most_affected,
+    name_row,
+    nice,
+    note_row,
+    seconds,
+    shade,
+)
 from results.load import LoadedRun
 from results.throughput import delivered_per_bin, published_per_bin
 
@@ -59,26 +76,25 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     """Publications offered and sent, deliveries owed and made, per second and subscription."""
     about = data.about
     names = ["", *about["shown"]]
-    row_inches, head_inches, foot_inches = 0.88, 0.42, 0.62
+    row_inches, head_inches, foot_inches = 0.92, 0.42, 0.62
     height = head_inches + row_inches * len(names) + foot_inches
     figure = new_figure(width, height)
     left, right = (0.085, 0.985) if width == "wide" else (0.145, 0.98)
     for number, name in enumerate(names):
-        top = head_inches + number * row_inches + 0.16
-        bottom = 1 - (top + row_inches - 0.28) / height
-        axes = figure.add_axes((left, bottom, right - left, (row_inches - 0.28) / height))
-        _draw_row(axes, data, name)
+        top = head_inches + number * row_inches + 0.22
+        bottom = 1 - (top + row_inches - 0.34) / height
+        axes = figure.add_axes((left, bottom, right - left, (row_inches - 0.34) / height))
+        _draw_row(axes, data, name, width)
         axes.tick_params(labelbottom=number == len(names) - 1)
-    figure.text(left, 1 - 0.10 / height, "Rates, per second", fontsize=10.5, weight="bold",
-                va="top", color=INK)  # fmt: skip
-    figure.text((left + right) / 2, 0.30 / height, "seconds after measuring began", fontsize=8,
-                color=MUTED, ha="center", va="center")  # fmt: skip
+    title(figure, left, "Rates, per second")
+    legend(figure, right, [("—", BLUE, "sent, delivered"), ("■", DOWN, "offered, owed")])
+    below_axis(figure, (left + right) / 2, "seconds after measuring began")
     if width == "wide":
         footer(figure, scale_text(about))
     return figure
 
 
-def _draw_row(axes: Axes, data: FigureData, sub_id: str) -> None:
+def _draw_row(axes: Axes, data: FigureData, sub_id: str, width: Width) -> None:
     about = data.about
     per_second = SECOND_NS / about["bin_ns"]
     rows = [row for row in data.records() if (row["sub_id"] or "") == sub_id]
@@ -98,15 +114,13 @@ def _draw_row(axes: Axes, data: FigureData, sub_id: str) -> None:
     axes.stairs(made, edges, color=BLUE, linewidth=1.1, zorder=3, baseline=None)
     axes.set_ylim(0, highest * 1.12)
     axes.locator_params(axis="y", nbins=3, integer=True)
-    label = sub_id.removesuffix("/1") if sub_id else "all publishers"
-    axes.annotate(label, (0, 1), xycoords="axes fraction", xytext=(0, 3), fontsize=8.5,
-                  textcoords="offset points", weight="bold", va="bottom")  # fmt: skip
-    gap = sum(wanted) - sum(made)
-    short = sub_id and gap > 0.5 * per_second
-    text = f"{round(gap / per_second):,} less than owed" if short else f"{line}, before {backdrop}"
-    axes.annotate(text, (1, 1), xycoords="axes fraction", xytext=(0, 3), fontsize=7.5,
-                  textcoords="offset points", ha="right", va="bottom",
-                  color=RED if short else MUTED)  # fmt: skip
+    if not sub_id:
+        name_row(axes, {"sub_id": "all publishers", "predicate": ""}, width)
+        return
+    name_row(axes, next(s for s in about["subscriptions"] if s["sub_id"] == sub_id), width)
+    short = round((sum(wanted) - sum(made)) / per_second)
+    if short > 0:
+        note_row(axes, f"{short:,} less than owed", RED)
 
 
 def _series(

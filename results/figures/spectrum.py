@@ -11,13 +11,13 @@ from results.facts import RunFacts
 from results.figures.context import about_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
-    INK,
-    MUTED,
     SERIES,
     Width,
+    below_axis,
     duration_axis,
     footer,
     new_figure,
+    title,
 )
 from results.figures.timeline import most_affected
 from results.latency import at_share, latency_buckets, spectrum
@@ -74,10 +74,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     axes.set_xticks([at for at, _ in marks], [f"{text} %" for _, text in marks])
     axes.minorticks_off()
     _label_ends(axes, ends)
-    figure.text(left, 1 - 0.10 / height, "Latency by percentile", fontsize=10.5, weight="bold",
-                va="top", color=INK)  # fmt: skip
-    figure.text((left + right) / 2, 0.30 / height, "share of deliveries that took no longer",
-                fontsize=8, color=MUTED, ha="center", va="center")  # fmt: skip
+    title(figure, left, "Latency by percentile")
+    below_axis(figure, (left + right) / 2, "share of deliveries that took no longer")
     if width == "wide":
         footer(figure, scale_text(data.about))
     return figure

@@ -6,7 +6,7 @@ was at risk also has another mark, what was lost another shape, faults have labe
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -111,6 +111,32 @@ def duration_axis(axes: Axes, lowest_us: float, highest_us: float) -> None:
     axes.minorticks_off()
 
 
+def title(figure: Figure, left: float, text: str) -> None:
+    """What is shown, in its upper left corner."""
+    _, height = figure.get_size_inches()
+    figure.text(left, 1 - 0.11 / height, text, fontsize=10.5, weight="bold", va="top", color=INK)
+
+
+def legend(figure: Figure, right: float, key: Sequence[tuple[str, str, str]]) -> None:
+    """What the marks mean, in the upper right corner: (mark, colour, words) from left to right."""
+    width, height = figure.get_size_inches()
+    small = width < 6
+    place = right
+    for mark, color, words in reversed(key):
+        room = (0.062 * len(words) + (0.2 if small else 0.26)) / width * (0.92 if small else 1)
+        place -= room
+        y = 1 - (0.30 if small else 0.13) / height
+        figure.text(place, y, mark, fontsize=8, va="top", color=color)
+        figure.text(place + 0.12 / width, y, words, fontsize=7.5, va="top", color=MUTED)
+
+
+def below_axis(figure: Figure, middle: float, text: str) -> None:
+    """What the x axis of the lowest row says."""
+    _, height = figure.get_size_inches()
+    figure.text(middle, 0.31 / height, text, fontsize=8, color=MUTED, ha="center", va="center")
+
+
 def footer(figure: Figure, text: str) -> None:
     """What was measured, on what, and how much of it, in small print."""
-    figure.text(0.008, 0.008, text, fontsize=6.5, color=MUTED, ha="left", va="bottom")
+    _, height = figure.get_size_inches()
+    figure.text(0.008, 0.05 / height, text, fontsize=6.5, color=MUTED, ha="left", va="bottom")

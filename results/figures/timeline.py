@@ -14,15 +14,17 @@ from results.figures.style import (
     BLUE,
     DOWN,
     HELD,
-    INK,
     MUTED,
     ORANGE,
     RED,
     WIDTHS_INCHES,
     Width,
+    below_axis,
     duration_axis,
     footer,
+    legend,
     new_figure,
+    title,
 )
 from results.load import LoadedRun
 
@@ -107,7 +109,9 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     """Latency of each subscription by send time: stalls, kills, what was at risk and recovered."""
     about = data.about
     shown = about["shown"]
-    row_inches, head_inches, foot_inches = 0.98, 0.55 + 0.17 * _lanes(about), 0.62
+    lanes = len(_lane_of(about))
+    strip_inches = 0.2 * lanes
+    row_inches, head_inches, foot_inches = 1.02, 0.52 + strip_inches, 0.62
     height = head_inches + row_inches * len(shown) + foot_inches
     figure = new_figure(width, height)
     left, right = (0.085, 0.985) if width == "wide" else (0.145, 0.98)
@@ -119,25 +123,25 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     def box(top_inches: float, inches: float) -> tuple[float, float, float, float]:
         return left, 1 - (top_inches + inches) / height, right - left, inches / height
 
-    strip = figure.add_axes(box(0.42, head_inches - 0.5))
-    _draw_strip(strip, about, width)
+    if lanes:
+        _draw_strip(figure.add_axes(box(0.46, strip_inches)), about, width)
     for number, sub_id in enumerate(shown):
-        axes = figure.add_axes(box(head_inches + number * row_inches + 0.08, row_inches - 0.2))
-        _draw_row(axes, data, sub_id, lowest, highest)
+        axes = figure.add_axes(box(head_inches + number * row_inches + 0.22, row_inches - 0.34))
+        _draw_row(axes, data, sub_id, lowest, highest, width)
         last = number == len(shown) - 1
         axes.tick_params(labelbottom=last)
-    figure.text(left, 1 - 0.10 / height, "Latency by send time", fontsize=10.5, weight="bold",
-                va="top", color=INK)  # fmt: skip
+    title(figure, left, "Latency by send time")
+    key = [("●", BLUE, "arrived")]
+    if any(row["at_risk"] for row in known):
+        key.append(("●", ORANGE, "at risk, arrived"))
+    if any(row["lost"] for row in data.records()):
+        key.append(("×", RED, "never arrived"))
+    legend(figure, right, key)
     bottom = "publication sent, seconds after measuring began"
-    figure.text((left + right) / 2, 0.30 / height, bottom, fontsize=8, color=MUTED, ha="center",
-                va="center")  # fmt: skip
+    below_axis(figure, (left + right) / 2, bottom)
     if width == "wide":
         footer(figure, scale_text(about))
     return figure
-
-
-def _lanes(about: Mapping[str, Any]) -> int:
-    return max(1, len(_lane_of(about)))
 
 
 def _lane_of(about: Mapping[str, Any]) -> dict[str, int]:
@@ -151,29 +155,30 @@ def seconds(about: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _draw_strip(axes: Axes, about: Mapping[str, Any], width: Width) -> None:
-    """Which target had which fault when."""
+    """Which target had which fault when; a label stands behind its bar where it does not fit."""
     lanes = _lane_of(about)
     axes.set_xlim(*seconds(about))
-    axes.set_ylim(len(lanes) - 0.5 if lanes else 0.5, -0.5)
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
     axes.axis("off")
-    per_inch = (axes.get_xlim()[1] - axes.get_xlim()[0]) / WIDTHS_INCHES[width]
-    room_from: dict[int, float] = {}
-    for fault in about["faults"]:
-        lane = lanes[fault["target"]]
-        start, end = fault["from_ns"] / SECOND_NS, fault["to_ns"] / SECOND_NS
-        style = _span_style(fault["kind"])
-        axes.barh(lane, end - start, left=start, height=0.62, **style)
-        text = fault_label(fault)
-        length = 0.062 * len(text) * per_inch
-        place = max(start, room_from.get(lane, -1e9))
-        if fault["kind"] == "held" and end - start < length:
-            place = start - length - 0.05 * per_inch  # before the bar, the next one is behind it
-        elif fault["kind"] == "back":
-            place = max(end + 0.05 * per_inch, room_from.get(lane, -1e9))
-        else:
-            place += 0.05 * per_inch
-        axes.text(place, lane, text, fontsize=7.5, va="center", ha="left", color=INK, clip_on=False)
-        room_from[lane] = place + length
+    letter_s = (axes.get_xlim()[1] - axes.get_xlim()[0]) / WIDTHS_INCHES[width] * 0.068
+    for target, lane in lanes.items():
+        faults = [fault for fault in about["faults"] if fault["target"] == target]
+        outside: dict[str, list[str]] = {"right": [], "left": []}
+        for number, fault in enumerate(faults):
+            start, end = fault["from_ns"] / SECOND_NS, fault["to_ns"] / SECOND_NS
+            axes.barh(lane, end - start, left=start, height=0.7, **_span_style(fault["kind"]))
+            text = fault_label(fault)
+            if len(text) * letter_s < end - start:
+                axes.text((start + end) / 2, lane, text, fontsize=7.5, va="center", ha="center")
+            else:
+                outside["right" if number == 0 else "left"].append(text)
+        edges = {
+            "right": min(fault["from_ns"] for fault in faults) / SECOND_NS - letter_s,
+            "left": max(fault["to_ns"] for fault in faults) / SECOND_NS + letter_s,
+        }
+        for side, texts in outside.items():
+            axes.text(edges[side], lane, ", ".join(texts), fontsize=7.5, va="center", ha=side,
+                      clip_on=False)  # fmt: skip
 
 
 def _span_style(kind: str) -> dict[str, Any]:
@@ -186,7 +191,9 @@ def _span_style(kind: str) -> dict[str, Any]:
     return {"facecolor": DOWN, "alpha": 0.3, "linewidth": 0}
 
 
-def _draw_row(axes: Axes, data: FigureData, sub_id: str, lowest: float, highest: float) -> None:
+def _draw_row(
+    axes: Axes, data: FigureData, sub_id: str, lowest: float, highest: float, width: Width
+) -> None:
     about = data.about
     subscription = next(s for s in about["subscriptions"] if s["sub_id"] == sub_id)
     axes.set_xlim(*seconds(about))
@@ -214,7 +221,9 @@ def _draw_row(axes: Axes, data: FigureData, sub_id: str, lowest: float, highest:
         [(row["bin"] + 0.5) * width_s for row in gone], [highest / 1.55] * len(gone),
         linestyle="none", marker="x", markersize=3.6, markeredgewidth=0.9, color=RED, zorder=5,
     )  # fmt: skip
-    _label_row(axes, subscription, rows)
+    words, color = _fate(rows)
+    name_row(axes, subscription, width)
+    note_row(axes, words, color)
 
 
 def shade(axes: Axes, fault: Mapping[str, Any]) -> None:
@@ -226,20 +235,28 @@ def shade(axes: Axes, fault: Mapping[str, Any]) -> None:
         axes.axvspan(start, end, facecolor=DOWN, alpha=0.3, linewidth=0, zorder=0)
 
 
-def _label_row(
-    axes: Axes, subscription: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Whose row it is, and what became of what was at risk."""
-    label = axes.annotate(
+def name_row(axes: Axes, subscription: Mapping[str, Any], width: Width) -> None:
+    """Whose row it is, and what it asked for."""
+    name = axes.annotate(
         subscription["sub_id"].removesuffix("/1"), (0, 1), xycoords="axes fraction",
-        xytext=(0, 3), textcoords="offset points", fontsize=8.5, weight="bold", va="bottom",
+        xytext=(0, 4), textcoords="offset points", fontsize=8.5, weight="bold", va="bottom",
     )  # fmt: skip
-    words, color = _fate(rows)
+    longest = 76 if width == "wide" else 24
+    predicate = subscription["predicate"]
+    if len(predicate) > longest:
+        predicate = predicate[: longest - 1] + "…"
     axes.annotate(
-        words, (1, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points",
+        predicate, (1, 0), xycoords=name, xytext=(7, 0), textcoords="offset points",
+        fontsize=7.5, va="bottom", color=MUTED, annotation_clip=False,
+    )  # fmt: skip
+
+
+def note_row(axes: Axes, text: str, color: str) -> None:
+    """What to see in a row, at its right end."""
+    axes.annotate(
+        text, (1, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points",
         fontsize=7.5, ha="right", va="bottom", color=color,
     )  # fmt: skip
-    label.set_in_layout(False)
 
 
 def _fate(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
