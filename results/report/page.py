@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_EVIDENCE = 12
 MOST_ROWS = 100
+ON_CARDS = ("deliveries owed", "delivered", "at risk", "of which arrived", "wrong")
+"""Numbers that the verdict's card says already."""
 
 
 def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) -> Path:
@@ -54,6 +56,7 @@ def render(stories: Sequence[RunStory]) -> str:
     losing = [story for story in stories if story.violations]
     faulty = [story for story in stories if story.run.fault_rows]
     lanes = [pictures.lanes_picture(story) for story in stories]
+    narrow_lanes = [pictures.lanes_picture(story, "narrow") for story in stories]
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     return environment.get_template("report.html").render(
         stories=stories,
@@ -62,9 +65,11 @@ def render(stories: Sequence[RunStory]) -> str:
         comparison=_comparison(stories),
         several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
         lane_pictures=lanes,
+        narrow_lane_pictures=narrow_lanes,
         lane_kinds=[kind for kind in pictures.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
         trees=[pictures.tree_picture(story) for story in stories],
+        narrow_trees=[pictures.tree_picture(story, "narrow") for story in stories],
         headline=_headline(stories),
         how=words.HOW_PROTOCOLS_RECOVER,
         figure_titles=SHOWN_FIGURES,
@@ -74,7 +79,7 @@ def render(stories: Sequence[RunStory]) -> str:
         most_rows=MOST_ROWS,
         chapters=_chapters(losing, faulty, len(stories) > 1),
         words=words,
-        pictures=pictures,
+        on_cards=ON_CARDS,
     )
 
 
@@ -136,7 +141,8 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "delivered per second": _delivered_per_s,
         "broker CPU per publication": cpu_per_message,
     }
-    return [(name, [value(story) for story in stories]) for name, value in rows.items()]
+    table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
+    return [row for row in table if {*row[1]} != {"–"}]
 
 
 def _delivered_per_s(story: RunStory) -> str:

@@ -6,6 +6,7 @@ by colour alone: each has a sign and a word of its own.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from results.faults import FaultSpan, fault_spans
 from results.manifest import FAULT_STAMPS, Run
@@ -15,7 +16,9 @@ from results.report.words import SECOND_NS, plural, seconds
 MOST_BROKERS = 150
 """More are not drawn: nobody could read them."""
 
-COLUMN, ROW, LINE = 200, 46, 17
+Size = Literal["wide", "narrow"]
+COLUMNS = {"wide": 200.0, "narrow": 112.0}
+ROW, LINE = 46, 17
 NODE_HEIGHT = 30
 LETTER = 7.7
 LONGEST_NAME, LONGEST_PREDICATE, MOST_SUBSCRIPTIONS = 14, 46, 3
@@ -37,7 +40,6 @@ class Node:
     notes: tuple[str, ...]
     subscriptions: tuple[tuple[str, str], ...]
     more_subscriptions: int
-    is_leaf: bool
 
 
 @dataclass(frozen=True)
@@ -68,19 +70,24 @@ class TreePicture:
     words: str
 
 
-def tree_picture(story: RunStory) -> TreePicture | None:
-    """The brokers, what happened to each, and the clients; None when there are too many."""
+def tree_picture(story: RunStory, size: Size = "wide") -> TreePicture | None:
+    """The brokers, what happened to each, and the clients; None when there are too many.
+
+    Narrow, subscriptions are counted instead of named.
+    """
     run = story.run
     if len(run.topology["brokers"]) > MOST_BROKERS:
         return None
-    return _TreeLayout(story).picture()
+    return _TreeLayout(story, size).picture()
 
 
 class _TreeLayout:
     """Each leaf has rows of its own, each other broker stands amid its children."""
 
-    def __init__(self, story: RunStory) -> None:
+    def __init__(self, story: RunStory, size: Size) -> None:
         self._story = story
+        self._first, self._column = (78.0 if size == "wide" else 46.0), COLUMNS[size]
+        self._names_subscriptions = size == "wide"
         self._run = story.run
         self._publishers = _publishers(story.run)
         self._root = next(iter(self._publishers), story.run.topology["brokers"][0])
@@ -98,11 +105,11 @@ class _TreeLayout:
         nodes = [self._node(broker) for broker in self._places]
         by_name = {node.name: node for node in nodes}
         edges = [self._edge(by_name[a], by_name[b]) for a, b in self._edges]
-        margin = max((_label_width(node) for node in nodes if node.is_leaf), default=0)
-        right = max(node.x + node.width / 2 for node in nodes)
+        margin = max(map(_label_width, nodes))
+        right = max(node.x + max(node.width, _notes_width(node)) / 2 for node in nodes)
         used = {node.fate for node in nodes} | {edge.fate for edge in edges}
         return TreePicture(
-            width=right + margin + 14,
+            width=right + margin + 6,
             height=height,
             nodes=tuple(nodes),
             edges=tuple(edges),
@@ -131,13 +138,14 @@ class _TreeLayout:
             if children := self._children[broker]:
                 y[broker] = (y[children[0]] + y[children[-1]]) / 2
         for broker, depth in order:
-            self._places[broker] = 78.0 + depth * COLUMN, y[broker]
+            self._places[broker] = self._first + depth * self._column, y[broker]
             self._edges += [(broker, child) for child in self._children[broker]]
         below = max(y[b] + NODE_HEIGHT / 2 + LINE * len(self._notes(b)) for b in y)
         return max(bottom, below) + 14
 
     def _leaf_height(self, broker: str) -> float:
         rows = min(len(self._subscriptions(broker)), MOST_SUBSCRIPTIONS + 1)
+        rows = rows if self._names_subscriptions else 0
         notes = NODE_HEIGHT + 2 * LINE * len(self._notes(broker))
         return max(ROW, 12.0 + 2 * LINE * rows, 12.0 + notes)
 
@@ -147,11 +155,17 @@ class _TreeLayout:
         ]
 
     def _notes(self, broker: str) -> list[str]:
-        notes = [*self._publishers.get(broker, ())]
+        notes = []
+        for count, rate in self._publishers.get(broker, ()):
+            notes += [f"{count}, {rate}"] if self._names_subscriptions else [count, rate]
         mine = self._subscriptions(broker)
-        if mine and self._children[broker]:
+        if mine and not self._named(broker):
             notes.append(plural(len(mine), "subscription"))
         return notes + [_span_words(span) for span in self._of(broker)]
+
+    def _named(self, broker: str) -> bool:
+        """Whether there is room beside a broker for its subscriptions."""
+        return self._names_subscriptions and not self._children[broker]
 
     def _of(self, *targets: str) -> list[FaultSpan]:
         return [span for span in self._spans if span.target in targets and span.kind != "back"]
@@ -167,7 +181,6 @@ class _TreeLayout:
                 {"down": "restarted" if broker in back else "gone"}.get(span.kind, span.kind)
             )
         mine = self._subscriptions(broker)
-        is_leaf = not self._children[broker]
         return Node(
             name=broker,
             shown=shown,
@@ -180,10 +193,9 @@ class _TreeLayout:
                 (shortened(name, LONGEST_PREDICATE), shortened(text, LONGEST_PREDICATE))
                 for name, text in mine[:MOST_SUBSCRIPTIONS]
             )
-            if is_leaf
+            if self._named(broker)
             else (),
-            more_subscriptions=max(0, len(mine) - MOST_SUBSCRIPTIONS) if is_leaf else 0,
-            is_leaf=is_leaf,
+            more_subscriptions=max(0, len(mine) - MOST_SUBSCRIPTIONS) if self._named(broker) else 0,
         )
 
     def _edge(self, a: Node, b: Node) -> Edge:
@@ -207,12 +219,17 @@ def _label_width(node: Node) -> float:
     return max((len(text) * 6.9 + 22 for text in texts), default=0)
 
 
-def _publishers(run: Run) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _notes_width(node: Node) -> float:
+    return max((len(note) * 6.3 for note in node.notes), default=0)
+
+
+def _publishers(run: Run) -> dict[str, list[tuple[str, str]]]:
+    """Per broker, how many publishers and how fast."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for entry in run.workload.get("publishers", ()):
         for broker in [entry["at"]] if isinstance(entry["at"], str) else entry["at"]:
             found.setdefault(broker, []).append(
-                f"{plural(entry.get('count', 1), 'publisher')}, {entry.get('rate', '?')} each"
+                (plural(entry.get("count", 1), "publisher"), f"{entry.get('rate', '?')} each")
             )
     return {broker: notes for broker, notes in found.items() if broker in run.topology["brokers"]}
 
@@ -240,9 +257,11 @@ def shortened(text: str, length: int) -> str:
 
 # --- Faults over time -----------------------------------------------------------------------
 
-LANES_WIDTH, LANES_LEFT, LANES_RIGHT, LANES_TOP = 960.0, 100.0, 18.0, 46.0
+LANES_WIDTHS = {"wide": 960.0, "narrow": 340.0}
+LANES_LEFTS = {"wide": 84.0, "narrow": 58.0}
+LANES_RIGHT, LANES_TOP = 14.0, 46.0
 LANE_HEIGHT, BAR_HEIGHT = 92.0, 24.0
-LABEL_LETTER = 7.0
+LABEL_LETTER, MARK_WIDTH = 6.7, 11.5
 LANE_KINDS = ("limited", "held", "cut", "down", "back")
 
 STAMP_NAMES: Mapping[str, str] = {
@@ -258,6 +277,7 @@ class Bar:
     width: float
     kind: str
     label: str
+    label_x: float
     inside: bool
     words: str
 
@@ -309,30 +329,32 @@ class LanesPicture:
     words: str
 
 
-def lanes_picture(story: RunStory) -> LanesPicture | None:
+def lanes_picture(story: RunStory, size: Size = "wide") -> LanesPicture | None:
     """The faults over time, a lane per broker or link; None where none was applied."""
     run = story.run
+    full_width, axis_left = LANES_WIDTHS[size], LANES_LEFTS[size]
+    axis_right = full_width - LANES_RIGHT
     rows = [row for row in run.fault_rows if row.get("t_applied_ns") is not None]
     if not rows:
         return None
     end_ns = _end_ns(run)
     start_ns = min(0, *(row["t_applied_ns"] for row in rows))
-    scale = (LANES_WIDTH - LANES_LEFT - LANES_RIGHT) / max(1, end_ns - start_ns)
+    scale = (axis_right - axis_left) / max(1, end_ns - start_ns)
 
     def x(t_ns: int) -> float:
         shown_ns = max(start_ns, min(t_ns, end_ns))
-        return float(round(LANES_LEFT + (shown_ns - start_ns) * scale, 2))
+        return float(round(axis_left + (shown_ns - start_ns) * scale, 2))
 
     spans = fault_spans(rows, end_ns)
     lanes = [
         Lane(
             target=target,
-            shown=shortened(target, 12),
+            shown=shortened(target, 12 if size == "wide" else 8),
             y=LANES_TOP + place * LANE_HEIGHT,
-            bars=tuple(_bars([span for span in spans if span.target == target], x)),
-            marks=tuple(_marks([row for row in rows if row["target"] == target], x)),
+            bars=tuple(_bars([span for span in spans if span.target == target], x, axis_right)),
+            marks=tuple(_marks([row for row in rows if row["target"] == target], x, axis_right)),
             risks=tuple(
-                _risk(recovery, x, end_ns)
+                _risk(recovery, x, end_ns, full_width)
                 for recovery in story.verdict.get("recoveries", ())
                 if recovery["target"] == target and recovery["at_risk"]
             ),
@@ -341,36 +363,47 @@ def lanes_picture(story: RunStory) -> LanesPicture | None:
     ]
     kinds = {bar.kind for lane in lanes for bar in lane.bars}
     return LanesPicture(
-        width=LANES_WIDTH,
+        width=full_width,
         height=LANES_TOP + len(lanes) * LANE_HEIGHT + 24,
-        left=LANES_LEFT,
-        right=LANES_WIDTH - LANES_RIGHT,
-        ticks=tuple((x(t_ns), f"{t_ns // SECOND_NS}") for t_ns in _ticks_ns(start_ns, end_ns)),
+        left=axis_left,
+        right=axis_right,
+        ticks=tuple(
+            (x(t_ns), f"{t_ns // SECOND_NS}")
+            for t_ns in _ticks_ns(start_ns, end_ns, full_width / 80)
+        ),
         lanes=tuple(lanes),
         kinds=tuple(kind for kind in LANE_KINDS if kind in kinds),
         words="; ".join(map(_span_in_full, spans)),
     )
 
 
-def _bars(spans: Sequence[FaultSpan], x: Callable[[int], float]) -> Iterator[Bar]:
+def _bars(
+    spans: Sequence[FaultSpan], x: Callable[[int], float], axis_right: float
+) -> Iterator[Bar]:
     free_above = 0.0
     for span in spans:
         left = x(span.from_ns)
         width = max(2.5, round(x(span.to_ns) - left, 2))
         lasted = f"{seconds(span.to_ns - span.from_ns, 2)} s"
-        label = f"back after {lasted}" if span.kind == "back" else f"{span.verb} {lasted}"
-        needed = len(label) * LABEL_LETTER + 8
+        label = {"back": f"back after {lasted}", "down": f"down {lasted}"}.get(
+            span.kind, f"{span.verb} {lasted}"
+        )
+        if span.verb == "cut":
+            label = f"cut {lasted}"
+        needed = len(label) * LABEL_LETTER + 6
         inside = needed <= width
+        label_x = round(left + width / 2, 2)
         if not inside:
-            if left < free_above:
+            label_x = round(min(left, axis_right + LANES_RIGHT - needed), 2)
+            if label_x < free_above:
                 label = ""
             else:
-                free_above = left + needed
+                free_above = label_x + needed
         kind = "cut" if span.verb == "cut" else span.kind
-        yield Bar(left, width, kind, label, inside, _span_in_full(span))
+        yield Bar(left, width, kind, label, label_x, inside, _span_in_full(span))
 
 
-def _marks(rows: Sequence[Row], x: Callable[[int], float]) -> Iterator[Mark]:
+def _marks(rows: Sequence[Row], x: Callable[[int], float], axis_right: float) -> Iterator[Mark]:
     """Stamps in order of time, those that would overlap side by side."""
     stamps = sorted(
         (row[name], place, FAULT_STAMPS.index(name), row["verb"])
@@ -378,15 +411,19 @@ def _marks(rows: Sequence[Row], x: Callable[[int], float]) -> Iterator[Mark]:
         for name in FAULT_STAMPS
         if row.get(name) is not None
     )
-    free = 0.0
-    for t_ns, _, number, verb in stamps:
+    places: list[float] = []
+    for t_ns, *_ in stamps:
+        places.append(max([x(t_ns), *(place + MARK_WIDTH for place in places[-1:])]))
+    end = axis_right + LANES_RIGHT - MARK_WIDTH / 2
+    for number in reversed(range(len(places))):
+        places[number] = round(min(places[number], end), 2)
+        end = places[number] - MARK_WIDTH
+    for place, (t_ns, _, number, verb) in zip(places, stamps, strict=True):
         stage = STAMP_NAMES[FAULT_STAMPS[number]]
-        at = max(x(t_ns), free)
-        free = at + 11.5
-        yield Mark(at, stage, f"{verb} {stage} at {seconds(t_ns)} s")
+        yield Mark(place, stage, f"{verb} {stage} at {seconds(t_ns)} s")
 
 
-def _risk(recovery: Row, x: Callable[[int], float], end_ns: int) -> Risk:
+def _risk(recovery: Row, x: Callable[[int], float], end_ns: int, full_width: float) -> Risk:
     to_ns = end_ns if recovery["to_ns"] is None else recovery["to_ns"]
     left = x(recovery["from_ns"])
     right = x(max(to_ns, to_ns + (recovery["recovered_after_ns"] or 0)))
@@ -396,15 +433,15 @@ def _risk(recovery: Row, x: Callable[[int], float], end_ns: int) -> Risk:
         "all arrived" if is_whole else f"{at_risk - recovered:,} lost"
     )
     needed = len(label) * LABEL_LETTER + 12
-    anchor = "start" if right + needed < LANES_WIDTH else "end"
+    anchor = "start" if right + needed < full_width else "end"
     label_x = right + 8 if anchor == "start" else left - 8
     return Risk(left, max(3.0, right - left), label, label_x, anchor, is_whole)
 
 
-def _ticks_ns(start_ns: int, end_ns: int) -> Iterator[int]:
-    """About ten moments, on round seconds."""
+def _ticks_ns(start_ns: int, end_ns: int, most: float) -> Iterator[int]:
+    """At most so many moments, on round seconds."""
     steps = [base * 10**power for power in range(6) for base in (1, 2, 5)]
-    wanted = (end_ns - start_ns) / SECOND_NS / 12
+    wanted = (end_ns - start_ns) / SECOND_NS / most
     step_ns = next((step for step in steps if step >= wanted), steps[-1]) * SECOND_NS
     t_ns = -(-start_ns // step_ns) * step_ns
     while t_ns <= end_ns:

@@ -9,7 +9,10 @@ from results.report.reading import RunStory
 
 SECOND_NS = 1_000_000_000
 
-PROTOCOLS: Mapping[str, str] = {"delta_tree": "the δ tree", "best_effort": "best effort"}
+PROTOCOLS: Mapping[str, str] = {
+    "delta_tree": "the δ\N{NO-BREAK SPACE}tree",
+    "best_effort": "best effort",
+}
 HOW_PROTOCOLS_RECOVER: Mapping[str, str] = {
     "delta_tree": (
         "Every broker keeps a publication until the brokers after it have confirmed it. When a "
@@ -159,6 +162,8 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     happened += f"{plural(at_risk, 'delivery', 'deliveries')} had to pass there meanwhile; "
     if recovered < at_risk:
         lost = at_risk - recovered
+        if not recovered:
+            return happened + ("it never arrived." if at_risk == 1 else "none arrived.")
         return happened + f"{recovered:,} arrived, {lost:,} never did."
     happened += "it arrived" if at_risk == 1 else "all arrived"
     after_ns = recovery["recovered_after_ns"]
@@ -184,15 +189,13 @@ def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
 
 
 def further_losses(story: RunStory) -> str:
-    """What was lost though no fault was known to hold it at the time; may be empty."""
+    """What was lost besides what was at risk, such as while a broker was down; may be empty."""
     lost = story.exercised("at_risk_deliveries") - story.exercised("recovered")
     further = story.violations.get("missing", 0) - lost
     if not story.verdict.get("recoveries") or further <= 0:
         return ""
-    return (
-        f"{further:,} more never arrived: what was sent later, while a broker or link was gone "
-        "and nothing led around it, and whatever else was lost."
-    )
+    what = plural(further, "delivery", "deliveries")
+    return f"Another {what}, of publications sent outside these times, never arrived either."
 
 
 def resent(story: RunStory) -> str:
