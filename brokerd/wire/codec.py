@@ -160,7 +160,7 @@ def _encode_run(run: PublicationRun) -> list[Any]:
     places: bytes | list[int] | None = None
     if not plain:
         places = bytes(index) if len(table) <= 256 else list(index)
-    return [run.source, sequences[0], count, steps, table, places, lengths]
+    return [tuple(run.source), sequences[0], count, steps, table, places, lengths]
 
 
 def _decode_run(value: Any, payload: memoryview) -> PublicationRun:
@@ -264,7 +264,9 @@ def _compile(annotation: Any) -> tuple[Encoder | None, Decoder]:
     hints = get_type_hints(annotation)
     if issubclass(annotation, tuple):
         kinds = [_compile(hints[name]) for name in annotation._fields]
-        return _heterogeneous(kinds, annotation._make)
+        # cbor2 would look for what a subclass of tuple might be, at ten times the cost.
+        encoder, decoder = _heterogeneous(kinds, annotation._make)
+        return encoder or tuple, decoder
     assert is_dataclass(annotation), f"no codec for {annotation}"
     names = [field.name for field in fields(annotation)]
     return _nested(annotation, [(name, _compile(hints[name])) for name in names])
