@@ -84,7 +84,7 @@ def latency(value_us: int | None) -> str:
     size = abs(value_us)
     if size < 1_000:
         return f"{value_us} µs".replace("-", "−")
-    scaled, unit = (value_us / 1_000, "ms") if size < 1_000_000 else (value_us / 1_000_000, "s")
+    scaled, unit = (value_us / 1_000, "ms") if size < 999_500 else (value_us / 1_000_000, "s")
     digits = max(0, 3 - len(str(int(abs(scaled)))))
     return f"{scaled:.{digits}f} {unit}".replace("-", "−")
 

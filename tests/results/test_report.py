@@ -1,0 +1,384 @@
+"""The report: what it says of runs of every kind, and that nothing in a run can hurt a reader."""
+
+import re
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from results.checks import check_run
+from results.manifest import ResultsError
+from results.report import write_report
+from results.report.page import render
+from results.report.pictures import MOST_BROKERS, lanes_picture, tree_picture
+from results.report.words import command, latency, recovery, seconds, visible
+from tests.helpers.reports import INVALID, LOST, SECOND_NS, VALID, Page, story_of
+from tests.helpers.runs import Scenario, write_demo_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BEST_EFFORT = Scenario(run_id="20260102T030605Z-0d4e5f", protocol="best_effort")
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
+
+
+def flat(text: str) -> str:
+    """Without line breaks and hard spaces."""
+    return " ".join(text.split())
+
+
+def test_the_verdict_comes_first_and_both_runs_stand_side_by_side(tmp_path: Path) -> None:
+    stories = [
+        story_of(tmp_path),
+        story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,)),
+    ]
+    text = flat(Page.of(render(stories)).text)
+    text = text[text.index("pubsubctl report") :]
+    assert "The same faults: δ tree and best effort" in text
+    in_order = (
+        " VALID ",
+        "408 deliveries of 8,923 were put at risk, and every one arrived.",
+        " INVALID ",
+        "of 8,923 owed, 2,199 missing",
+        "2,199 missing, out of 8,923",
+        "p1/2 · 227",
+        "p1 → b1 → s1",
+        "Published while measuring",
+        "took everything in",
+        "publications flow from left to right",
+        "The checker was itself put to the test",
+    )
+    places = [text.index(what) for what in in_order]
+    assert places == sorted(places)
+    assert "And 2,198 more" in text
+
+
+def test_what_was_at_risk_is_told_in_words(tmp_path: Path) -> None:
+    text = flat(Page.of(render([story_of(tmp_path)])).text)
+    assert (
+        "At 4.00 s b1 took everything in and passed nothing on for 1.10 s, then was killed with "
+        "112 publications inside. 408 deliveries had to pass there meanwhile; all arrived, the "
+        "last 0.33 s after the kill."
+    ) in text
+    assert (
+        "In this run the brokers saw 4 sessions end, sent 112 publications again and recognised "
+        "1 copy as seen before."
+    ) in text
+
+
+def test_losses_outside_the_times_of_risk_are_told_too(tmp_path: Path) -> None:
+    text = flat(Page.of(render([story_of(tmp_path, INVALID, BEST_EFFORT)])).text)
+    assert "had to pass there meanwhile; none arrived." in text
+    assert "Another 1,791 deliveries, of publications sent outside these times" in text
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"at_risk": 0, "recovered": 0}, "Nothing was at risk."),
+        ({"at_risk": 1, "recovered": 1}, "1 delivery had to pass there meanwhile; it arrived, the"),
+        ({"recovered": 400}, "400 arrived, 8 never did."),
+        ({"to_ns": None, "ended_by": "", "recovered_after_ns": None}, "until the end of the run."),
+        ({"verb": "cut", "target": "b3-s3", "ended_by": "release"}, "the link b3-s3 was cut for"),
+        ({"recovered_after_ns": -40_000_000}, "the last 0.04 s before the kill."),
+        ({"verb": "freeze", "ended_by": "release"}, "b1 stood still for 1.10 s."),
+    ],
+)
+def test_every_course_of_a_fault_has_its_words(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    assert said in recovery(story_of(tmp_path), {**VALID["recoveries"][0], **changes})
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(tmp_path: Path) -> None:
+    html = render([story_of(tmp_path), story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))])
+    page = Page.of(html)
+    assert page.faults == []
+    assert "script" not in page.tags
+    anchors = [address for address in page.addresses if address.startswith("#")]
+    assert {address[1:] for address in anchors} <= {*page.ids}
+    assert all(a.startswith(("data:", "#")) for a in page.addresses), page.addresses
+    assert "default-src 'none'" in html
+    assert "url(" not in page.style
+    assert "@import" not in page.style
+    assert {*re.findall(r"url\(([^)]*)\)", html)} <= {"#" + name for name in page.ids}
+    assert len(page.ids) == len({*page.ids}), "ids must be unique"
+
+
+def test_headings_go_down_one_step_at_a_time(tmp_path: Path) -> None:
+    stories = [story_of(tmp_path), story_of(tmp_path, INVALID, BEST_EFFORT, evidence=(LOST,))]
+    for shown in (stories, stories[:1], stories[1:]):
+        headings = Page.of(render(shown)).headings
+        assert headings[0] == 1
+        assert headings.count(1) == 1
+        steps = pairwise(headings)
+        assert all(after <= before + 1 for before, after in steps), headings
+
+
+def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path) -> None:
+    """Predicates, attributes, labels, commands: whatever a run says is text and stays text."""
+    wicked = {
+        **LOST,
+        "kind": HOSTILE,
+        "meaning": HOSTILE,
+        "source": HOSTILE,
+        "subscription": HOSTILE,
+        "path": [HOSTILE],
+        "active_faults": [HOSTILE],
+        "publication": {"t_sent_ns": 1, "attributes": {HOSTILE: "\x1b[31m=cmd\x00\u202e"}},
+    }
+    quoted = HOSTILE.replace('"', '\\"')
+    story = story_of(
+        tmp_path,
+        {**INVALID, "because": [HOSTILE], "doubts": [HOSTILE], "guarantee": HOSTILE},
+        BEST_EFFORT,
+        evidence=(wicked,),
+        changes={
+            "manifest.json": ('"pubsubctl",', f'"pubsubctl", "{quoted}",'),
+            "faults/faults.jsonl": ('"schedule"', f'"{quoted}"'),
+        },
+    )
+    story = replace(
+        story, subscriptions=[replace(row, predicate=HOSTILE) for row in story.subscriptions]
+    )
+    page = Page.of(render([story]))
+    plain = Page.of(render([replace(story, verdict=INVALID, evidence=[LOST])]))
+    assert "script" not in page.tags
+    assert page.tags.count("img") == plain.tags.count("img") == 0
+    assert [fault for fault in page.faults if "has on" in fault] == []
+    assert page.text.count(HOSTILE) >= 8
+    assert "49" not in re.findall(r"alert\(2\)>(..)", page.text)
+    assert not {*page.text} & {"\x1b", "\x00", "\u202e"}
+    assert "�[31m=cmd��" in page.text
+
+
+def test_what_could_hide_or_steer_is_made_visible() -> None:
+    assert visible("a\x00b\x7fc\u202ed\u2028e\ud800") == "a�b�c�d�e�"
+    assert visible("tab\tline\nδ → “ü”") == "tab\tline\nδ → “ü”"
+
+
+def test_the_same_run_gives_the_same_page_wherever_it_lies(tmp_path: Path) -> None:
+    here = render([story_of(tmp_path / "here")])
+    there = render([story_of(tmp_path / "somewhere" / "else")])
+    assert here == there
+    assert str(tmp_path) not in here
+
+
+def test_a_calm_run_says_so(tmp_path: Path) -> None:
+    verdict = {**VALID, "calm": True, "exercised": {}, "recoveries": []}
+    story = story_of(tmp_path, verdict)
+    (story.run.folder / "faults" / "faults.jsonl").unlink()
+    story = replace(story, run=replace(story.run, fault_rows=()))
+    page = Page.of(render([story]))
+    assert "VALID (calm)" in page.text
+    assert "the workload is a calm one" in page.text
+    assert "faults" not in page.ids
+    assert lanes_picture(story) is None
+
+
+def test_a_run_without_faults_says_so(tmp_path: Path) -> None:
+    verdict = {**VALID, "verdict": "unknown", "because": ["nothing was at risk"], "recoveries": []}
+    story = story_of(tmp_path, {**verdict, "exercised": {}})
+    page = Page.of(render([replace(story, run=replace(story.run, fault_rows=()))]))
+    assert "No fault was injected, so nothing was put at risk." in page.text
+    assert "nothing was at risk" in page.text
+
+
+def test_an_unknown_verdict_gives_its_reasons_on_top(tmp_path: Path) -> None:
+    verdict = {**VALID, "verdict": "unknown", "because": ["a log was torn", "clock went back"]}
+    text = flat(Page.of(render([story_of(tmp_path, verdict)])).text)
+    places = [text.index(what) for what in ("UNKNOWN", "a log was torn", "clock went back")]
+    assert places == sorted(places)
+    assert places[-1] < text.index("What was at risk")
+
+
+def test_an_aborted_run_that_nobody_judged_still_has_a_page(tmp_path: Path) -> None:
+    story = story_of(
+        tmp_path,
+        None,
+        changes={"manifest.json": ('"complete"', '"aborted", "reasons": ["b1 never came up"]')},
+    )
+    text = flat(Page.of(render([story])).text)
+    assert "NOT JUDGED" in text
+    assert "the run is aborted: b1 never came up" in text
+    assert f"pubsubctl check {story.run.run_id}" in text
+
+
+def test_a_run_that_never_came_to_measuring_has_a_page(tmp_path: Path) -> None:
+    story = story_of(tmp_path, None, changes={"manifest.json": ('"origin_ns"', '"was_origin_ns"')})
+    story = replace(story, run=replace(story.run, phases=(), fault_rows=()))
+    text = flat(Page.of(render([story])).text)
+    assert "the run never came to its measure phase" in text
+
+
+def test_runs_of_one_protocol_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+    other = Scenario(run_id="20260102T030605Z-0d4e5f")
+    text = flat(Page.of(render([story_of(tmp_path), story_of(tmp_path, VALID, other)])).text)
+    assert "2 runs" in text
+    assert text.count(other.run_id) > 3
+
+
+# --- The tree -------------------------------------------------------------------------------
+
+
+def test_the_tree_is_drawn_without_overlaps_from_publishers_to_subscribers(tmp_path: Path) -> None:
+    picture = tree_picture(story_of(tmp_path))
+    assert picture is not None
+    nodes = {node.name: node for node in picture.nodes}
+    assert nodes["p1"].x < nodes["b1"].x < nodes["s1"].x
+    boxes = [(n.x - n.width / 2, n.y - 15, n.x + n.width / 2, n.y + 15) for n in picture.nodes]
+    for place, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left < right <= picture.width
+        assert 0 <= top < bottom <= picture.height
+        for other in boxes[:place]:
+            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            assert apart, (boxes[place], other)
+    assert len(picture.edges) == 9
+    assert nodes["s2"].subscriptions[0][1] == "price <= 250 or volume > 9000"
+    assert nodes["p1"].notes == ("4 publishers, 25/s each",)
+
+
+def test_what_happened_to_a_broker_is_told_by_sign_and_words(tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    picture = tree_picture(story)
+    assert picture is not None
+    fates = {node.name: node.fate for node in picture.nodes}
+    assert fates.pop("b1") == "restarted"
+    assert {*fates.values()} == {"untouched"}
+    assert "b1 (restarted)" in picture.words
+    html = render([story])
+    assert "killed, started again" in html
+    assert '<g class="sign restarted"' in html
+    never_back = [row for row in story.run.fault_rows if row["verb"] != "restart"]
+    never_back = [{**row, "t_healed_ns": None} for row in never_back]
+    picture = tree_picture(replace(story, run=replace(story.run, fault_rows=tuple(never_back))))
+    assert picture is not None
+    assert {node.name: node.fate for node in picture.nodes}["b1"] == "gone"
+
+
+@pytest.mark.parametrize("target", ["b3-s3", "s3-b3", "b3->s3", "s3->b3"])
+def test_a_cut_link_is_marked_whichever_way_it_is_named(target: str, tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    cut = {
+        **story.run.fault_rows[0],
+        "fault_id": "cut", "step": "cut", "verb": "cut", "target": target,
+        "t_applied_ns": 9 * SECOND_NS, "t_healed_ns": 10 * SECOND_NS,
+    }  # fmt: skip
+    story = replace(story, run=replace(story.run, fault_rows=(cut,)))
+    picture = tree_picture(story)
+    assert picture is not None
+    assert [(e.fate, e.note) for e in picture.edges if e.fate != "untouched"] == [
+        ("cut", "cut 9.0 – 10.0 s")
+    ]
+    assert '<g class="sign cut"' in render([story])
+
+
+def chained(story: Any, length: int) -> Any:
+    """The story on a chain of brokers."""
+    brokers = [f"c{number}" for number in range(length)]
+    topology = {"brokers": brokers, "links": [*pairwise(brokers)]}
+    return replace(story, run=replace(story.run, topology=topology, fault_rows=()))
+
+
+def test_a_long_chain_is_drawn_and_a_huge_tree_is_only_told_of(tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    picture = tree_picture(chained(story, MOST_BROKERS))
+    assert picture is not None
+    assert len(picture.edges) == MOST_BROKERS - 1
+    assert tree_picture(chained(story, MOST_BROKERS + 1)) is None
+    assert f"{MOST_BROKERS + 1} brokers: too many to draw" in render(
+        [chained(story, MOST_BROKERS + 1)]
+    )
+
+
+# --- The faults -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_faults_stand_in_lanes_with_all_their_stamps(size: Any, tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    picture = lanes_picture(story, size)
+    assert picture is not None
+    (lane,) = picture.lanes
+    assert [bar.kind for bar in lane.bars] == ["held", "down", "back"]
+    stamps = sum(
+        row[name] is not None
+        for row in story.run.fault_rows
+        for name in row
+        if name.startswith("t_")
+    )
+    assert len(lane.marks) == stamps
+    places = [mark.x for mark in lane.marks]
+    assert all(after - before >= 11 for before, after in pairwise(places))
+    assert places[0] >= 0
+    assert places[-1] <= picture.width
+    assert [risk.label for risk in lane.risks] == ["408 at risk, all arrived"]
+
+
+# --- Words and colours ----------------------------------------------------------------------
+
+
+def test_numbers_are_said_with_three_digits_and_their_unit() -> None:
+    said = [latency(us) for us in (0, 999, 1_000, 12_345, 999_999, 5_828_255, 123_456_789, None)]
+    assert said == ["0 µs", "999 µs", "1.00 ms", "12.3 ms", "1.00 s", "5.83 s", "123 s", "–"]
+    assert latency(-2_500) == "−2.50 ms"
+    assert seconds(-1_500_000_000, 1) == "−1.5"
+    assert command(["/usr/bin/pubsubctl", "bench", "a b"]) == "pubsubctl bench 'a b'"
+
+
+def luminance(colour: str) -> float:
+    """Of a colour like #1d1b19, as the accessibility guidelines define it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_text_stands_out_from_what_is_behind_it(tmp_path: Path) -> None:
+    style = Page.of(render([story_of(tmp_path)])).style
+    parts = style.split(":root")[1:3]
+    schemes = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in parts]
+    for colours in schemes:
+        pairs = [
+            (ink, ground)
+            for ground in ("page", "card", "sunk")
+            for ink in ("ink", "soft", "good", "bad", "doubt", "link")
+        ]
+        pairs += [(name, f"{name}-wash") for name in ("good", "bad", "doubt")]
+        pairs += [("ink", f"{name}-wash") for name in ("held", "down", "back")]
+        for ink, ground in pairs:
+            lower, higher = sorted((luminance(colours[ink]), luminance(colours[ground])))
+            contrast = (higher + 0.05) / (lower + 0.05)
+            assert contrast >= 4.5, (ink, ground, round(contrast, 2))
+
+
+# --- From run directories -------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_report_has_figures_and_percentiles_and_the_same_bytes_again(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    run = write_demo_run(tmp_path)
+    check_run(spark, run)
+    first = write_report(spark, [run], tmp_path / "new" / "report.html").read_bytes()
+    page = Page.of(first.decode())
+    assert page.faults == []
+    pictures = [a for a in page.addresses if a.startswith("data:image/svg+xml;base64,")]
+    assert len(pictures) == 6, "three figures, each for wide pages and telephones"
+    assert "Not drawn" not in page.text
+    assert re.search(r"s1-sub-1/1.{0,400}\d\.?\d* (µs|ms|s)", flat(page.text))
+
+    moved = shutil.copytree(run, tmp_path / "moved" / run.name)
+    shutil.rmtree(moved / "figures")
+    assert write_report(spark, [moved], tmp_path / "again.html").read_bytes() == first
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]
+
+
+def test_a_folder_without_a_run_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="holds no run"):
+        write_report(None, [tmp_path], tmp_path / "report.html")  # type: ignore[arg-type]
+    assert not (tmp_path / "report.html").exists()
