@@ -177,8 +177,8 @@ def _write_publishers(
     tables = {
         "publishers": identities,
         "attribute_sets": [dict(content.attributes(n)) for n in range(content.fence_set + 1)],
+        "publisher_names": dict(zip(identities, names, strict=True)),
     }
-    more = {"publisher_names": dict(zip(identities, names, strict=True))}
     packed = [
         struct.pack(
             "<qqqHHI", row.sequence, ORIGIN_NS + row.intended_ns, ORIGIN_NS + row.sent_ns,
@@ -186,7 +186,7 @@ def _write_publishers(
         )
         for row in rows
     ]  # fmt: skip
-    write_records(process, "publications", scenario.run_id, packed, tables, **more)
+    write_records(process, "publications", scenario.run_id, packed, tables)
     acks = []
     for row in rows:
         acked_ns = row.sent_ns + MILLISECOND
@@ -198,12 +198,12 @@ def _write_publishers(
                 "<qqqHHBxxx", row.sequence, row.sequence, ORIGIN_NS + acked_ns, row.publisher, 0, 1
             )
         )
-    write_records(process, "acks", scenario.run_id, acks, tables, **more)
+    write_records(process, "acks", scenario.run_id, acks, tables)
     intents = [
         struct.pack("<qqHHxxxxxxxxxxxx", 4096, ORIGIN_NS - 3 * SECOND, number, 0)
         for number in range(len(names))
     ]
-    write_records(process, "intents", scenario.run_id, intents, tables, **more)
+    write_records(process, "intents", scenario.run_id, intents, tables)
     stats = [
         {
             "t_ns": ORIGIN_NS + second * SECOND,
@@ -312,7 +312,7 @@ def _write_faults(run: Path, scenario: Scenario) -> None:
             "params": {"for": "1.1s"}, "t_planned_ns": at(scenario.stall_s, -1.2),
             "t_requested_ns": at(scenario.stall_s, -1), "t_applied_ns": at(scenario.stall_s),
             "t_observed_ns": at(scenario.stall_s, 41), "state": "observed",
-            "evidence": "112 publications absorbed, none forwarded", "absorbed_msgs": 112,
+            "evidence": '{"absorbed_publications": 112, "forwarded": 0}', "absorbed_msgs": 112,
             "absorbed_bytes": 11_200,
         },
         {
@@ -322,14 +322,14 @@ def _write_faults(run: Path, scenario: Scenario) -> None:
             "t_observed_ns": at(scenario.kill_s, 1.3), "state": "recovered",
             "t_heal_requested_ns": at(scenario.restart_s, -1),
             "t_healed_ns": at(scenario.restart_s), "t_recovered_ns": at(scenario.restart_s, 420),
-            "healed_by": "schedule", "evidence": "exit by signal 9",
+            "healed_by": "schedule", "evidence": '{"exit_signal": 9}',
         },
         {
             **empty, "fault_id": "restart-b1", "step": "restart-b1", "verb": "restart",
             "target": "b1", "params": {}, "t_planned_ns": at(scenario.restart_s, -1.2),
             "t_requested_ns": at(scenario.restart_s, -1), "t_applied_ns": at(scenario.restart_s),
             "t_observed_ns": at(scenario.restart_s, 120), "state": "recovered",
-            "t_recovered_ns": at(scenario.restart_s, 420), "evidence": "running, ready",
+            "t_recovered_ns": at(scenario.restart_s, 420), "evidence": '{"state": "ready"}',
         },
     ]  # fmt: skip
     write_lines(run / "faults" / "faults.jsonl", rows)
@@ -385,7 +385,7 @@ def _write_manifest(run: Path, scenario: Scenario) -> None:
 
 def write_records(
     folder: Path, layout: str, run_id: str, rows: Sequence[bytes], tables: Mapping[str, Any],
-    *, closed: bool = True, **more: Any,
+    *, closed: bool = True,
 ) -> None:  # fmt: skip
     """A record file with its sidecar."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -397,7 +397,6 @@ def write_records(
         "width": 32,
         "run_id": run_id,
         "tables": tables,
-        **more,
         "rows": len(rows),
         "blake2b": hashlib.blake2b(data).hexdigest(),
         "closed": closed,

@@ -256,7 +256,7 @@ def test_a_changed_run_is_not_judged(
     run = Path(shutil.copytree(verdicts["delta_tree"].folder, tmp_path / "run"))
     path = run / "faults" / "faults.jsonl"
     path.write_text(path.read_text().replace('"absorbed_msgs": 112', '"absorbed_msgs": 999'))
-    with pytest.raises(IntegrityError, match="faults.jsonl has changed"):
+    with pytest.raises(IntegrityError, match=r"faults\.jsonl has changed"):
         check_run(spark, run)
 
 
