@@ -139,7 +139,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "median latency": lambda s: worst_latency(s, "p50"),
         "99 % latency": lambda s: worst_latency(s, "p99"),
         "delivered per second": _delivered_per_s,
-        "broker CPU per publication": cpu_per_message,
+        "broker CPU per publication received": cpu_per_message,
     }
     table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
     return [row for row in table if {*row[1]} != {"–"}]

@@ -228,8 +228,12 @@ def _publishers(run: Run) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in run.workload.get("publishers", ()):
         for broker in [entry["at"]] if isinstance(entry["at"], str) else entry["at"]:
+            rate = entry.get("rate", "?")
             found.setdefault(broker, []).append(
-                (plural(entry.get("count", 1), "publisher"), f"{entry.get('rate', '?')} each")
+                (
+                    plural(entry.get("count", 1), "publisher"),
+                    "full speed" if rate == "max" else f"{rate} each",
+                )
             )
     return {broker: notes for broker, notes in found.items() if broker in run.topology["brokers"]}
 
