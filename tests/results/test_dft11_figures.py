@@ -68,7 +68,7 @@ def test_a_figure_lands_in_its_runs_folder_and_leaves_the_run_sound(spark, run_o
         f"figures/dft11.fig11.{suffix}" for suffix in ("svg", "csv", "json")
     ]
     verify_seal(run)
-    with pytest.raises(ResultsError, match=r"no figure called 'dft11\.fig8'; known: dft11\.fig11"):
+    with pytest.raises(ResultsError, match=r"no figure called 'dft11\.fig8'; did you mean 'dft11"):
         draw("dft11.fig8", spark, run)
 
 
