@@ -326,7 +326,7 @@ def _markdown_lines() -> Iterator[str]:
     yield "Made from `results/schema.py`; `python -m results.schema` prints it."
     yield ""
     yield (
-        "`pubsubctl load` writes these as Parquet into `tables/` of a run's folder. Times are"
+        "`pubsubctl check` writes these as Parquet into `tables/` of a run's folder. Times are"
         " nanoseconds on the run's own time line: 0 is the start of the measure phase. Tables of"
         " several runs can be read together; each has a `run_id`."
     )
