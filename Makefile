@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-report lint format locks clean
+.PHONY: help setup demo test test-report explore lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -37,6 +37,10 @@ test-report: setup ## open the HTML report in Debian's chromium and look at it
 	@command -v chromium >/dev/null || { \
 	    echo "make test-report needs chromium (Debian: apt-get install chromium)" >&2; exit 4; }
 	@$(BIN)/python -m pytest -m report $(TEST_OPTIONS)
+
+explore: setup ## run the property tests with new examples, 2,000 each
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not lab and not report" \
+	    $$(grep -rl --include='test_*.py' 'hypothesis import' tests) $(TEST_OPTIONS)
 
 lint: setup ## check style and types
 	@$(BIN)/ruff check .

@@ -1,11 +1,16 @@
 """What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 # No deadline: how long an example takes says more about the machine's other work than about us.
-settings.register_profile("house", deadline=None, print_blob=True)
-settings.load_profile("house")
+# The same examples on every run, so that a red suite is red for everybody; `make explore` looks
+# for new ones.
+settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

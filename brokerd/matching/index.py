@@ -140,7 +140,8 @@ class MatchingIndex(Generic[Key]):
             values: Any = value if isinstance(value, tuple) else (value,)
             filed = _Filed(serial, rest)
             return [
-                _put(by_value.setdefault((kind(item), item), {}), place, filed) for item in values
+                _put_under(by_value, key, place, filed)
+                for key in dict.fromkeys((kind(item), item) for item in values)
             ]
         filed = _Filed(serial, (*rest, _compile(access)))
         if operator in (">", ">=", "<", "<=") and kind(value) == "number":
@@ -183,6 +184,22 @@ def _try(filed: _Filed, attributes: Attributes, found: dict[int, None]) -> None:
 def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], None]:
     table[place] = filed
     return lambda: table.__delitem__(place)
+
+
+def _put_under(
+    tables: dict[tuple[str, Scalar], dict[int, _Filed]],
+    key: tuple[str, Scalar],
+    place: int,
+    filed: _Filed,
+) -> Callable[[], None]:
+    tables.setdefault(key, {})[place] = filed
+
+    def undo() -> None:
+        del tables[key][place]
+        if not tables[key]:
+            del tables[key]
+
+    return undo
 
 
 def _compile(constraint: Constraint) -> Test:

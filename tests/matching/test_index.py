@@ -38,6 +38,14 @@ def test_a_removed_predicate_leaves_nothing_that_matches():
     assert index.match({"price": 2, "symbol": "x"}) == ()
 
 
+def test_a_value_listed_twice_is_filed_and_removed_once():
+    index = MatchingIndex[str]()
+    index.add("a", Predicate(((Constraint("price", "in", (0, 0.0, 0)),),)))
+    assert index.match({"price": 0}) == ("a",)
+    index.remove("a")
+    assert index.match({"price": 0}) == ()
+
+
 def test_a_bool_and_the_number_one_are_filed_apart():
     index = MatchingIndex[str]()
     index.add("bool", parse_predicate("flag = true"))
