@@ -36,6 +36,13 @@ class Mutant(StrEnum):
     NO_UPSTREAM_COPY = "no-upstream-copy"
     NO_TAGS_UNREACHABLE_DONE = "no-tags"
     NO_LAST_IN_CUT = "no-last-in-cut"
+    TAGS_DROPPED_FROM_CONFIRMATION = "M16"
+    NOTIFIER_BEFORE_TABLES = "M26"
+    NO_NOTIFIERS = "no-notifiers"
+    TAGS_MAY_GROW = "tags-may-grow"
+    RECEIVER_TAKES_ANY_TAGS = "receiver-takes-any-tags"
+    HALF_AN_INTERSECTION = "half-an-intersection"
+    ISLANDS_AS_BARRIERS = "islands-as-barriers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class DeltaTreeParameters:
         client_window: publications a client may have unacknowledged before deliveries wait.
         client_linger_ns: how long a vanished subscriber's subscriptions stay (its deliveries
             are held, unconfirmed, meanwhile).
+        audit_interval_ns: how often a broker asks again about the parts of the tree that its
+            subscriptions do not hear, in case the answer was lost in two crashes.
         cold_start_after_ns: how long a component in which every broker is recovering waits for
             one that is not before it goes on alone.
     """
@@ -66,6 +75,7 @@ class DeltaTreeParameters:
     persist_routing: bool = True
     client_window: int = 16_384
     client_linger_ns: int = 60 * SECOND_NS
+    audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
 
 

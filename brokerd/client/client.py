@@ -15,6 +15,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.client.core import (
+    Announced,
     Attached,
     ClientCore,
     PublicationsDone,
@@ -26,7 +27,7 @@ from brokerd.client.core import (
 )
 from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import BrokerError, RemoteProtocolError
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
@@ -85,6 +86,8 @@ class Callbacks:
     Attributes:
         on_acknowledged: (first, last): all publications in this range are done, once each.
         on_withheld: publications the duplicate check kept from the application.
+        on_notice: matching publications that a partition keeps from a subscription, in order
+            with what `receive` returns; the source is heard later, from some publication on.
         on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
             a reason, "failed" with why an attempt came to nothing.
         on_subscription: (number, state).
@@ -93,6 +96,7 @@ class Callbacks:
 
     on_acknowledged: Callable[[int, int], None] = _nothing
     on_withheld: Callable[[Deliveries], None] = _nothing
+    on_notice: Callable[[Notice], None] = _nothing
     on_session: Callable[[str, Mapping[str, Any]], None] = _nothing
     on_subscription: Callable[[int, str], None] = _nothing
     on_refused: Callable[[str, int, str], None] = _nothing
@@ -176,7 +180,7 @@ class Client:
         self._retries: list[int] = []
         self._started: dict[int, str] = {}
         self._refused: dict[int, str] = {}
-        self._inbox: deque[Received] = deque()
+        self._inbox: deque[Received | Announced] = deque()
         self._inbox_bytes = 0
         self._taking = 0
         self._handed_on = 0
@@ -336,6 +340,7 @@ class Client:
         """What has come, at least one run and up to about `limit`; asking again acknowledges."""
         self._acknowledge_taken()
         self._handed_on += 1
+        self._announce_leading()
         if self._inbox and self._handed_on % _CHECKPOINT_EVERY:
             self._check_alive()
         else:
@@ -344,10 +349,14 @@ class Client:
             self._check_alive()
             self._arrived = trio.Event()
             await self._arrived.wait()
+            self._announce_leading()
         taken: list[Deliveries] = []
         while self._inbox and len(taken) < limit:
             received = self._inbox.popleft()
             self._taking = received.serial
+            if isinstance(received, Announced):
+                self._callbacks.on_notice(received.notice)
+                continue
             taken.extend(received.deliveries)
             self._inbox_bytes -= _size(received)
         if self._connection is not None and self._connection.reading_stopped:
@@ -357,6 +366,14 @@ class Client:
     def publications(self) -> "PublicationIterator":
         """Single publications with decoded attributes: convenient, and not the fast way."""
         return PublicationIterator(self)
+
+    def _announce_leading(self) -> None:
+        """Tell of notices that nothing the application has not got came before."""
+        while self._inbox and isinstance(self._inbox[0], Announced):
+            announced = self._inbox.popleft()
+            self._callbacks.on_notice(announced.notice)
+            self._core.take(announced.serial)
+            self._nudge()
 
     def _acknowledge_taken(self) -> None:
         if self._taking:
@@ -376,6 +393,9 @@ class Client:
                     if isinstance(event, Received):
                         self._inbox.append(event)
                         self._inbox_bytes += _size(event)
+                        arrived = True
+                    elif isinstance(event, Announced):
+                        self._inbox.append(event)
                         arrived = True
                     else:
                         self._happened(event)

@@ -7,7 +7,7 @@ is no clock in here: pauses before a retry are the shell's.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brokerd.errors import RemoteProtocolError
@@ -17,6 +17,7 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Notice,
     Publish,
     PublishAcknowledged,
     Refused,
@@ -26,7 +27,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import Predicate
-from brokerd.model.publication import Buffer, PublicationRun, merge_runs
+from brokerd.model.publication import Buffer, PublicationRun, merge_runs, stretches
 
 RUN_LIMIT_BYTES = 1 << 19
 RUN_LIMIT_PUBLICATIONS = 8_192
@@ -71,6 +72,17 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Announced:
+    """Matching publications that a partition keeps from a subscription, not announced before.
+
+    The shell calls `take` with `serial` when the application knows.
+    """
+
+    notice: Notice
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class Withheld:
     """Publications that the broker repeated and the application has had."""
 
@@ -100,6 +112,7 @@ ClientEvent = (
     | SubscriptionAnswered
     | PublicationsDone
     | Received
+    | Announced
     | Withheld
     | RequestRefused
     | RetryLater
@@ -178,6 +191,8 @@ class ClientCore:
         match message:
             case Deliveries():
                 return self._on_deliveries(message)
+            case Notice():
+                return self._on_notice(message)
             case PublishAcknowledged(first, last):
                 return self._on_acknowledged(first, last)
             case Connected():
@@ -349,6 +364,27 @@ class ClientCore:
             self.take(self._serial)
         return events
 
+    def _on_notice(self, message: Notice) -> list[ClientEvent]:
+        if not self.attached:
+            raise RemoteProtocolError("broker", "a notice before Connected")
+        number, source, ranges = message.subscription, message.source, message.ranges
+        self._check_number(number)
+        numbers = [sequence for stretch in ranges for sequence in stretch]
+        if not numbers or numbers[0] < 1 or numbers != sorted(numbers):
+            raise RemoteProtocolError("broker", f"a notice of {ranges[:10]}")
+        seen = self._received.get((number, source), 0)
+        self._received[number, source] = max(seen, numbers[-1])
+        fresh = tuple((max(first, seen + 1), last) for first, last in ranges if last > seen)
+        if fresh:
+            self._serial += 1
+        entry = _Untaken(self._serial, self._session, source, numbers[0], numbers[-1], (number,))
+        self._untaken.append(entry)
+        if fresh:
+            return [Announced(replace(message, ranges=fresh), self._serial)]
+        if len(self._untaken) == 1:
+            self.take(self._serial)
+        return []
+
     def _sort_out_duplicates(
         self, message: Deliveries
     ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
@@ -462,7 +498,7 @@ class _Window:
             if inside is None:
                 continue
             self.publications -= len(inside)
-            for stretch in _stretches(inside.sequences):
+            for stretch in stretches(inside.sequences):
                 if gone and gone[-1][1] + 1 == stretch[0]:
                     gone[-1] = (gone[-1][0], stretch[1])
                 else:
@@ -470,19 +506,6 @@ class _Window:
         self._runs[start:end] = kept
         self._lasts[start:end] = [run.last for run in kept]
         return gone
-
-
-def _stretches(sequences: range | tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    if isinstance(sequences, range):
-        yield sequences[0], sequences[-1]
-        return
-    start = last = sequences[0]
-    for sequence in sequences[1:]:
-        if sequence != last + 1:
-            yield start, last
-            start = sequence
-        last = sequence
-    yield start, last
 
 
 def _used_attributes(

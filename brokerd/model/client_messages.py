@@ -7,7 +7,7 @@ session messages keep their order.
 from dataclasses import dataclass
 from typing import Literal
 
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 
@@ -90,6 +90,25 @@ class Deliveries:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """Broker → client: matching publications that one subscription does not get.
+
+    Their source lay behind a partition when the subscription started, so the subscription's
+    stream of that source has not begun yet. Answered with Acknowledge, like Deliveries, and in
+    order with them.
+
+    Attributes:
+        ranges: (first, last) of stretches of consecutive sequence numbers, increasing.
+        partition: the partition that withheld them.
+    """
+
+    subscription: int
+    source: SourceId
+    ranges: tuple[tuple[int, int], ...]
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledge:
     """Client → broker: what this session delivered of `source` in [first, last] is safe."""
 
@@ -123,6 +142,7 @@ ClientMessage = (
     | Subscribe
     | Subscribed
     | Deliveries
+    | Notice
     | Acknowledge
     | Refused
 )

@@ -36,3 +36,18 @@ class SubscriptionId(NamedTuple):
     home: BrokerNumber
     incarnation: int
     number: int
+
+
+class PartitionId(NamedTuple):
+    """One broker that another one cannot reach, for as long as that lasts: never used twice.
+
+    `detector` cannot reach any of `nodes`, the primary path from it to the last of them, which
+    is the one meant; `number` counts up within `incarnation` of the detector.
+
+    Paper: [DFT11] §III lines 337-346. Deviates: the incarnation, else numbers come again.
+    """
+
+    detector: BrokerNumber
+    incarnation: int
+    number: int
+    nodes: tuple[BrokerNumber, ...]

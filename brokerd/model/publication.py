@@ -263,3 +263,17 @@ def _each_length(run: PublicationRun) -> Sequence[int]:
     if isinstance(run.payload_lengths, int):
         return [run.payload_lengths] * len(run)
     return run.payload_lengths
+
+
+def stretches(sequences: range | tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The stretches (first, last) of consecutive numbers in increasing ones."""
+    if isinstance(sequences, range):
+        yield sequences[0], sequences[-1]
+        return
+    start = last = sequences[0]
+    for sequence in sequences[1:]:
+        if sequence != last + 1:
+            yield start, last
+            start = sequence
+        last = sequence
+    yield start, last

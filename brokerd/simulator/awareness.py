@@ -8,6 +8,7 @@ Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, Peer, SourceId, SubscriptionId
@@ -17,8 +18,10 @@ from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     SubscriptionCopy,
+    Tag,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Started
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.oracle import InvariantViolated
@@ -141,11 +144,12 @@ class AwarenessChecker:
         return found
 
     def _on_commit(self, broker: SimulatedBroker, effect: Commit) -> None:
-        """I10: when a subscription starts, every source broker knows it, or recovers."""
+        """I10: whose sources a subscription is to hear knows it, or recovers."""
         for change in effect.changes:
             if change.table != HOME_TABLE or change.value is None or not change.value[3]:
                 continue
             subscription = SubscriptionId(broker.number, change.value[0], change.value[1])
+            tags = read_tags(change.value)
             for other in self._brokers():
                 if (
                     other is not broker
@@ -153,11 +157,17 @@ class AwarenessChecker:
                     and self._has_publishers(other.number)
                     and subscription not in self._memories[other.number].accepted
                     and other.core.status()["state"] == "running"
+                    and not covers(tags, self._tree.path(broker.number, other.number))
                 ):
                     raise InvariantViolated(
                         "unaware source",
                         f"{tuple(subscription)} starts and {other.name} has not got it",
                     )
+
+
+def read_tags(row: Any) -> tuple[Tag, ...]:
+    """The tags in a row of the home table."""
+    return tuple(Tag(tuple(path), *rest) for path, *rest in row[5])
 
 
 def _id_of_row(key: str) -> SubscriptionId:

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Protocol
 
 from brokerd.client.core import (
+    Announced,
     Attached,
     ClientCore,
     ClientEvent,
@@ -14,7 +15,7 @@ from brokerd.client.core import (
     RetryLater,
     SubscriptionAnswered,
 )
-from brokerd.model.client_messages import Refused
+from brokerd.model.client_messages import Notice, Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import Buffer
@@ -48,6 +49,10 @@ class ClientObserver(Protocol):
         """The application got a publication, behind the library's duplicate check."""
         ...
 
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """The application was told what it does not get."""
+        ...
+
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """The client was told that its publication is done."""
         ...
@@ -62,6 +67,7 @@ class SimulatedClient(Endpoint):
         core: what the client library decides.
         received: per subscription number, what the application got, in order.
         started_numbers: subscriptions that the broker has called started.
+        withheld: what a partition kept from it, as it was told, in order.
         refused: requests that the broker refused for good.
         asking_again: subscriptions refused for the time being.
         take_after_ns: how long the application needs for what it receives.
@@ -85,6 +91,7 @@ class SimulatedClient(Endpoint):
         self.core = ClientCore(name, publishes=publishes)
         self.received: dict[int, list[tuple[SourceId, int]]] = {}
         self.started_numbers: dict[int, None] = {}
+        self.withheld: list[Notice] = []
         self.refused: list[Refused] = []
         self.take_after_ns = 0
         self.asking_again = 0
@@ -139,6 +146,11 @@ class SimulatedClient(Endpoint):
         match event:
             case Received():
                 self._on_received(event)
+            case Announced(notice, serial):
+                self.withheld.append(notice)
+                if self._observer is not None:
+                    self._observer.withheld(self.name, notice)
+                self._taken_later(serial)
             case PublicationsDone(first, last):
                 if self._observer is not None:
                     for sequence in range(first, last + 1):
@@ -167,14 +179,15 @@ class SimulatedClient(Endpoint):
                     self.received[number].append((source, sequence))
                     if self._observer is not None:
                         self._observer.delivered(self.name, number, source, sequence, blob, payload)
+        self._taken_later(event.serial)
+
+    def _taken_later(self, serial: int) -> None:
         if self.take_after_ns:
-            self._network.schedule.post(
-                self._application, self.take_after_ns, self._take, event.serial
-            )
+            self._network.schedule.post(self._application, self.take_after_ns, self._take, serial)
         elif self._application.queue:  # what came earlier must be taken earlier
-            self._network.schedule.post(self._application, 0, self._take, event.serial)
+            self._network.schedule.post(self._application, 0, self._take, serial)
         else:
-            self.core.take(event.serial)
+            self.core.take(serial)
 
     def _take(self, serial: int) -> None:
         self.core.take(serial)

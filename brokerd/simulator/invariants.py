@@ -7,22 +7,27 @@ Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from brokerd.model.client_messages import PublishAcknowledged, Subscribed
 from brokerd.model.identity import ClientId, Peer, SourceId
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
+from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.interface import (
+    Change,
+    Commit,
     Deliver,
     Effect,
     Event,
     MessageReceived,
+    Persisted,
     Send,
     SessionEstablished,
     SessionLost,
     Started,
 )
-from brokerd.simulator.awareness import AwarenessChecker
+from brokerd.simulator.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clock import Schedule
 from brokerd.simulator.oracle import InvariantViolated, Oracle
@@ -34,7 +39,8 @@ Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]
 class StepChecker:
     """Checks each step of each broker, and keeps the trace.
 
-    With `strict` false nothing is checked, as for a protocol that promises less.
+    With `strict` false nothing is checked, as for a protocol that promises less; the oracle is
+    still told which sources are not heard.
 
     Attributes:
         bypass_sessions: ends of sessions established between brokers that are no neighbours.
@@ -62,10 +68,12 @@ class StepChecker:
         self._started: dict[tuple[ClientId, int], None] = {}
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
         self._current: dict[tuple[int, Peer], int] = {}
+        self._committing: dict[tuple[int, int], list[tuple[Change, ...]]] = {}
 
     def client_added(self, client: ClientId, home: int) -> None:
         """A client lives at this broker."""
         self._homes[client] = home
+        self._oracle.homes[client] = home
 
     def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
@@ -73,6 +81,8 @@ class StepChecker:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
         if self._watcher is not None:
             self._watcher(broker, event, effects)
+        if self._oracle.reliable:
+            self._note_gates(broker.number, event, effects)
         if not self._strict:
             return
         self._note_event(broker.number, event)
@@ -100,6 +110,33 @@ class StepChecker:
         elif type(event) is Started:
             for key in [key for key in self._current if key[0] == broker]:
                 self._received.pop((*key, self._current.pop(key)), None)
+
+    def _note_gates(self, broker: int, event: Event, effects: list[Effect]) -> None:
+        """I9: what a subscription hears is what is on disk at its home, and never less."""
+        if type(event) is Persisted:
+            for changes in self._committing.pop((broker, event.token), []):
+                self._take_over_gates(broker, [(c.key, c.value) for c in changes])
+        elif type(event) is Started:
+            self._committing = {k: v for k, v in self._committing.items() if k[0] != broker}
+            self._take_over_gates(broker, list(event.recovered.get(HOME_TABLE, {}).items()))
+        for effect in effects:
+            if type(effect) is Commit and effect.token is not None:
+                changes = tuple(c for c in effect.changes if c.table == HOME_TABLE and c.value)
+                if changes:
+                    self._committing.setdefault((broker, effect.token), []).append(changes)
+
+    def _take_over_gates(self, broker: int, rows: list[tuple[str, Any]]) -> None:
+        for key, value in rows:
+            if not value[3]:
+                continue
+            client, _, number = key.rpartition("/")
+            tags = read_tags(value)
+            closed = frozenset(
+                other
+                for other in range(len(self._tree.topology.brokers))
+                if covers(tags, self._tree.path(broker, other))
+            )
+            self._oracle.gates(client, int(number), closed)
 
     def _check_send(self, broker: SimulatedBroker, effect: Send) -> None:
         message = effect.message

@@ -6,14 +6,16 @@ has started. Predicates are evaluated by their reference semantics.
 
 The rule: sort the publications of one source that match a subscription by sequence number; the
 subscriber must see a stretch of them without a step, and the stretch must begin at the latest
-with the first one published after the subscription had started.
+with the first one published after the subscription had started or, where the source lay behind
+a partition then, after its gate had opened. A gate never closes.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
 
@@ -50,7 +52,8 @@ class _Stream:
         got: what was delivered.
         at: place in `matching` of the last delivery; None before the first.
         fence: all matching publications above this sequence number are owed; None as long as
-            the subscription has not started.
+            the subscription has not started, or the gate is closed.
+        withheld: highest number that the subscriber was told it does not get.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -58,6 +61,7 @@ class _Stream:
     got: set[int] = field(default_factory=set)
     at: int | None = None
     fence: int | None = None
+    withheld: int = 0
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class _Subscription:
     number: int
     predicate: Predicate
     started: bool = False
+    closed: frozenset[BrokerNumber] = frozenset()
     streams: dict[ClientId, _Stream] = field(default_factory=dict)
 
 
@@ -79,7 +84,9 @@ class Oracle:
 
     Attributes:
         deliveries: seen behind the clients' duplicate checks.
+        announced: (publication, subscription) pairs that were announced as withheld.
         owed: (publication, subscription) pairs that had to be delivered and were asked for.
+        homes: at which broker a client is, where it has been told.
         violations: how often each rule was broken.
         first_violations: the first few, in words.
     """
@@ -94,6 +101,8 @@ class Oracle:
         self._matches: dict[tuple[Predicate, bytes], bool] = {}
         self.published_count = 0
         self.deliveries = 0
+        self.announced = 0
+        self.homes: dict[ClientId, BrokerNumber] = {}
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -142,7 +151,53 @@ class Oracle:
             return
         subscription.started = True
         for publisher in self._publishers.values():
-            self._stream(subscription, publisher).fence = len(publisher.contents)
+            stream = self._stream(subscription, publisher)
+            if not self._is_closed(subscription, publisher):
+                stream.fence = len(publisher.contents)
+
+    def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
+        """From now on these source brokers, and no others, are not heard by a subscription."""
+        subscription = self._subscriptions[client, number]
+        if subscription.started:
+            again = closed - subscription.closed
+            if again:
+                self._break("gate closed", f"{client}/{number} does not hear {sorted(again)}")
+            subscription.closed = closed
+            for publisher in self._publishers.values():
+                stream = self._stream(subscription, publisher)
+                if stream.fence is None and not self._is_closed(subscription, publisher):
+                    stream.fence = len(publisher.contents)
+        subscription.closed = closed
+
+    def closed_gates(self) -> list[str]:
+        """Subscriptions that do not hear some source, in words."""
+        return [
+            f"{subscription.client}/{subscription.number} does not hear {sorted(closed)}"
+            for subscription in self._subscriptions.values()
+            if (closed := subscription.closed)
+        ]
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """The application was told of publications that it does not get."""
+        subscription = self._subscriptions[client, notice.subscription]
+        publisher = self._by_source.get(notice.source)
+        what = f"{client}/{notice.subscription} is told that {notice} is withheld"
+        if publisher is None or notice.ranges[-1][1] > len(publisher.contents):
+            self._break("phantom", f"{what}, which nobody published")
+            return
+        stream = self._stream(subscription, publisher)
+        for first, last in notice.ranges:
+            for sequence in range(first, last + 1):
+                self.announced += 1
+                if sequence not in stream.ranks:
+                    self._break("unwanted", f"{what}; it does not match {sequence}")
+                elif stream.at is not None:
+                    self._break("gap", f"{what} after {stream.matching[stream.at]} was delivered")
+                elif stream.fence is not None and sequence > stream.fence:
+                    self._break("gap", f"{what}, published while the source was heard")
+                elif sequence <= stream.withheld:
+                    self._break("duplicate", f"{what} again")
+                stream.withheld = sequence
 
     def delivered(
         self,
@@ -165,6 +220,8 @@ class Oracle:
             self._break("phantom", f"{what} with contents that were not published")
         if self.reliable and not subscription.started:
             self._break("early", f"{what} before it was told that it had started")
+        if self._is_closed(subscription, publisher):
+            self._break("closed gate", f"{what} through a closed gate")
         stream = self._stream(subscription, publisher)
         rank = stream.ranks.get(sequence)
         if rank is None:
@@ -173,6 +230,8 @@ class Oracle:
         stream.got.add(sequence)
         if stream.at is None:
             self._check_first(stream, rank, what)
+        elif sequence <= stream.withheld:
+            self._break("order", f"{what}, which was withheld")
         elif rank == stream.at:
             self._break("duplicate", f"{what} twice in a row")
         elif rank < stream.at:
@@ -315,9 +374,12 @@ class Oracle:
         stream = subscription.streams.get(publisher.client)
         if stream is None:
             stream = subscription.streams[publisher.client] = _Stream()
-            if subscription.started:
+            if subscription.started and not self._is_closed(subscription, publisher):
                 stream.fence = 0
         return stream
+
+    def _is_closed(self, subscription: _Subscription, publisher: _Publisher) -> bool:
+        return self.homes.get(publisher.client, -1) in subscription.closed
 
     def _break(self, rule: str, what: str) -> None:
         self.violations[rule] = self.violations.get(rule, 0) + 1

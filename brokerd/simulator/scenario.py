@@ -25,6 +25,7 @@ from brokerd.config import PROTOCOLS
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import (
     Connected,
+    Notice,
     PublishAcknowledged,
     Refused,
     Subscribed,
@@ -44,10 +45,12 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
     RecoveryFlag,
+    RecoveryNotifier,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Summary,
     SyncEnd,
+    Tag,
     UpstreamCopy,
 )
 from brokerd.protocols.interface import (
@@ -307,10 +310,18 @@ class _Player:
                 return f"subscription {self._subscription(subscription)}"
             case UpstreamCopy(subscription=subscription):
                 return f"upstream copy of {self._subscription(subscription)}"
-            case SubscriptionConfirmation(subscription=subscription, cut=cut):
+            case SubscriptionConfirmation(subscription=subscription, cut=cut, tags=tags):
                 above = " ".join(self._publication(*entry) for entry in cut)
                 behind = f", from behind {above}" if above else ""
-                return f"has {self._subscription(subscription)}{behind}"
+                return f"has {self._subscription(subscription)}{behind}{self._but(tags)}"
+            case RecoveryNotifier(subscription=subscription, removed=removed, added=added):
+                left = self._but(added)
+                region = self._but(removed).removeprefix(" but for ")
+                return f"notifier: {self._subscription(subscription)} now has {region}{left}"
+            case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
+                nodes = "-".join(map(self._name, partition.nodes))
+                listed = self._ranges(tuple((source, *stretch) for stretch in ranges))
+                return f"withholds {listed} from {number}: {self._name(partition.detector)} | {nodes}"
             case Summary(accepted=accepted, recovering=recovering):
                 listed = " ".join(map(self._subscription, accepted)) or "nothing"
                 return f"summary: {listed}{', recovering' if recovering else ''}"
@@ -353,6 +364,10 @@ class _Player:
 
     def _publication(self, source: SourceId, sequence: int) -> str:
         return f"{self._source(source)}/{sequence}"
+
+    def _but(self, tags: tuple[Tag, ...]) -> str:
+        listed = " ".join(f"{self._name(tag.node)}{'…' if tag.beyond else ''}" for tag in tags)
+        return f" but for {listed}" if tags else ""
 
     def _source(self, source: SourceId) -> str:
         """The broker's name; where its client is not the usual one, the client's with it."""

@@ -37,6 +37,14 @@ MOST_PUBLICATIONS = 500
 ENDLESS = 100_000
 """So many steps of an adversary after healing mean that it will never end."""
 
+_SUMMED = (
+    "duplicates_received",
+    "resent_publications",
+    "messages_ignored",
+    "publications_withheld",
+    "notifiers_sent",
+)
+
 _PREDICATES = (
     "true",
     "kind = 'a'",
@@ -350,7 +358,7 @@ class _Run:
         cluster = self._cluster
         if not self._strict:
             return cluster.is_quiet()
-        if cluster.oracle.undelivered() or cluster.unsettled():
+        if cluster.oracle.undelivered() or cluster.unsettled() or cluster.oracle.closed_gates():
             return False
         return not self._left_over()
 
@@ -360,8 +368,12 @@ class _Run:
         for broker in self._cluster.brokers:
             state = broker.core.status()["state"]
             queue = broker.core.statistics()["queue_publications"]
-            if state != "running" or queue:
-                lines.append(f"{broker.name} is {state} with {queue} publications queued")
+            tagged = broker.core.statistics()["subscriptions_tagged"]
+            if state != "running" or queue or tagged:
+                lines.append(
+                    f"{broker.name} is {state} with {queue} publications queued, "
+                    f"{tagged} subscriptions tagged"
+                )
         return lines
 
     def _check_patience(self, steps: int = 0) -> None:
@@ -370,6 +382,7 @@ class _Run:
             return
         cluster = self._cluster
         left = cluster.unsettled() + self._left_over() + cluster.oracle.undelivered()
+        left += cluster.oracle.closed_gates()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
@@ -447,6 +460,7 @@ class _Run:
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
+            "announced": cluster.oracle.announced,
             "at_risk": self._at_risk,
             "subscriptions": len(self._scene.subscriptions),
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
@@ -456,7 +470,7 @@ class _Run:
             **cluster.network.counters,
         }
         for name, value in cluster.statistics().items():
-            if name in ("duplicates_received", "resent_publications", "messages_ignored"):
+            if name in _SUMMED:
                 counters[name] = value + self._faults.at_crash.get(name, 0)
         for kind, count in self._faults.landed.items():
             counters[f"fault_{kind}"] = count
@@ -489,6 +503,7 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         client_linger_ns=1_000_000 * SECOND_NS,
         cold_start_after_ns=1_000_000 * SECOND_NS,
         client_window=random.choice((16, 256, 16_384)),
+        audit_interval_ns=(1 if quick else 5) * SECOND_NS,
     )
     session = SessionParameters(
         heartbeat_ns=(80 if quick else 250) * MILLISECOND_NS,

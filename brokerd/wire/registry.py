@@ -22,6 +22,7 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     22: client_messages.Deliveries,
     23: client_messages.Acknowledge,
     24: client_messages.Refused,
+    25: client_messages.Notice,
     # best effort
     32: best_effort.SubscriptionsOffered,
     33: best_effort.SubscriptionsReached,
@@ -36,4 +37,5 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     53: delta_tree.SubscriptionConfirmation,
     54: delta_tree.PublicationCopy,
     55: delta_tree.PublicationConfirmation,
+    56: delta_tree.RecoveryNotifier,
 }

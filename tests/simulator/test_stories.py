@@ -76,7 +76,7 @@ def test_e1_is_a_gap_without_the_start_cut() -> None:
 def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
     """Home has let a publication pass before the start, and forgets that when it crashes.
 
-    `late` waits for w, which is down. Meanwhile q publishes n=5, which z has not acknowledged,
+    `late` waits for w, which stalls. Meanwhile q publishes n=5, which z has not acknowledged,
     and n=6, which nobody who has started wants: it is done. Then `late` starts and home crashes,
     so that q sends what is not done again: n=5 alone.
     """
@@ -85,7 +85,7 @@ def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
     cluster.client("p-q", "q", publishes=True)
     cluster.run_until_quiet()
     z.client.take_after_ns = 60 * SECOND_NS
-    cluster.broker("w").kill()
+    cluster.broker("w").absorb()
     cluster.run_until_quiet()
     late = cluster.subscribe("home", "true", "late")
     cluster.run_for(0.05)
@@ -93,7 +93,7 @@ def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
     cluster.run_for(0.05)
     cluster.publish("q", n=6)
     cluster.run_for(0.05)
-    cluster.broker("w").start()
+    cluster.broker("w").release()
     _run_until(cluster, lambda: late.started)
     cluster.broker("home").restart()
     z.client.take_after_ns = 0

@@ -3,6 +3,7 @@
 Paper: none; [DFT11] says nothing about clients.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brokerd.config import Mutant
@@ -20,6 +21,7 @@ from brokerd.model.identity import ClientId, SourceId, SubscriptionId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.deliveries import POSITIONS, position_key
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.gates import Cut, raise_cut
 from brokerd.protocols.delta_tree.home_table import (
     ATTACHED,
     SUBSCRIPTIONS,
@@ -27,14 +29,13 @@ from brokerd.protocols.delta_tree.home_table import (
     subscription_change,
 )
 from brokerd.protocols.delta_tree.publications import Publications
+from brokerd.protocols.delta_tree.regions import Region
 from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import (
-    Cut,
     LocalSubscription,
     Phase,
     Subscriptions,
-    raise_cut,
 )
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.publishers import TABLE as PUBLISHERS
@@ -87,7 +88,10 @@ class Clients:
         self._next_subscription = 0
         self._reissue: list[LocalSubscription] = []
         subscriptions.connect(
-            on_confirmed_at_home=self._on_confirmed, may_confirm=lambda: not self._missing
+            on_confirmed_at_home=self._on_confirmed,
+            on_opened_at_home=self._on_opened,
+            on_replaced=publications.notify,
+            may_confirm=lambda: not self._missing,
         )
 
     def recover(self, recovered: Rows) -> None:
@@ -302,16 +306,30 @@ class Clients:
                 [subscription_change(local, started=False)], lambda: self._tell(local)
             )
 
-    def _on_confirmed(self, local: LocalSubscription, cut: Cut) -> None:
-        """Every broker has the subscription: fix where its streams begin, then start it.
+    def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
+        """Every broker but the tagged ones has it: fix where its streams begin, then start it.
 
         Its publications are queued from now on, and sent when the start is on disk: a broker
         that crashed in between would otherwise begin the streams elsewhere.
         """
         local.phase = Phase.STARTING
         local.begins_after = cut
+        local.tags = tags
         self._publications.windows.hold(local.client)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
+
+    def _on_opened(self, local: LocalSubscription, done: Callable[[], None]) -> None:
+        """More of the tree is heard: deliver from there once that is on disk.
+
+        A broker that crashed in between would otherwise close what it has delivered from.
+        """
+
+        def opened() -> None:
+            self._publications.windows.release(local.client)
+            done()
+
+        self._publications.windows.hold(local.client)
+        self._state.commit([subscription_change(local, started=True)], opened)
 
     def _start(self, local: LocalSubscription) -> None:
         if local.phase is Phase.STARTING:

@@ -26,6 +26,7 @@ from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
+    RecoveryNotifier,
     RecoveryFlag,
     SubscriptionConfirmation,
     SubscriptionCopy,
@@ -37,7 +38,7 @@ from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions import AUDIT, Subscriptions
 from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
     DeadlineReached,
@@ -96,6 +97,7 @@ class DeltaTree(EventMachine):
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._publications.on_confirmation,
+            RecoveryNotifier: self._publications.on_notifier,
             SyncEnd: self._recovery.on_sync_end,
             RecoveryFlag: self._recovery.on_recovery_flag,
         }
@@ -118,6 +120,7 @@ class DeltaTree(EventMachine):
             "queue_publications": self._publications.publications,
             "queue_bytes": self._publications.payload_bytes(),
             "subscriptions": len(self._subscriptions),
+            "subscriptions_tagged": self._subscriptions.tagged,
             "matching_hits": self._subscriptions.memo.hits,
             "matching_misses": self._subscriptions.memo.misses,
             "sessions_active": sum(node.active for node in nodes),
@@ -189,6 +192,8 @@ class DeltaTree(EventMachine):
             elif purpose == LINGER:
                 assert isinstance(peer, str), f"{peer!r} is not a client"
                 self._clients.linger_over(peer)
+            elif purpose == AUDIT:
+                self._subscriptions.audit_tags()
             elif purpose == COLD_START:
                 self._recovery.cold_start()
             else:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, TypeVar
 
-from brokerd.model.client_messages import Deliveries
-from brokerd.model.identity import ClientId, SourceId
-from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.model.client_messages import Deliveries, Notice
+from brokerd.model.identity import ClientId, PartitionId, SourceId
+from brokerd.model.publication import PublicationRun, merge_runs, stretches
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import LocalSubscription
 from brokerd.protocols.interface import Change, Commit, Deliver
@@ -39,12 +39,14 @@ class Delivery(Generic[Entry]):
     Attributes:
         left: what the client has not acknowledged.
         serial: deliveries of one client in the order in which they were made.
+        withheld: the partition for which they are only announced, if they are.
     """
 
     left: PublicationRun
     subscriptions: tuple[LocalSubscription, ...]
     parcel: Parcel[Entry]
     serial: int
+    withheld: PartitionId | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -85,11 +87,15 @@ class DeliveryWindows(Generic[Entry]):
         run: PublicationRun,
         subscriptions: tuple[LocalSubscription, ...],
         entries: tuple[Entry, ...],
+        withheld: PartitionId | None = None,
     ) -> None:
-        """Queue publications; `on_done` is called for each entry once they are acknowledged."""
+        """Queue publications, or a notice that a partition withholds them.
+
+        `on_done` is called for each entry once they are acknowledged.
+        """
         self._serial += 1
         outlet = self._outlet(client)
-        delivery = Delivery(run, subscriptions, Parcel(entries), self._serial)
+        delivery = Delivery(run, subscriptions, Parcel(entries), self._serial, withheld)
         if all(local in outlet.claimed for local in subscriptions):
             outlet.waiting.append(delivery)
             self._send(client, outlet)
@@ -118,7 +124,8 @@ class DeliveryWindows(Generic[Entry]):
         for delivery in ordered:
             before = outlet.waiting[-1] if outlet.waiting else None
             begins_after = local.begins_after.get(delivery.left.source, 0)
-            if local in delivery.subscriptions and begins_after >= delivery.left.first:
+            mine_again = local in delivery.subscriptions and delivery.withheld is None
+            if mine_again and begins_after >= delivery.left.first:
                 # What the client has, as its Connect said, came again after a restart here.
                 remaining = delivery.left.after(begins_after)
                 if remaining is None:
@@ -228,7 +235,9 @@ class DeliveryWindows(Generic[Entry]):
         self, outlet: Outlet[Entry], delivery: Delivery[Entry], local: LocalSubscription
     ) -> None:
         """Keep the delivery for one of its subscriptions, or send it for that one alone."""
-        part = Delivery(delivery.left, (local,), delivery.parcel, delivery.serial)
+        part = Delivery(
+            delivery.left, (local,), delivery.parcel, delivery.serial, delivery.withheld
+        )
         delivery.parcel.open += 1
         if local in outlet.claimed:
             outlet.waiting.append(part)
@@ -253,8 +262,19 @@ class DeliveryWindows(Generic[Entry]):
             outlet.waiting.popleft()
             sent.append(delivery)
             outlet.unacknowledged += len(delivery.left)
-            self._state.counters["publications_delivered"] += len(delivery.left)
             numbers = tuple(local.number for local in delivery.subscriptions)
+            if delivery.withheld is not None:
+                self._state.machine.send(
+                    client,
+                    Notice(
+                        numbers[0],
+                        delivery.left.source,
+                        tuple(stretches(delivery.left.sequences)),
+                        delivery.withheld,
+                    ),
+                )
+                continue
+            self._state.counters["publications_delivered"] += len(delivery.left)
             self._state.machine.emit(Deliver(client, Deliveries(delivery.left, numbers)))
 
 

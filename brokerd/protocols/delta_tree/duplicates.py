@@ -12,20 +12,26 @@ from brokerd.model.identity import BrokerNumber, SourceId
 
 
 class SourceSequences:
-    """Per source, the highest sequence received, and the highest known to be handed out."""
+    """Per source, the highest sequence received, and the highest known to be handed out.
+
+    Attributes:
+        paths: source broker → path from there to here.
+    """
 
     def __init__(self, broker: BrokerNumber) -> None:
         self._broker = broker
         self._received: dict[SourceId, int] = {}
         self._handed_out: dict[SourceId, int] = {}
+        self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
 
     def received(self, source: SourceId) -> int:
         """The highest sequence received of `source`; what is not above it is a duplicate."""
         return self._received.get(source, 0)
 
-    def receive(self, source: SourceId, last: int) -> None:
-        """Publications of `source` up to `last` have been received."""
+    def receive(self, source: SourceId, last: int, path: tuple[BrokerNumber, ...]) -> None:
+        """Publications of `source` up to `last` have been received, which came along `path`."""
         assert last > self.received(source), f"{source} went back to {last}"
+        self.paths[source.broker] = path
         self._received[source] = last
         if source.broker == self._broker:
             self.hand_out(source, last)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier
 from brokerd.protocols.delta_tree.state import Path
 from brokerd.protocols.selection import RunSelection
 
@@ -60,6 +61,7 @@ class Entry:
         unsent: home brokers to which no hop leads at present, as a bit set.
         transfers: hop → what was sent to it and is not confirmed.
         deliveries: how many deliveries to local clients are not acknowledged.
+        notifier: what the entry is instead of publications, if it is that.
     """
 
     source: SourceId
@@ -75,6 +77,7 @@ class Entry:
     transfers: dict[BrokerNumber, Transfer] = field(default_factory=dict)
     deliveries: int = 0
     done: bool = False
+    notifier: RecoveryNotifier | None = None
 
     def run(self) -> PublicationRun:
         """The publications themselves."""

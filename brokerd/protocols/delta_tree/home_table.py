@@ -7,8 +7,11 @@ from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
 from brokerd.model.predicate import PredicateError
 from brokerd.protocols.delta_tree.deliveries import POSITIONS
+from brokerd.protocols.delta_tree.gates import Cut
+from brokerd.protocols.delta_tree.messages import Tag
+from brokerd.protocols.delta_tree.regions import region
 from brokerd.protocols.delta_tree.rows import Rows, predicate_row, read_predicate
-from brokerd.protocols.delta_tree.subscriptions import Cut, LocalSubscription, Phase
+from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase
 from brokerd.protocols.interface import Change
 
 SUBSCRIPTIONS = "subscriptions"
@@ -37,6 +40,7 @@ def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
         predicate_row(local.predicate),
         started,
         cut if started else [],
+        [_tag_row(tag) for tag in local.tags],
     ]
     return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", value)
 
@@ -53,7 +57,7 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
         found: dict[tuple[ClientId, int], LocalSubscription] = {}
         for key, value in recovered.get(SUBSCRIPTIONS, {}).items():
             client, _, number = key.rpartition("/")
-            incarnation, serial, predicate, started, cut = value
+            incarnation, serial, predicate, started, cut, tags = value
             local = LocalSubscription(
                 client,
                 int(number),
@@ -61,6 +65,7 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
                 read_predicate(predicate),
                 Phase.STARTED if started else Phase.PENDING,
                 read_cut(cut),
+                tags=region(_read_tag(tag) for tag in tags),
             )
             found[client, local.number] = local
         table = POSITIONS
@@ -77,6 +82,15 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
     except (TypeError, ValueError, PredicateError) as error:
         raise StorageCorrupt(f"table {table}, row {key!r}: {error}") from error
     return HomeTable(list(found.values()), attached)
+
+
+def _tag_row(tag: Tag) -> list[Any]:
+    return [list(tag.path), tag.detector, tag.incarnation, tag.number, tag.beyond]
+
+
+def _read_tag(row: Any) -> Tag:
+    path, detector, incarnation, number, beyond = row
+    return Tag(tuple(path), detector, incarnation, number, beyond)
 
 
 def read_cut(row: Any) -> Cut:

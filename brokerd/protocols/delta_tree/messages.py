@@ -5,22 +5,52 @@ Paper: [DFT11] §V-VIII.
 
 from dataclasses import dataclass
 
-from brokerd.model.identity import BrokerNumber, SourceId, SubscriptionId
+from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tag:
     """A part of the tree whose sources a subscription does not (yet) hear.
 
-    Covers source broker q when q = `node`, or when `beyond` and `node` lies on the path from
-    `detector` to q. No tag is made before partitions exist; the field has its place on the wire.
+    Covers the last broker of `path`, and with `beyond` whatever lies behind it, seen from the
+    subscription's home. Two tags of the same detector for the same broker are equal, whichever
+    partition made them.
+
+    Attributes:
+        path: home … the broker that could not be reached.
+        detector: who could not; on the path.
+        incarnation, number: of the partition.
     """
 
+    path: tuple[BrokerNumber, ...]
     detector: BrokerNumber
-    node: BrokerNumber
+    incarnation: int
+    number: int
     beyond: bool
+
+    @property
+    def node(self) -> BrokerNumber:
+        """The broker that could not be reached."""
+        return self.path[-1]
+
+    @property
+    def partition(self) -> PartitionId:
+        """The partition that the tag stands for."""
+        nodes = self.path[self.path.index(self.detector) + 1 :]
+        return PartitionId(self.detector, self.incarnation, self.number, nodes)
+
+    @property
+    def place(self) -> tuple[BrokerNumber, tuple[BrokerNumber, ...], bool]:
+        """What tells tags of one subscription apart."""
+        return self.detector, self.path[-1:], self.beyond
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tag) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +103,33 @@ class SubscriptionConfirmation:
     """Every broker behind the sender has the subscription, but for the tagged parts.
 
     `cut` is where the stream of each source begins: publications up to it are not part of it.
+    `source_paths`: home … source broker, for each broker with a source in the cut.
     """
 
     subscription: SubscriptionId
     tags: tuple[Tag, ...]
     cut: tuple[tuple[SourceId, int], ...]
+    source_paths: tuple[tuple[BrokerNumber, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryNotifier:
+    """For a subscription's home: of `removed` only `added` is still unaware of it.
+
+    Travels, is kept, sent again and confirmed like a publication of `source`, number `sequence`;
+    all brokers it passes apply it. `path`: emitter … home, the whole way.
+
+    Paper: [DFT11] §VIII-A lines 859-900 (p_rec). Deviates: one per subscription.
+    """
+
+    source: SourceId
+    sequence: int
+    path: tuple[BrokerNumber, ...]
+    subscription: SubscriptionId
+    removed: tuple[Tag, ...]
+    added: tuple[Tag, ...]
+    cut: tuple[tuple[SourceId, int], ...]
+    source_paths: tuple[tuple[BrokerNumber, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

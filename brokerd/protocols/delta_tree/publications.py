@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.deliveries import DeliveryWindows, without
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
@@ -26,16 +26,27 @@ from brokerd.protocols.delta_tree.entries import (
     Transfer,
     pack_frames,
 )
-from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
+from brokerd.protocols.delta_tree.gates import Replacement
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryNotifier,
+)
+from brokerd.protocols.delta_tree.regions import covering
 from brokerd.protocols.delta_tree.sessions import Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State
 from brokerd.protocols.delta_tree.subscriptions import (
     Audience,
     LocalSubscription,
     Phase,
+    RoutedSubscription,
     Subscriptions,
+    check_region,
 )
 from brokerd.protocols.selection import RunSelection, match_run
+
+NOTIFIER = 1 << 32
+"""The publisher number of recovery notifiers; no publisher has it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,6 +81,8 @@ class Publications:
         self._client_sessions: dict[ClientId, int] = {}
         self.publications = 0
         self._over_limit = False
+        self._notifiers_made = 0
+        self._notifiers_received: dict[SourceId, int] = {}
 
     def client_session(self, client: ClientId, session: int) -> None:
         """The session of a client, 0 when it has none."""
@@ -88,7 +101,8 @@ class Publications:
     def on_copy(self, peer: BrokerNumber, message: PublicationCopy) -> None:
         """Publications from another broker."""
         run, path = message.run, message.path
-        if run.source.broker == self._state.broker or path[:1] != (run.source.broker,):
+        own = run.source.broker == self._state.broker or run.source.publisher == NOTIFIER
+        if own or path[:1] != (run.source.broker,):
             raise RemoteProtocolError(peer, f"{run.source} does not come along {path[:20]}")
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
@@ -117,7 +131,7 @@ class Publications:
             if fresh is not None:
                 audiences = match_run(self._subscriptions.memo, fresh, sender)
         if fresh is not None:
-            self._sequences.receive(run.source, fresh.last)
+            self._sequences.receive(run.source, fresh.last, path)
             for part in self._where_streams_begin(fresh, audiences):
                 if part is not fresh:
                     audiences = match_run(self._subscriptions.memo, part, sender)
@@ -177,10 +191,11 @@ class Publications:
         sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
         deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
         deliveries = {}
+        notices: dict[LocalSubscription, tuple[PartitionId, list[int], list[Entry]]] = {}
         for audience, places in places_by_audience.items():
             destinations = audience.homes & ~behind_sender
-            by_client = self._local_audience(audience, run)
-            if not destinations and not by_client:
+            by_client, withheld = self._local_audience(audience, run, path)
+            if not destinations and not by_client and not withheld:
                 continue
             entry = self._new_entry(run, selection, places, path, receipt)
             for route in self._routes:
@@ -194,28 +209,47 @@ class Publications:
             entry.unsent = destinations
             for client, subscriptions in by_client.items():
                 deliveries.setdefault(client, []).append((places, subscriptions, entry))
+            for local, partition in withheld:
+                _, places_withheld, entries = notices.setdefault(local, (partition, [], []))
+                places_withheld.extend(places)
+                entries.append(entry)
         for hop, (places, transfers) in sends.items():
             self._note_sent(hop, transfers)
             self._send(hop, selection.having(sorted(places)), path)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)
+        for local, (partition, places, entries) in notices.items():
+            for entry in entries:
+                entry.deliveries += 1
+            part = selection.having(sorted(places))
+            self._state.counters["publications_withheld"] += len(part)
+            self.windows.deliver(local.client, part, (local,), tuple(entries), partition)
 
     def _local_audience(
-        self, audience: Audience, run: PublicationRun
-    ) -> dict[ClientId, tuple[LocalSubscription, ...]]:
-        """The local subscriptions that get the run, by client.
+        self, audience: Audience, run: PublicationRun, path: Path
+    ) -> tuple[
+        dict[ClientId, tuple[LocalSubscription, ...]], list[tuple[LocalSubscription, PartitionId]]
+    ]:
+        """The local subscriptions that get the run, by client, and those it is withheld from.
 
         Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: a cut per source in place
-        of a test per publication.
+        of a test per publication; the source is looked for on its own path, not in tags that
+        the publication gathered.
         """
-        if not audience.local:
-            return {}
         found: dict[ClientId, tuple[LocalSubscription, ...]] = {}
+        withheld: list[tuple[LocalSubscription, PartitionId]] = []
+        if not audience.local:
+            return found, withheld
         for local in audience.local:
             begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
-            if begun and local.begins_after.get(run.source, 0) < run.first:
+            if not begun or local.begins_after.get(run.source, 0) >= run.first:
+                continue
+            tag = covering(local.tags, path[::-1]) if local.tags else None
+            if tag is not None:
+                withheld.append((local, tag.partition))
+            else:
                 found[local.client] = (*found.get(local.client, ()), local)
-        return found
+        return found, withheld
 
     def _deliver(
         self,
@@ -240,6 +274,99 @@ class Publications:
             entry.deliveries += len(pieces)
         for subscriptions, run in pieces:
             self.windows.deliver(client, run, subscriptions, entries)
+
+    # ------------------------------------------------------------ recovery notifiers
+
+    def notify(self, row: RoutedSubscription, replacement: Replacement) -> None:
+        """Tell the home of a subscription, and all on the way, that a region has shrunk.
+
+        Paper: [DFT11] §VIII-A lines 859-900.
+        """
+        self._notifiers_made += 1
+        self._state.counters["notifiers_sent"] += 1
+        notifier = RecoveryNotifier(
+            SourceId(self._state.broker, NOTIFIER, self._state.incarnation),
+            self._notifiers_made,
+            row.path[::-1],
+            row.subscription,
+            replacement.removed,
+            replacement.added,
+            replacement.cut,
+            replacement.source_paths,
+        )
+        self._queue_notifier(notifier, [])
+
+    def on_notifier(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
+        """A notifier from another broker: apply it, pass it on, keep it until it is home."""
+        self._check_notifier(peer, message)
+        source, sequence = message.source, message.sequence
+        receipt = Receipt(peer, self._sessions.current(peer), source, sequence, sequence)
+        if sequence <= self._notifiers_received.get(source, 0):
+            self._receive_again(receipt, sequence)
+        else:
+            self._notifiers_received[source] = sequence
+            replacement = Replacement.of(message)
+            if message.subscription.home == self._state.broker:
+                entry = self._queue_notifier(message, [receipt])
+                self._subscriptions.on_notifier(
+                    message.subscription, replacement, lambda: self._delivered(entry)
+                )
+            else:
+                self._subscriptions.on_notifier(message.subscription, replacement, lambda: None)
+                self._queue_notifier(message, [receipt])
+        if receipt.remaining == 0:
+            self._confirm(receipt)
+
+    def _check_notifier(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
+        path, here = message.path, self._state.broker
+        if here not in path[1:] or peer not in path[: path.index(here)]:
+            raise RemoteProtocolError(peer, f"a notifier along {path[:20]}")
+        self._state.check_path(path[: path.index(here) + 1], peer)
+        source = message.source
+        if (
+            source.publisher != NOTIFIER
+            or source.broker != path[0]
+            or message.sequence < 1
+            or path[-1] != message.subscription.home
+        ):
+            raise RemoteProtocolError(peer, f"notifier {message.sequence} of {source}")
+        self._subscriptions.check_home_path(path[path.index(here) :], peer)
+        tags = (*message.removed, *message.added)
+        check_region(peer, path[::-1], tags, message.cut, message.source_paths)
+
+    def _queue_notifier(self, notifier: RecoveryNotifier, receipts: list[Receipt]) -> Entry:
+        sequence = notifier.sequence
+        run = PublicationRun(
+            notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ()
+        )
+        entry = Entry(
+            notifier.source,
+            RunSelection(run),
+            (0,),
+            sequence,
+            sequence,
+            sequence,
+            1,
+            notifier.path,
+            receipts,
+            notifier=notifier,
+        )
+        self._add_entry(entry)
+        home = notifier.subscription.home
+        if home == self._state.broker:
+            entry.deliveries = 1
+            return entry
+        self._subscriptions.learn_home(notifier.path[notifier.path.index(self._state.broker) :])
+        if len(self._subscriptions.paths_home) != self._routed_homes:
+            self._routes = self._find_routes()
+        entry.unsent = 1 << home
+        for route in self._routes:
+            if route.destinations & entry.unsent:
+                entry.unsent = 0
+                transfer = self._new_transfer(entry, route, 1 << home)
+                self._note_sent(route.hop, [transfer])
+                self._state.machine.send(route.hop, notifier)
+        return entry
 
     # ------------------------------------------------------------ confirming
 
@@ -416,13 +543,17 @@ class Publications:
             path,
             [receipt],
         )
-        receipt.remaining += 1
-        queue = self._queue.get(run.source)
-        if queue is None:
-            queue = self._queue[run.source] = SourceQueue()
-        queue.append(entry)
-        self.publications += publications
+        self._add_entry(entry)
         return entry
+
+    def _add_entry(self, entry: Entry) -> None:
+        for receipt in entry.receipts:
+            receipt.remaining += 1
+        queue = self._queue.get(entry.source)
+        if queue is None:
+            queue = self._queue[entry.source] = SourceQueue()
+        queue.append(entry)
+        self.publications += entry.publications
 
     def _new_transfer(self, entry: Entry, route: Route, destinations: int) -> Transfer:
         transfer = Transfer(entry, route.hop, route.session, destinations, entry.first, entry.last)
@@ -451,6 +582,10 @@ class Publications:
         for of_source in by_source.values():
             of_source.sort(key=lambda item: item.first)
             self._note_sent(hop, of_source)
+            if of_source[0].entry.notifier is not None:
+                for transfer in of_source:
+                    self._state.machine.send(hop, transfer.entry.notifier)
+                continue
             frames = list(pack_frames(of_source))
             if Mutant.RESEND_AFTER_NEWER in self._state.mutants:
                 frames = [[transfer] for transfer in reversed(of_source)]

@@ -40,6 +40,7 @@ class Node:
         recovering: what it last said about itself.
         attempting: an attempt to open a session has not been answered yet.
         wait_ns: how long to wait before the next attempt but one.
+        partition: number of the partition that it is in; 0 while it is not unreachable.
     """
 
     broker: BrokerNumber
@@ -54,6 +55,7 @@ class Node:
     recovering: bool = False
     attempting: bool = False
     wait_ns: int = 0
+    partition: int = 0
 
 
 class Sessions:
@@ -61,6 +63,7 @@ class Sessions:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._partitions = 0
         self.nodes = {
             broker: Node(broker, path) for broker, path in state.neighbourhood.paths.items()
         }
@@ -125,6 +128,7 @@ class Sessions:
                 exposed[node.broker] = exposed[before.broker] and before.reach is Reach.UNREACHABLE
                 shadowed[node.broker] = shadowed[before.broker] or before.reach is Reach.ESTABLISHED
             self._adjust_reach(node, wanted=exposed[node.broker])
+            self._number_partition(node)
             node.active = node.reach is Reach.ESTABLISHED and not shadowed[node.broker]
             if not node.active:
                 node.activated = 0
@@ -162,6 +166,17 @@ class Sessions:
             return
         elif node.reach is Reach.UNREACHABLE:
             self._retry_later(node)
+
+    def _number_partition(self, node: Node) -> None:
+        """Each broker that becomes unreachable makes a partition of its own.
+
+        Paper: [DFT11] §III lines 337-346.
+        """
+        if node.reach is not Reach.UNREACHABLE:
+            node.partition = 0
+        elif not node.partition:
+            self._partitions += 1
+            node.partition = self._partitions
 
     def _open(self, node: Node) -> None:
         node.attempting = True

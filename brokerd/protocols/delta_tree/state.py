@@ -22,6 +22,8 @@ COUNTERS = (
     "confirmations_sent",
     "resent_publications",
     "messages_ignored",
+    "publications_withheld",
+    "notifiers_sent",
 )
 
 
@@ -78,13 +80,17 @@ class State:
         if (
             len(path) < 2
             or known != near
-            or len(set(path)) < len(path)
-            or not all(0 <= broker <= LARGEST_BROKER for broker in path)
+            or not is_plain_path(path)
         ):
             raise RemoteProtocolError(peer, f"{path[:20]} is no path to broker {self.broker}")
         if len(self._checked_paths) >= 10_000:
             self._checked_paths.clear()
         self._checked_paths[path] = None
+
+
+def is_plain_path(path: Path) -> bool:
+    """Whether the numbers can be brokers, none of them twice."""
+    return len(set(path)) == len(path) and all(0 <= broker <= LARGEST_BROKER for broker in path)
 
 
 def onward_path(home_to_here: Path, here_to_peer: Path) -> Path:

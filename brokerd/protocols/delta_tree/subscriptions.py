@@ -3,11 +3,11 @@
 A subscription floods away from its home broker. Every broker routes by it at once, and
 confirms it towards home when every broker behind it has confirmed. At home it starts when all
 confirmations are in; its stream then begins, per source, after the *cut* that the
-confirmations brought.
+confirmations brought. Brokers that nobody could reach meanwhile are *tagged*: sources there
+are not heard until they, too, have confirmed, which a recovery notifier tells.
 
 Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confirmation; the
-start cut, without which the paper's safety condition still allows a gap; a broker that cannot
-be reached keeps the subscription pending (there are no partition tags yet).
+start cut, without which the paper's safety condition still allows a gap.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,17 +21,27 @@ from brokerd.matching.memo import MatchMemo
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.gates import (
+    Cut,
+    Replacement,
+    raise_covered_cut,
+    raise_cut,
+    replaced,
+    replacement_for,
+)
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionConfirmation,
     SubscriptionCopy,
+    Tag,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.regions import Region, region, under
 from brokerd.protocols.delta_tree.rows import Rows, read_routing, routing_change
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
-from brokerd.protocols.delta_tree.state import Path, State, onward_path
+from brokerd.protocols.delta_tree.state import Path, State, is_plain_path, onward_path
 from brokerd.protocols.interface import Change
 
-Cut = dict[SourceId, int]
+AUDIT = "audit"
 
 
 class Phase(Enum):
@@ -51,6 +61,7 @@ class LocalSubscription:
         begins_after: per source, the sequence after which its stream begins here: the start
             cut, raised by what the client had before this broker restarted.
         claimed: the client has asked for it on its current session.
+        tags: the part of the tree that it does not hear; only shrinks after the start.
     """
 
     client: ClientId
@@ -60,6 +71,15 @@ class LocalSubscription:
     phase: Phase = Phase.PENDING
     begins_after: Cut = field(default_factory=dict)
     claimed: bool = False
+    tags: Region = ()
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one broker's confirmation said of everything behind it."""
+
+    tags: Region
+    cut: Cut
 
 
 @dataclass(slots=True, eq=False)
@@ -69,11 +89,14 @@ class RoutedSubscription:
     Attributes:
         path: home … here.
         senders: who sent it from the home side and wants it confirmed.
-        confirmed_by: brokers behind this one that confirmed, each for all behind itself.
+        answers: brokers behind this one that confirmed, each for all behind itself.
         confirming: every broker behind this one has it; that this one has is going to disk.
         confirmed: it is on disk.
         durable: the row itself is.
+        tags: what the confirmations did not speak for, as notifiers have reduced it since.
         cut: the highest of all cuts that came with confirmations.
+        source_paths: home … source broker, for the sources in it.
+        replacements: what notifiers said before it was confirmed here; late answers need it.
         sent: broker → session on which it was sent there.
         sent_upstream: the same for upstream copies.
     """
@@ -83,11 +106,14 @@ class RoutedSubscription:
     path: Path
     local: LocalSubscription | None = None
     senders: dict[BrokerNumber, None] = field(default_factory=dict)
-    confirmed_by: dict[BrokerNumber, None] = field(default_factory=dict)
+    answers: dict[BrokerNumber, Answer] = field(default_factory=dict)
     confirming: bool = False
     confirmed: bool = False
     durable: bool = False
+    tags: Region = ()
     cut: Cut = field(default_factory=dict)
+    source_paths: dict[BrokerNumber, Path] = field(default_factory=dict)
+    replacements: list[Replacement] = field(default_factory=list)
     sent: dict[BrokerNumber, int] = field(default_factory=dict)
     sent_upstream: dict[BrokerNumber, int] = field(default_factory=dict)
 
@@ -95,6 +121,11 @@ class RoutedSubscription:
     def towards_home(self) -> BrokerNumber:
         """The tree neighbour on the home side; -1 at home."""
         return self.path[-2] if self.local is None else -1
+
+    @property
+    def settled(self) -> bool:
+        """Whether the answers are in, if not yet on disk; tags only shrink from then on."""
+        return self.confirming or self.confirmed
 
 
 @dataclass(slots=True, eq=False)
@@ -141,22 +172,34 @@ class Subscriptions:
         self._homes_behind: dict[BrokerNumber, int] = dict.fromkeys(
             state.neighbourhood.neighbours[state.broker], 0
         )
-        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut], None] = _nobody_told
+        self._tagged: dict[SubscriptionId, RoutedSubscription] = {}
+        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
+        self._on_opened_at_home: Callable[[LocalSubscription, Callable[[], None]], None]
+        self._on_replaced: Callable[[RoutedSubscription, Replacement], None]
         self._may_confirm: Callable[[], bool] = lambda: True
 
     def connect(
         self,
         *,
-        on_confirmed_at_home: Callable[[LocalSubscription, Cut], None],
+        on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None],
+        on_opened_at_home: Callable[[LocalSubscription, Callable[[], None]], None],
+        on_replaced: Callable[[RoutedSubscription, Replacement], None],
         may_confirm: Callable[[], bool],
     ) -> None:
-        """Say whom to tell of confirmed local subscriptions, and what may hold confirming up."""
+        """Say whom to tell of local subscriptions, and what may hold confirming up."""
         self._on_confirmed_at_home = on_confirmed_at_home
+        self._on_opened_at_home = on_opened_at_home
+        self._on_replaced = on_replaced
         self._may_confirm = may_confirm
 
     def __len__(self) -> int:
         """How many subscriptions are in the table."""
         return len(self._rows)
+
+    @property
+    def tagged(self) -> int:
+        """How many of them do not hear the whole tree, as far as this broker knows."""
+        return sum(bool(row.tags) for row in self._rows.values())
 
     def all_ids(self) -> tuple[SubscriptionId, ...]:
         """Every subscription this broker routes by."""
@@ -165,6 +208,24 @@ class Subscriptions:
     def homes_behind(self, neighbour: BrokerNumber) -> int:
         """The known home brokers on `neighbour`'s side, as a bit set."""
         return self._homes_behind[neighbour]
+
+    def learn_home(self, path: Path) -> None:
+        """Remember the way from here to a home broker."""
+        home = path[-1]
+        if home not in self.paths_home:
+            self.paths_home[home] = path
+            self._homes_behind[path[1]] |= 1 << home
+
+    def check_home_path(self, path: Path, peer: BrokerNumber) -> None:
+        """Make sure that the way from here to a home broker is the known one.
+
+        Raises:
+            RemoteProtocolError: it is not, or cannot be one.
+        """
+        known = self.paths_home.get(path[-1], path)
+        plain = len(path) < 2 or path[1] in self._homes_behind
+        if known != path or not is_plain_path(path) or not plain:
+            raise RemoteProtocolError(peer, f"two paths to broker {path[-1]}")
 
     def recover(self, recovered: Rows) -> None:
         """Route again by what an earlier incarnation had confirmed."""
@@ -180,13 +241,16 @@ class Subscriptions:
             local.subscription, local.predicate, (self._state.broker,), local=local
         )
         row.confirmed = confirmed
+        row.tags = local.tags
         self._put(row)
         self._evaluate(row)
+        self._watch_tags(row)
 
     def remove_local(self, local: LocalSubscription) -> None:
         """Take a local subscription out of this broker's table; others keep theirs."""
         del self._rows[local.subscription]
         self._unconfirmed.pop(local.subscription, None)
+        self._tagged.pop(local.subscription, None)
         self._index.remove(local.subscription)
         self._forget_matches()
 
@@ -231,21 +295,37 @@ class Subscriptions:
 
         Paper: [DFT11] Fig. 5, lines 12-17.
         """
-        if message.tags:
-            raise RemoteProtocolError(peer, "tags, of which this version knows none")
         row = self._rows.get(message.subscription)
         if row is None:
             self._state.counters["messages_ignored"] += 1
             return
         if self._state.neighbourhood.direction(peer) == row.towards_home:
             raise RemoteProtocolError(peer, f"confirms {row.subscription} from its home side")
-        if any(sequence < 0 for _, sequence in message.cut):
-            raise RemoteProtocolError(peer, f"negative cut for {row.subscription}")
+        onward = row.path + self._state.neighbourhood.paths[peer][1:]
+        check_region(peer, onward, message.tags, message.cut, message.source_paths)
         self._known[peer].add(row.subscription)
-        if not row.confirmed:
-            row.confirmed_by[peer] = None
-            raise_cut(row.cut, message.cut)
+        if not row.settled:
+            self._take_answer(peer, row, message)
             self._evaluate(row)
+        elif Mutant.NO_NOTIFIERS not in self._state.mutants:
+            replacement = replacement_for(row.tags, peer, message, self._state.mutants)
+            if replacement is not None:
+                self._replace(row, replacement, _nothing)
+                if row.local is None:
+                    self._on_replaced(row, replacement)
+
+    def on_notifier(
+        self, subscription: SubscriptionId, replacement: Replacement, done: Callable[[], None]
+    ) -> None:
+        """A part of the tree has become aware of a subscription; `done` when that is safe here.
+
+        Paper: [DFT11] §VIII-A lines 859-900.
+        """
+        row = self._rows.get(subscription)
+        if row is None:
+            done()
+        else:
+            self._replace(row, replacement, done)
 
     def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
         """The peer's Summary on a new session: what it routes by, and nothing else."""
@@ -261,14 +341,31 @@ class Subscriptions:
         """
         known = self._known[node.broker]
         for row in self._rows.values():
-            if row.subscription in known:
-                continue
             if self._state.neighbourhood.direction(node.broker) != row.towards_home:
+                if row.tags and under(row.tags, node.broker):
+                    self._ask_about_tags(row, node)
+                    continue
+                if row.subscription in known:
+                    continue
                 if not row.confirmed and Mutant.SUMMARY_MISSES_PENDING in self._state.mutants:
                     row.sent[node.broker] = node.session
                 self._send_copy(row, node, recovery=True)
+            elif row.subscription in known:
+                continue
             elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
                 self._send_upstream_copy(row, node)
+
+    def audit_tags(self) -> None:
+        """Ask again about every part of the tree that a subscription does not hear.
+
+        Heals what a notifier that died in two crashes, or went past a broker, has left behind.
+        """
+        for row in self._tagged.values():
+            for node in self._sessions.usable():
+                away = self._state.neighbourhood.direction(node.broker) != row.towards_home
+                if away and under(row.tags, node.broker):
+                    self._ask_about_tags(row, node)
+        self._set_audit()
 
     def evaluate_unconfirmed(self) -> None:
         """Look again at every subscription that is not confirmed."""
@@ -300,9 +397,8 @@ class Subscriptions:
         self._rows[row.subscription] = row
         if not row.confirmed:
             self._unconfirmed[row.subscription] = row
-        if home not in self.paths_home and row.local is None:
-            self.paths_home[home] = row.path[::-1]
-            self._homes_behind[row.towards_home] |= 1 << home
+        if row.local is None:
+            self.learn_home(row.path[::-1])
         self._index.add(row.subscription, row.predicate)
         self._forget_matches()
 
@@ -311,14 +407,16 @@ class Subscriptions:
 
         The walk goes outward over the tree until it meets brokers that answer for what lies
         behind them. One that cannot be reached is walked past, so that those behind it learn
-        of the subscription early, and stays pending until it is back and has confirmed.
+        of the subscription, and tagged.
 
-        Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: the paper confirms around an
-        unreachable broker with a tag; without tags that would lose publications.
+        Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: a tag per unreachable broker on
+        the walk, where the paper tags with every partition that the broker knows.
         """
-        if row.confirmed or row.confirming:
+        if row.settled:
             return
         complete = True
+        tags: list[Tag] = []
+        cut: Cut = {}
         neighbourhood = self._state.neighbourhood
         frontier = [
             broker
@@ -328,21 +426,105 @@ class Subscriptions:
         if self._state.restarted and Mutant.RESTARTED_IS_EDGE in self._state.mutants:
             frontier = []
         for broker in frontier:
-            if broker in row.confirmed_by:
+            answer = row.answers.get(broker)
+            if answer is not None:
+                tags.extend(answer.tags)
+                raise_cut(cut, answer.cut.items())
                 continue
             node = self._sessions.nodes[broker]
             if node.reach is Reach.UNREACHABLE:
                 if len(node.path) - 1 < neighbourhood.radius:
                     frontier.extend(neighbourhood.beyond(broker))
-                if Mutant.NO_TAGS_UNREACHABLE_DONE in self._state.mutants:
-                    continue
-            elif node.reach is Reach.ESTABLISHED and node.ready:
+                tags.append(self._tag(row, node))
+                continue
+            if node.reach is Reach.ESTABLISHED and node.ready:
                 self._send_copy(row, node, recovery=False)
             complete = False
         if row.local is not None and Mutant.START_BEFORE_CONFIRMED in self._state.mutants:
             complete = True
         if complete and self._may_confirm():
+            if Mutant.NO_TAGS_UNREACHABLE_DONE not in self._state.mutants:
+                row.tags = region(tags)
+            row.cut = cut
+            row.answers.clear()
+            row.replacements.clear()
+            self._watch_tags(row)
             self._make_durable(row)
+
+    def _tag(self, row: RoutedSubscription, node: Node) -> Tag:
+        """The tag for a broker that cannot be reached, and what nobody reaches behind it.
+
+        Paper: [DFT11] §V-B, V-C.
+        """
+        assert node.partition, f"{node} is unreachable outside any partition"
+        dead_end = len(node.path) - 1 == self._state.neighbourhood.radius
+        return Tag(
+            row.path + node.path[1:],
+            self._state.broker,
+            self._state.incarnation,
+            node.partition,
+            dead_end or Mutant.ISLANDS_AS_BARRIERS in self._state.mutants,
+        )
+
+    def _take_answer(
+        self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
+    ) -> None:
+        """Keep a confirmation; notifiers that overtook it on another way still count."""
+        tags, cut = region(message.tags), dict(message.cut)
+        before = row.answers.get(peer)
+        if before is not None:
+            raise_cut(cut, before.cut.items())
+        for replacement in row.replacements:
+            tags, _ = replaced(tags, cut, replacement, self._state.mutants)
+        row.answers[peer] = Answer(tags, cut)
+        row.source_paths.update((path[-1], path) for path in message.source_paths)
+
+    def _replace(
+        self, row: RoutedSubscription, replacement: Replacement, done: Callable[[], None]
+    ) -> None:
+        """Cut tags back by what a confirmation or a notifier says."""
+        mutants = self._state.mutants
+        row.source_paths.update((path[-1], path) for path in replacement.source_paths)
+        if not row.settled:
+            row.replacements.append(replacement)
+            for answer in row.answers.values():
+                answer.tags, _ = replaced(answer.tags, answer.cut, replacement, mutants)
+            done()
+            return
+        local = row.local
+        cut = row.cut if local is None else local.begins_after
+        row.tags, touched = replaced(row.tags, cut, replacement, mutants)
+        if not row.tags:
+            self._tagged.pop(row.subscription, None)
+        if local is None or not touched:
+            done()
+            return
+        received = self._sequences.all_received().items()
+        paths = [path[::-1] for path in self._sequences.paths.values()]
+        raise_covered_cut(cut, touched, received, paths)
+        local.tags = row.tags
+        self._on_opened_at_home(local, done)
+
+    def _ask_about_tags(self, row: RoutedSubscription, node: Node) -> None:
+        """Have a peer confirm anew; of the tags under it only what it names will stay."""
+        if Mutant.NOTIFIER_BEFORE_TABLES in self._state.mutants:
+            early = Replacement(under(row.tags, node.broker), (), (), ())
+            self._replace(row, early, _nothing)
+            if row.local is None:
+                self._on_replaced(row, early)
+        row.sent.pop(node.broker, None)
+        self._send_copy(row, node, recovery=True)
+
+    def _watch_tags(self, row: RoutedSubscription) -> None:
+        if row.tags and Mutant.NO_NOTIFIERS not in self._state.mutants:
+            self._tagged[row.subscription] = row
+            self._set_audit()
+
+    def _set_audit(self) -> None:
+        key = (AUDIT, -1)
+        if self._tagged and key not in self._state.deadlines:
+            after_ns = self._state.parameters.audit_interval_ns
+            self._state.deadlines.set(key, self._state.machine.now_ns + after_ns)
 
     def _make_durable(self, row: RoutedSubscription) -> None:
         """Confirm once the row is on disk.
@@ -368,11 +550,21 @@ class Subscriptions:
         cut = self._cut_from_here(row)
         if Mutant.NO_LAST_IN_CUT not in self._state.mutants:
             raise_cut(cut, self._sequences.all_received().items())
-        self._on_confirmed_at_home(row.local, cut)
+        self._on_confirmed_at_home(row.local, cut, row.tags)
 
     def _confirm_to(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
         cut = tuple(self._cut_from_here(row).items())
-        self._state.machine.send(peer, SubscriptionConfirmation(row.subscription, (), cut))
+        paths = {**row.source_paths, self._state.broker: row.path}
+        brokers = dict.fromkeys(source.broker for source, _ in cut)
+        tags = row.tags
+        if Mutant.TAGS_DROPPED_FROM_CONFIRMATION in self._state.mutants:
+            tags = ()
+        self._state.machine.send(
+            peer,
+            SubscriptionConfirmation(
+                row.subscription, tags, cut, tuple(paths[broker] for broker in brokers)
+            ),
+        )
 
     def _cut_from_here(self, row: RoutedSubscription) -> Cut:
         """The cut at this moment: what came from behind, and where local publishers are now.
@@ -432,12 +624,36 @@ class Subscriptions:
         self._audiences.clear()
 
 
-def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
-    """Raise `cut` to the maximum of both, source by source."""
-    for source, sequence in other:
-        if sequence > cut.get(source, 0):
-            cut[source] = sequence
+def check_region(
+    peer: BrokerNumber,
+    onward: Path,
+    tags: tuple[Tag, ...],
+    cut: tuple[tuple[SourceId, int], ...],
+    source_paths: tuple[Path, ...],
+) -> None:
+    """Make sure that tags and cut speak of what lies at or behind the end of `onward` only.
+
+    Args:
+        onward: home … the broker that speaks.
+
+    Raises:
+        RemoteProtocolError: they do not; the fault of the peer that sent them.
+    """
+    for tag in tags:
+        if tag.detector not in tag.path[len(onward) - 1 : -1] or not tag.number:
+            raise RemoteProtocolError(peer, f"no partition: {tag}"[:300])
+    for path in (*[tag.path for tag in tags], *source_paths):
+        if path[: len(onward)] != onward or not is_plain_path(path):
+            raise RemoteProtocolError(peer, f"{path[:20]} does not lead on from {onward[:20]}")
+    known = dict.fromkeys(path[-1] for path in source_paths)
+    for source, sequence in cut:
+        if sequence < 0 or source.broker not in known:
+            raise RemoteProtocolError(peer, f"impossible cut {sequence} of {source}")
 
 
-def _nobody_told(local: LocalSubscription, cut: Cut) -> None:
+def _nothing() -> None:
+    """What is to be done when there is nothing to be done."""
+
+
+def _nobody_told(local: LocalSubscription, cut: Cut, tags: Region) -> None:
     raise AssertionError(f"{local} was confirmed before the parts were connected")

@@ -76,7 +76,7 @@ def forwarding_broker(subscriptions: list[tuple[int, str]]) -> DeltaTree:
         core.handle(MessageReceived(home, home + 1, copy), 0)
         for peer in (0, 2, 3):
             if peer != home:
-                confirmation = SubscriptionConfirmation(subscription, (), ())
+                confirmation = SubscriptionConfirmation(subscription, (), (), ())
                 effects = core.handle(MessageReceived(peer, peer + 1, confirmation), 0)
                 for effect in effects:
                     if isinstance(effect, Commit) and effect.token is not None:

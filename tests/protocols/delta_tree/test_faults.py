@@ -186,19 +186,20 @@ def test_an_unreachable_broker_is_tried_again_with_longer_and_longer_waits():
 # ---------------------------------------------------------------- subscriptions under failures
 
 
-def test_an_unreachable_broker_is_walked_past_but_keeps_the_subscription_pending():
+def test_an_unreachable_broker_is_walked_past_and_those_behind_it_are_heard():
     exchange = Exchange(CHAIN4)
     exchange.kill(1)
     subscriber, publisher = exchange.client("s", 0), exchange.client("p", 3, publishes=True)
     exchange.subscribe(subscriber, "kind = 'a'")
     assert exchange.cores[3].statistics()["subscriptions"] == 1, "those behind it know early"
-    assert states(subscriber) == ["pending"]
+    assert states(subscriber) == ["pending", "started"]
+    assert exchange.cores[0].statistics()["subscriptions_tagged"] == 1
     exchange.publish(publisher, 1, A)
-    assert subscriber.got() == []
+    assert subscriber.got() == [1]
     exchange.start(1)
     exchange.publish(publisher, 2, A)
-    assert states(subscriber)[-1] == "started"
-    assert subscriber.got() == [2]
+    assert exchange.cores[0].statistics()["subscriptions_tagged"] == 0
+    assert subscriber.got() == [1, 2]
 
 
 def test_a_next_hop_hears_of_a_subscription_before_any_publication_for_it():
@@ -357,7 +358,7 @@ def test_what_a_client_says_it_has_is_not_delivered_again():
 
 def test_a_pending_subscription_is_issued_again_under_a_new_id():
     exchange = Exchange(((0, 1), (1, 2)))
-    exchange.cut(1, 2)
+    exchange.hold(1, 2)
     exchange.subscribe(exchange.client("s", 0), "true")
     exchange.kill(0)
     exchange.start(0)
@@ -366,7 +367,7 @@ def test_a_pending_subscription_is_issued_again_under_a_new_id():
     subscriber = exchange.client("s", 0)
     exchange.subscribe(subscriber, "true")
     assert states(subscriber)[-1] == "pending"
-    exchange.mend(1, 2)
+    exchange.release(1, 2)
     assert states(subscriber)[-1] == "started"
 
 
@@ -395,7 +396,7 @@ def test_a_broker_that_confirmed_a_subscription_has_it_after_a_restart():
     exchange.cut(0, 2)
     subscriber = exchange.client("s", 0)
     exchange.subscribe(subscriber, "true")
-    assert states(subscriber) == ["pending"], "2 has not got it"
+    assert states(subscriber) == ["pending", "started"], "2 has not got it, and is tagged"
     exchange.kill(1)
     exchange.cut(0, 1)
     exchange.start(1)

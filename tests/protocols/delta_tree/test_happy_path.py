@@ -55,7 +55,7 @@ def test_a_subscription_starts_only_when_that_is_on_disk():
     pending = core.handle(MessageReceived("s", 77, subscribe), 0)
     subscription = next(e.message.subscription for e in pending if isinstance(e, Send))
     session = exchange.sessions[1, 0]
-    confirmation = SubscriptionConfirmation(subscription, (), ())
+    confirmation = SubscriptionConfirmation(subscription, (), (), ())
     effects = core.handle(MessageReceived(0, session, confirmation), 0)
     commits = [effect for effect in effects if isinstance(effect, Commit)]
     assert len(commits) == 1

@@ -11,6 +11,7 @@ from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
+    RecoveryNotifier,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Summary,
@@ -18,6 +19,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.publications import NOTIFIER
 from brokerd.protocols.interface import MessageReceived, SessionEstablished
 from tests.helpers.exchange import Exchange, blob, run_of
 
@@ -26,7 +28,21 @@ OF_2 = SubscriptionId(2, 1, 1)
 OF_0 = SubscriptionId(0, 1, 9)
 A = blob(kind="a")
 GOOD_RUN = run_of(SOURCE, 1, A)
-TAG = (Tag(1, 2, True),)
+TAG = (Tag((3, 2, 1, 0, 4), 0, 1, 1, True),)
+OWN = SubscriptionId(3, 1, 1)
+
+
+def notifier(**changes):
+    """A notifier that broker 1 could get from broker 0, spoilt."""
+    source = SourceId(0, NOTIFIER, 1)
+    good = RecoveryNotifier(source, 1, (0, 1, 2, 3), OWN, TAG, (), (), ())
+    return replace(good, **changes)
+
+
+def confirmation(tag=None, cut=(), paths=()):
+    """A confirmation of broker 0."""
+    return SubscriptionConfirmation(OWN, (tag,) if tag else (), cut, paths)
+
 
 
 def ready():
@@ -73,8 +89,26 @@ FROM_BROKER_0 = {
         SubscriptionId(3, 1, 9), EVERYTHING, (3, 7, 0, 1), ()
     ),
     "an upstream copy with tags": UpstreamCopy(OF_0, EVERYTHING, (0, 1), TAG),
-    "a confirmation with tags": SubscriptionConfirmation(SubscriptionId(3, 1, 1), TAG, ()),
-    "a negative cut": SubscriptionConfirmation(SubscriptionId(3, 1, 1), (), ((SOURCE, -1),)),
+    "a negative cut": confirmation(cut=((SOURCE, -1),), paths=((3, 2, 1, 0),)),
+    "a cut of a source from nowhere": confirmation(cut=((SOURCE, 1),)),
+    "a source on another side": confirmation(cut=((SOURCE, 1),), paths=((3, 2, 0),)),
+    "a tag without a path": confirmation(Tag((), 0, 1, 1, True)),
+    "a tag for foreign brokers": confirmation(Tag((3, 2, 0, 4), 0, 1, 1, True)),
+    "a tag for the sender itself": confirmation(Tag((3, 2, 1, 0), 0, 1, 1, True)),
+    "a tag of a detector that is not behind the sender": confirmation(
+        Tag((3, 2, 1, 0, 4), 2, 1, 1, True)
+    ),
+    "a tag that runs in a circle": confirmation(Tag((3, 2, 1, 0, 2), 0, 1, 1, True)),
+    "a tag of no partition": confirmation(Tag((3, 2, 1, 0, 4), 0, 1, 0, True)),
+    "a notifier that does not come this way": notifier(path=(0, 2, 3)),
+    "a notifier over another way": notifier(path=(0, 1, 7, 3)),
+    "a notifier for another home": notifier(path=(0, 1, 2)),
+    "a notifier without number": notifier(sequence=0),
+    "a notifier of a publisher": notifier(source=SOURCE),
+    "a notifier of another's tags": notifier(removed=(Tag((3, 7, 8), 7, 1, 1, True),)),
+    "publications of a notifier": PublicationCopy(
+        run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)
+    ),
 }
 
 
@@ -99,7 +133,7 @@ def test_a_broker_that_breaks_the_rules_is_refused_and_changes_nothing(message):
 
 def test_a_subscription_confirmed_from_its_home_side_is_refused():
     exchange = ready()
-    wrong = SubscriptionConfirmation(SubscriptionId(3, 1, 1), (), ())
+    wrong = SubscriptionConfirmation(SubscriptionId(3, 1, 1), (), (), ())
     with pytest.raises(RemoteProtocolError, match="home side"):
         exchange.cores[1].handle(MessageReceived(2, exchange.sessions[1, 2], wrong), 0)
 
@@ -181,7 +215,7 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
     exchange = ready()
     core, session = exchange.cores[1], exchange.sessions[1, 0]
     for message in (
-        SubscriptionConfirmation(SubscriptionId(3, 8, 8), (), ()),
+        SubscriptionConfirmation(SubscriptionId(3, 8, 8), (), (), ()),
         PublicationConfirmation(((SourceId(3, 3, 3), 1, 9),)),
         UpstreamCopy(SubscriptionId(1, 1, 5), EVERYTHING, (1,), ()),
     ):
@@ -191,9 +225,10 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
 @pytest.mark.parametrize(
     "table, rows",
     [
-        ("subscriptions", {"s/1": [1, 1, "nonsense", True, []]}),
-        ("subscriptions", {"s/one": [1, 1, [], True, []]}),
-        ("subscriptions", {"s/1": [1, 1, [[["a", "??", ["plain", 1]]]], True, []]}),
+        ("subscriptions", {"s/1": [1, 1, "nonsense", True, [], []]}),
+        ("subscriptions", {"s/one": [1, 1, [], True, [], []]}),
+        ("subscriptions", {"s/1": [1, 1, [[["a", "??", ["plain", 1]]]], True, [], []]}),
+        ("subscriptions", {"s/1": [1, 1, [], True, [], [[1, 2]]]}),
         ("positions", {"s/1/0.0": 3}),
         ("routing", {"2.1": [[], [2, 1]]}),
     ],

@@ -1,0 +1,108 @@
+"""How the part of the tree that a subscription does not hear gets smaller, and only smaller.
+
+A broker that was tagged is back and confirms; the broker that hears this first takes the tags
+under it away, keeps of them what the confirmation still names, and tells everybody towards home.
+Whoever is told cuts its own tags back in the same way. Both ends intersect: the one may hold
+tags that notifiers went past, the other may hear from one that does.
+
+Paper: [DFT11] §VIII-A lines 859-900. Deviates: the paper adds the new tags unconditionally,
+which closes open gates; per subscription, since each has its own tags and its own cut.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brokerd.config import Mutant
+from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SubscriptionConfirmation
+from brokerd.protocols.delta_tree.regions import (
+    Region,
+    covers,
+    includes,
+    intersect,
+    region,
+    under,
+)
+from brokerd.protocols.delta_tree.state import Path
+
+Cut = dict[SourceId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Of `removed` only `added` is still unaware; where the streams of the rest begin.
+
+    Attributes:
+        source_paths: home … source broker, for each broker with a source in the cut.
+    """
+
+    removed: Region
+    added: Region
+    cut: tuple[tuple[SourceId, int], ...]
+    source_paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, message: RecoveryNotifier) -> "Replacement":
+        """What a notifier says."""
+        return cls(message.removed, message.added, message.cut, message.source_paths)
+
+
+def replacement_for(
+    tags: Region,
+    peer: BrokerNumber,
+    message: SubscriptionConfirmation,
+    mutants: frozenset[Mutant],
+) -> Replacement | None:
+    """What a confirmation changes in settled tags; None when nothing.
+
+    A restarted broker may confirm again with larger tags than it once had: they are ignored.
+    """
+    removed = under(tags, peer)
+    if Mutant.TAGS_MAY_GROW in mutants:
+        added = region(message.tags)
+        if added == removed:
+            return None
+    else:
+        if not removed:
+            return None
+        halved = Mutant.HALF_AN_INTERSECTION in mutants
+        added = intersect(removed, message.tags, halved=halved)
+        if includes(added, removed):
+            return None
+    return Replacement(removed, added, message.cut, message.source_paths)
+
+
+def replaced(
+    tags: Region, cut: Cut, replacement: Replacement, mutants: frozenset[Mutant]
+) -> tuple[Region, Region]:
+    """What is left of `tags`, and which of them were touched; raises `cut` for those.
+
+    The cut of a source that is heard already must not rise: it would tear a hole into a stream.
+    """
+    touched = tuple(tag for tag in tags if includes(replacement.removed, (tag,)))
+    raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths)
+    left = [tag for tag in tags if tag not in touched]
+    if Mutant.RECEIVER_TAKES_ANY_TAGS in mutants or Mutant.TAGS_MAY_GROW in mutants:
+        return region([*left, *replacement.added]), touched
+    halved = Mutant.HALF_AN_INTERSECTION in mutants
+    return region([*left, *intersect(touched, replacement.added, halved=halved)]), touched
+
+
+def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
+    """Raise `cut` to the maximum of both, source by source."""
+    for source, sequence in other:
+        if sequence > cut.get(source, 0):
+            cut[source] = sequence
+
+
+def raise_covered_cut(
+    cut: Cut,
+    tags: Region,
+    other: Iterable[tuple[SourceId, int]],
+    source_paths: Iterable[Path],
+) -> None:
+    """Raise `cut` to the maximum of both for the sources that `tags` cover."""
+    if not tags:
+        return
+    covered = {path[-1]: covers(tags, path) for path in source_paths}
+    raise_cut(cut, [item for item in other if covered[item[0].broker]])
