@@ -11,7 +11,7 @@ from bench.publishing import PublisherLoad, PublisherSetting
 from bench.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.history.records import ACKNOWLEDGED
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 
 if TYPE_CHECKING:
@@ -196,7 +196,11 @@ class SubscriberClient(LoadClient):
         callbacks = super().callbacks()
         callbacks.on_subscription = self._on_subscription
         callbacks.on_withheld = self._on_withheld
+        callbacks.on_notice = self._on_notice
         return callbacks
+
+    def _on_notice(self, notice: Notice) -> None:
+        self._generator.receiver.note_notice(self._number, notice, time.monotonic_ns())
 
     def _on_withheld(self, deliveries: Deliveries) -> None:
         now_ns = time.monotonic_ns()

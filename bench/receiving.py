@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from bench.content import AttributeSet, ContentTables, SourceContent
 from bench.online_checker import ContentCheck, Lane, OnlineChecker, RunContent, match_table
-from bench.recording import delivery_rows
+from bench.recording import delivery_rows, notice_rows
 from brokerd.history.records import APPLICATION, WIRE
+from brokerd.model.client_messages import Notice
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from results.expectation import parse_predicate
@@ -113,6 +114,7 @@ class Receiver:
     Attributes:
         delivered: rows of layer 1 so far, fences too.
         withheld: rows of layer 0.
+        notices: rows that announce a publication which a partition withholds.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Receiver:
     ) -> None:
         self.delivered = 0
         self.withheld = 0
+        self.notices = 0
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
@@ -149,6 +152,14 @@ class Receiver:
             self.checker.foreign += len(run)
         else:
             stream.lane.take(run.sequences, examined)
+
+    def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
+        """A partition keeps these publications from the subscription."""
+        source = notice.source
+        number = self._directory.number(source)
+        sequences = [n for first, last in notice.ranges for n in range(first, last + 1)]
+        self._record(notice_rows(sequences, received_ns, subscription, number, source.incarnation))
+        self.notices += len(sequences)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""

@@ -5,9 +5,17 @@ assignment. Row by row, `struct` would cost as much as everything else a message
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from brokerd.history.records import APPLICATION, DATA, DELIVERIES, FENCE, PUBLICATIONS, ROW_BYTES
+from brokerd.history.records import (
+    APPLICATION,
+    DATA,
+    DELIVERIES,
+    FENCE,
+    NOTICE,
+    PUBLICATIONS,
+    ROW_BYTES,
+)
 
 _SINGLE = 4  # rows up to which packing them one by one is faster
 
@@ -39,6 +47,22 @@ def publication_rows(
     else:
         halves[7::8] = memoryview(array("I", sets))
     return rows
+
+
+def notice_rows(
+    sequences: Iterable[int],
+    received_ns: int,
+    subscription: int,
+    publisher: int,
+    incarnation: int,
+) -> bytes:
+    """Rows of deliveries.rec for publications that were announced as withheld."""
+    return b"".join(
+        DELIVERIES.row.pack(
+            sequence, received_ns, 0, subscription, publisher, incarnation, NOTICE, APPLICATION
+        )
+        for sequence in sequences
+    )
 
 
 def delivery_rows(

@@ -369,8 +369,8 @@ class Client:
 
     def _announce_leading(self) -> None:
         """Tell of notices that nothing the application has not got came before."""
-        while self._inbox and isinstance(self._inbox[0], Announced):
-            announced = self._inbox.popleft()
+        while self._inbox and isinstance(announced := self._inbox[0], Announced):
+            self._inbox.popleft()
             self._callbacks.on_notice(announced.notice)
             self._core.take(announced.serial)
             self._nudge()

@@ -321,7 +321,9 @@ class _Player:
             case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
                 nodes = "-".join(map(self._name, partition.nodes))
                 listed = self._ranges(tuple((source, *stretch) for stretch in ranges))
-                return f"withholds {listed} from {number}: {self._name(partition.detector)} | {nodes}"
+                return (
+                    f"withholds {listed} from {number}: {self._name(partition.detector)} | {nodes}"
+                )
             case Summary(accepted=accepted, recovering=recovering):
                 listed = " ".join(map(self._subscription, accepted)) or "nothing"
                 return f"summary: {listed}{', recovering' if recovering else ''}"

@@ -40,12 +40,19 @@ CAUGHT = {
     Mutant.OLD_SESSION_FRAMES: Catch(11, "unaware", 40),
     Mutant.CONFIRM_COVERS_PENDING: Catch(1, "confirmed too early", 10),
     Mutant.NO_UPSTREAM_COPY: Catch(4, "unaware", 30),
-    Mutant.NO_TAGS_UNREACHABLE_DONE: Catch(3, "unaware source", 20),
+    Mutant.NO_TAGS_UNREACHABLE_DONE: Catch(2, "unaware source", 20),
+    Mutant.TAGS_DROPPED_FROM_CONFIRMATION: Catch(1, "unaware source", 40),
+    Mutant.NOTIFIER_BEFORE_TABLES: Catch(2, "unaware source", 40),
+    Mutant.NO_NOTIFIERS: Catch(0, "liveness", 10),
+    Mutant.TAGS_MAY_GROW: Catch(2, "gate closed", 40),
 }
 
 ELSEWHERE = {
     Mutant.NO_CUT: "one random seed in some hundreds: test_stories.py tells how it fails",
     Mutant.NO_LAST_IN_CUT: "one random seed in some hundreds: test_stories.py tells how it fails",
+    Mutant.HALF_AN_INTERSECTION: "rarer than one seed in a thousand: delta_tree/test_regions.py",
+    Mutant.RECEIVER_TAKES_ANY_TAGS: "rarer than one seed in a thousand: delta_tree/test_gates.py",
+    Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: test_stories.py",
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
     Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",

@@ -316,3 +316,84 @@ def test_a_subscriber_hears_only_what_it_asked_for_on_every_branch() -> None:
     assert all_oil.received == [page, video]
     assert nothing.started
     assert nothing.received == []
+
+
+def _heard_across_an_island(mutants: frozenset[Mutant]) -> list[int]:
+    """Subscribe while a broker is dead, then publish behind it; returns what arrives."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY, mutants=mutants)
+    cluster.start()
+    cluster.client("p-b4", "b4", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    cluster.run_until_quiet()
+    s = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    assert s.started
+    cluster.publish("b4", n=1)
+    cluster.run_until_quiet()
+    early = [publication.sequence for publication in s.received]
+    assert [notice.ranges for notice in s.client.withheld] == ([] if early else [((1, 1),)])
+    cluster.broker("b2").start()
+    cluster.run_until_quiet()
+    cluster.publish("b4", n=2)
+    _settle(cluster)
+    assert cluster.oracle.closed_gates() == []
+    assert s.received[-1].sequence == 2
+    return early
+
+
+def test_sources_behind_an_island_are_heard_at_once() -> None:
+    """Paper: [DFT11] §V-B."""
+    assert _heard_across_an_island(frozenset()) == [1]
+
+
+def test_islands_taken_for_barriers_are_safe_but_hear_less() -> None:
+    assert _heard_across_an_island(frozenset((Mutant.ISLANDS_AS_BARRIERS,))) == []
+
+
+def test_what_a_barrier_withholds_is_announced_and_the_stream_begins_after_it() -> None:
+    """One link failure that nobody can bypass; an older subscription lets n=1 through.
+
+    Paper: [DFT11] Fig. 1.
+    """
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    old = cluster.subscribe("b1", "n = 1", "old")
+    cluster.client("p-b3", "b3", publishes=True)
+    cluster.run_until_quiet()
+    cluster.link("b1", "b3").cut()
+    cluster.link("b1", "b2").cut()
+    new = cluster.subscribe("b1", "true", "new")
+    cluster.run_for(5)
+    assert new.started
+    one = cluster.publish("b3", n=1)
+    cluster.publish("b3", n=2)
+    cluster.run_for(1)
+    cluster.link("b1", "b2").heal()
+    cluster.run_until_quiet()
+    three = cluster.publish("b3", n=3)
+    cluster.link("b1", "b3").heal()
+    _settle(cluster)
+    assert old.received == [one]
+    assert new.received == [three]
+    assert [notice.ranges for notice in new.client.withheld] == [((1, 1),)]
+    assert cluster.statistics()["publications_withheld"] == 1
+
+
+def test_a_gate_that_opened_stays_open_when_its_broker_crashes_at_once() -> None:
+    """What is delivered from behind the gate was preceded by the open gate on disk."""
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
+    cluster.client("p-b2", "b2", publishes=True)
+    cluster.run_until_quiet()
+    cluster.link("b1", "b2").cut()
+    s = cluster.subscribe("b1", "true", "s")
+    cluster.run_for(5)
+    assert s.started
+    cluster.link("b1", "b2").heal()
+    _run_until(cluster, lambda: not cluster.statistics()["subscriptions_tagged"])
+    sent = [cluster.publish("b2", n=n) for n in range(3)]
+    _run_until(cluster, lambda: bool(s.received))
+    cluster.broker("b1").restart()
+    cluster.run_until_quiet()
+    sent.append(cluster.publish("b2", n=9))
+    _settle(cluster)
+    assert s.received == sent

@@ -26,8 +26,8 @@ from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
-    RecoveryNotifier,
     RecoveryFlag,
+    RecoveryNotifier,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Summary,

@@ -49,9 +49,6 @@ class Tag:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tag) and self.place == other.place
 
-    def __hash__(self) -> int:
-        return hash(self.place)
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:

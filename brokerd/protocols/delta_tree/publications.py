@@ -336,9 +336,7 @@ class Publications:
 
     def _queue_notifier(self, notifier: RecoveryNotifier, receipts: list[Receipt]) -> Entry:
         sequence = notifier.sequence
-        run = PublicationRun(
-            notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ()
-        )
+        run = PublicationRun(notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ())
         entry = Entry(
             notifier.source,
             RunSelection(run),

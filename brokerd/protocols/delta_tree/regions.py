@@ -24,7 +24,10 @@ def region(tags: Iterable[Tag]) -> Region:
     A tag inside another one's coverage stays: when the larger one is taken away because its
     broker is back, the smaller one still holds.
     """
-    return tuple(sorted(dict.fromkeys(tags), key=_place))
+    by_place: dict[tuple[BrokerNumber, Path, bool], Tag] = {}
+    for tag in tags:
+        by_place.setdefault(tag.place, tag)
+    return tuple(by_place[place] for place in sorted(by_place))
 
 
 def covering(tags: Iterable[Tag], path: Path) -> Tag | None:
@@ -86,7 +89,3 @@ def _entered(old: Region, new: Region) -> Iterable[Tag]:
     """The new tags that lie behind an old one's node: a part of it is covered still."""
     reaching = [tag for tag in old if tag.beyond]
     return (other for other in new if covers(reaching, other.path))
-
-
-def _place(tag: Tag) -> tuple[BrokerNumber, Path, bool]:
-    return tag.place

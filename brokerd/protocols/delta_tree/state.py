@@ -77,11 +77,7 @@ class State:
         backwards = path[::-1]
         near = backwards[: self.neighbourhood.radius + 1]
         known = self.neighbourhood.paths.get(near[-1]) if near else None
-        if (
-            len(path) < 2
-            or known != near
-            or not is_plain_path(path)
-        ):
+        if len(path) < 2 or known != near or not is_plain_path(path):
             raise RemoteProtocolError(peer, f"{path[:20]} is no path to broker {self.broker}")
         if len(self._checked_paths) >= 10_000:
             self._checked_paths.clear()

@@ -393,7 +393,6 @@ class Subscriptions:
         return row
 
     def _put(self, row: RoutedSubscription) -> None:
-        home = row.subscription.home
         self._rows[row.subscription] = row
         if not row.confirmed:
             self._unconfirmed[row.subscription] = row

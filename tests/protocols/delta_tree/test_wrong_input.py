@@ -44,7 +44,6 @@ def confirmation(tag=None, cut=(), paths=()):
     return SubscriptionConfirmation(OWN, (tag,) if tag else (), cut, paths)
 
 
-
 def ready():
     """Broker 1 of the chain 0–1–2–3; a subscription of broker 3's client is known to all."""
     exchange = Exchange(((0, 1), (1, 2), (2, 3)))
@@ -106,9 +105,7 @@ FROM_BROKER_0 = {
     "a notifier without number": notifier(sequence=0),
     "a notifier of a publisher": notifier(source=SOURCE),
     "a notifier of another's tags": notifier(removed=(Tag((3, 7, 8), 7, 1, 1, True),)),
-    "publications of a notifier": PublicationCopy(
-        run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)
-    ),
+    "publications of a notifier": PublicationCopy(run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)),
 }
 
 

@@ -1,0 +1,77 @@
+"""What confirmations and notifiers do to tags: they take away, and never add."""
+
+from brokerd.config import Mutant
+from brokerd.model.identity import SourceId, SubscriptionId
+from brokerd.protocols.delta_tree.gates import Replacement, replaced, replacement_for
+from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
+from brokerd.protocols.delta_tree.regions import covers
+
+OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
+NONE: frozenset[Mutant] = frozenset()
+
+
+def path(broker):
+    """The way from home on the chain 0-1-2-…"""
+    return tuple(range(broker + 1))
+
+
+def tag(detector, node, beyond):
+    return Tag(path(node), detector, 1, 1, beyond)
+
+
+def confirmation(*tags, cut=()):
+    paths = tuple(path(source.broker) for source, _ in cut)
+    return SubscriptionConfirmation(SubscriptionId(0, 1, 1), tags, cut, paths)
+
+
+def heard(tags, brokers=range(8)):
+    return [broker for broker in brokers if not covers(tags, path(broker))]
+
+
+def test_a_broker_that_is_back_takes_its_tags_away_and_tells_where_streams_begin():
+    held = (tag(2, 3, False), tag(2, 4, True))
+    change = replacement_for(held, 3, confirmation(tag(3, 5, True), cut=((OF_3, 7),)), NONE)
+    assert change is not None
+    cut = {}
+    left, touched = replaced(held, cut, change, NONE)
+    assert heard(left) == [0, 1, 2, 3, 4]
+    assert touched == held
+    assert cut == {OF_3: 7}
+
+
+def test_a_prefix_that_stays_dead_stays_tagged():
+    """2 cannot reach 3; 4 is back by the bypass."""
+    held = (tag(2, 3, False), tag(2, 4, True))
+    change = replacement_for(held, 4, confirmation(), NONE)
+    assert change is not None
+    left, _ = replaced(held, {}, change, NONE)
+    assert heard(left) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_a_broker_that_confirms_again_with_larger_tags_closes_nothing():
+    assert replacement_for((), 3, confirmation(tag(3, 4, True)), NONE) is None
+
+
+def test_the_cut_of_a_source_that_is_heard_does_not_rise():
+    held = (tag(4, 5, True),)
+    change = Replacement((tag(2, 3, True),), (), ((OF_3, 9), (OF_5, 4)), (path(3), path(5)))
+    cut = {OF_3: 2}
+    left, _ = replaced(held, cut, change, NONE)
+    assert left == ()
+    assert cut == {OF_3: 2, OF_5: 4}
+
+
+def stale_emitter(mutants):
+    """5 alone is not heard. Then comes a notifier of a broker that missed how 3 came back."""
+    held = (tag(4, 5, False),)
+    stale = Replacement((tag(2, 3, True), tag(4, 5, False)), (tag(2, 3, False),), (), ())
+    left, _ = replaced(held, {}, stale, mutants)
+    return heard(left)
+
+
+def test_a_stale_emitter_closes_no_open_gate():
+    assert stale_emitter(NONE) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_it_would_if_whoever_is_told_took_any_tags():
+    assert stale_emitter(frozenset((Mutant.RECEIVER_TAKES_ANY_TAGS,))) == [0, 1, 2, 4, 5, 6, 7]
