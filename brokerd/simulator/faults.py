@@ -69,6 +69,7 @@ class FaultPlan:
         kinds: which may begin.
         links_at_once: how many links may fail together while no broker does; failures of links
             alone may not break safety, however many.
+        elements_at_once: how many brokers and links together; δ where 0.
 
     Attributes:
         active: faults that have begun and are not over.
@@ -81,12 +82,14 @@ class FaultPlan:
         random: Random,
         kinds: tuple[str, ...],
         links_at_once: int,
+        elements_at_once: int = 0,
     ) -> None:
         self._cluster = cluster
         self._random = random
         self._kinds = kinds
         self._links_at_once = links_at_once
         self._delta = cluster.parameters.delta
+        self._elements_at_once = elements_at_once or self._delta
         self.active: list[Fault] = []
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
@@ -126,7 +129,7 @@ class FaultPlan:
 
     def _broker_fault(self, kind: str) -> Fault | None:
         free = [broker for broker in self._cluster.brokers if not self._is_failed(broker.number)]
-        if len(self._failed()) >= self._delta or not free:
+        if len(self._failed()) >= self._elements_at_once or not free:
             return None
         broker = self._random.choice(free)
         do = self._cluster.broker(broker.name)
@@ -148,7 +151,9 @@ class FaultPlan:
     def _link_fault(self, kind: str) -> Fault | None:
         failed = self._failed()
         only_links = all(isinstance(element, tuple) for element in failed)
-        limit = max(self._links_at_once, self._delta) if only_links else self._delta
+        limit = self._elements_at_once
+        if only_links:
+            limit = max(self._links_at_once, limit)
         free = [link for link in self._links() if link not in failed]
         if len(failed) >= limit or not free:
             return None

@@ -16,6 +16,7 @@ from random import Random
 from brokerd.config import DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
+from brokerd.simulator.campaign import Setting, setting
 from brokerd.simulator.clock import (
     MILLISECOND_NS,
     SECOND_NS,
@@ -65,12 +66,14 @@ class SwarmOptions:
         mutants: named bugs that every broker has.
         faults: whether anything fails at all.
         layer: "timed", "adversarial", or "" to let the seed say.
+        campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
     mutants: frozenset[Mutant] = frozenset()
     faults: bool = True
     layer: str = ""
+    campaign: str = ""
     check_purity: bool = True
 
 
@@ -118,6 +121,7 @@ class _Scene:
     network: NetworkParameters
     kinds: tuple[str, ...]
     links_at_once: int
+    elements_at_once: int
     publishers: list[str]
     early_subscribers: int
     late_subscribers: int
@@ -173,7 +177,8 @@ class _Run:
         self._adversarial = adversarial
         self._strict = protocol != "best_effort"
         self._random = Random(f"swarm {seed}")
-        self._scene = scene = _draw_scene(self._random, adversarial)
+        row = setting(options.campaign) if options.campaign else None
+        self._scene = scene = _draw_scene(self._random, adversarial, row)
         self._cluster = SimulatedCluster(
             scene.topology,
             protocol,
@@ -185,7 +190,11 @@ class _Run:
             adversarial=adversarial,
         )
         self._faults = FaultPlan(
-            self._cluster, self._random, scene.kinds if options.faults else (), scene.links_at_once
+            self._cluster,
+            self._random,
+            scene.kinds if options.faults else (),
+            scene.links_at_once,
+            scene.elements_at_once,
         )
         self._at_risk = 0
         self._old_messages = 0
@@ -217,6 +226,7 @@ class _Run:
         trace = self._cluster.trace
         assert trace is not None
         mutants = "".join(f" --mutant {mutant}" for mutant in sorted(self._options.mutants))
+        row = f" --campaign {self._options.campaign}" if self._options.campaign else ""
         return SeedReport(
             self._seed,
             self._protocol,
@@ -226,7 +236,7 @@ class _Run:
             self._counters(),
             tuple(trace.last_steps()) if violations else (),
             f"pubsubctl simulate swarm --protocol {self._protocol} "
-            f"--seeds {self._seed}..{self._seed}{mutants}",
+            f"--seeds {self._seed}..{self._seed}{row}{mutants}",
         )
 
     # ------------------------------------------------------------ the course of a run
@@ -477,10 +487,12 @@ class _Run:
         return counters
 
 
-def _draw_scene(random: Random, adversarial: bool) -> _Scene:
+def _draw_scene(random: Random, adversarial: bool, row: Setting | None) -> _Scene:
     delta = 2 if random.random() < 0.35 else 1
     brokers = random.randrange(6, 10) if adversarial else random.randrange(7, 13)
     shape = random.randrange(4)
+    if row is not None:
+        delta, brokers, shape = row.delta, row.brokers, 0 if row.chain else 2
     if shape == 0:
         topology = chain(brokers, delta)
     elif shape == 1:
@@ -495,6 +507,8 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
     kinds = tuple(k for k in (*BROKER_KINDS, *LINK_KINDS, *FREE_KINDS) if random.random() < 0.5)
     if flaps:
         kinds = ("suspect", "suspect", "cut", "absorb_link_then_cut", "cut_one_way")
+    if row is not None and not row.elements_at_once:
+        kinds = tuple(k for k in kinds if k not in BROKER_KINDS) or ("cut", "suspect")
     quick = random.random() < 0.8
     parameters = DeltaTreeParameters(
         delta=delta,
@@ -503,6 +517,7 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         client_linger_ns=1_000_000 * SECOND_NS,
         cold_start_after_ns=1_000_000 * SECOND_NS,
         client_window=random.choice((16, 256, 16_384)),
+        persist_routing=row is None or row.persist_routing,
         audit_interval_ns=(1 if quick else 5) * SECOND_NS,
     )
     session = SessionParameters(
@@ -518,13 +533,17 @@ def _draw_scene(random: Random, adversarial: bool) -> _Scene:
         encode=random.random() < 0.15,
         session=session,
     )
+    links_at_once = 3 * delta if random.random() < 0.2 else delta
+    if row is not None:
+        links_at_once = row.links_at_once
     homes = [random.choice(topology.brokers) for _ in range(random.randrange(2, 5))]
     return _Scene(
         topology=topology,
         parameters=parameters,
         network=network,
         kinds=kinds or ("cut", "kill"),
-        links_at_once=3 * delta if random.random() < 0.2 else delta,
+        links_at_once=links_at_once,
+        elements_at_once=delta if row is None else row.elements_at_once,
         publishers=[f"p{place}-{home}" for place, home in enumerate(homes)],
         early_subscribers=random.randrange(1, 5),
         late_subscribers=random.randrange(4, 16) if flaps else random.randrange(1, 8),
