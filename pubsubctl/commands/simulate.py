@@ -10,6 +10,7 @@ import typer
 
 from brokerd.config import PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
+from brokerd.simulator.campaign import CAMPAIGN
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
@@ -42,6 +43,10 @@ def simulate(
         list[str] | None,
         typer.Option("--mutant", metavar="NAME", help="A named bug that every broker has."),
     ] = None,
+    campaign: Annotated[
+        str,
+        typer.Option("--campaign", metavar="ROW", help="The tree and failures of a named row."),
+    ] = "",
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
     ] = 0,
@@ -69,7 +74,10 @@ def simulate(
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     mutants = frozenset(_mutant(name) for name in mutant or [])
-    return _swarm(call, protocol, *_seeds(seeds), mutants, processes or os.cpu_count() or 1)
+    if campaign and campaign not in CAMPAIGN:
+        raise UserError(f"no campaign row called {shown(campaign)}{nearest(campaign, CAMPAIGN)}")
+    processes = processes or os.cpu_count() or 1
+    return _swarm(call, protocol, *_seeds(seeds), mutants, campaign, processes)
 
 
 def _figure(call: Invocation, name: str, output: Path | None) -> Result:
@@ -90,6 +98,7 @@ def _swarm(
     first: int,
     last: int,
     mutants: frozenset[Mutant],
+    campaign: str,
     processes: int,
 ) -> Result:
     from brokerd.simulator.swarm import SwarmOptions, run_swarm, total
@@ -99,7 +108,8 @@ def _swarm(
     with call.console.progress() as progress:
         progress.phase(f"simulating {protocol}")
         seeds = range(first, last + 1)
-        for report in run_swarm(seeds, protocol, processes, SwarmOptions(mutants=mutants)):
+        options = SwarmOptions(mutants=mutants, campaign=campaign)
+        for report in run_swarm(seeds, protocol, processes, options):
             reports.append(report)
             if report.violations and (count == 1 or call.console.verbose):
                 progress.say(report.in_words())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.client.core import (
+    Announced,
     Attached,
     ClientCore,
     PublicationsDone,
@@ -23,13 +24,14 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Notice,
     Publish,
     PublishAcknowledged,
     Refused,
     Subscribe,
     Subscribed,
 )
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.model.publication import PublicationRun
 
@@ -349,3 +351,41 @@ def test_the_duplicate_check_does_what_one_publication_at_a_time_would_do(
                     assert bytes(payload) == bytes([sequence % 256])
                     got += [(source, sequence, n) for n in item.subscriptions]
     assert got == expected
+
+
+PARTITION = PartitionId(0, 1, 2, (1,))
+
+
+def test_a_notice_is_told_once_and_acknowledged_in_its_turn() -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    (received,) = core.on_message(Deliveries(run(1, 2, OTHERS), (1,)))
+    notice = Notice(1, THEIRS, ((1, 3), (5, 5)), PARTITION)
+    assert core.on_message(notice) == [Announced(notice, received.serial + 1)]
+    core.take(received.serial)
+    assert core.messages_to_send() == [Acknowledge(OTHERS, 1, 2)]
+    core.take(received.serial + 1)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 5)]
+    longer = Notice(1, THEIRS, ((5, 5), (7, 8)), PARTITION)
+    (announced,) = core.on_message(longer)
+    assert announced.notice.ranges == ((7, 8),)
+
+
+def test_a_notice_that_comes_again_is_only_acknowledged() -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    notice = Notice(1, THEIRS, ((1, 3),), PARTITION)
+    (announced,) = core.on_message(notice)
+    core.take(announced.serial)
+    attach(core)
+    assert core.on_message(notice) == []
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 3)]
+
+
+@pytest.mark.parametrize("ranges", [(), ((0, 2),), ((3, 2),), ((4, 5), (1, 2))])
+def test_a_notice_that_cannot_be_is_refused(ranges: tuple[tuple[int, int], ...]) -> None:
+    core = attached(publishes=False)
+    core.subscribe(EVERYTHING)
+    with pytest.raises(RemoteProtocolError, match="notice"):
+        core.on_message(Notice(1, THEIRS, ranges, PARTITION))
