@@ -27,5 +27,5 @@ def test_rows_differ_in_what_fails() -> None:
 
 
 def test_an_unknown_row_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean links-beyond?"):
+    with pytest.raises(ConfigError, match="did you mean links-beyond"):
         setting("links-beyon")
