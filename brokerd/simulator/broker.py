@@ -46,6 +46,7 @@ class SimulatedBroker(Endpoint):
 
     Attributes:
         core: of the current or last incarnation.
+        events: how many its cores have handled, all incarnations together.
         history: of this incarnation, (event, instant, effects), where it is to be kept.
         recorded: what the core had to say for the event log, as (event, details).
     """
@@ -63,6 +64,7 @@ class SimulatedBroker(Endpoint):
         self.number = number
         self.name = name
         self.core: DeliveryProtocol
+        self.events = 0
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
         self._network = network
@@ -178,6 +180,7 @@ class SimulatedBroker(Endpoint):
 
     def _handle_one(self, event: Event) -> None:
         now_ns = self._schedule.now_ns
+        self.events += 1
         effects = self.core.handle(event, now_ns)
         if self.history is not None:
             self.history.append((event, now_ns, effects))

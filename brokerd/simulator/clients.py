@@ -105,7 +105,13 @@ class SimulatedClient(Endpoint):
 
     def dial(self) -> None:
         """Open a session with the broker; after each interruption that happens by itself."""
-        self._network.open(self, self.broker)
+        if self.alive:
+            self._network.open(self, self.broker)
+
+    def leave(self) -> None:
+        """The process of the application ends for good, as on a machine that fails."""
+        self.alive = False
+        self._network.endpoint_died(self)
 
     def subscribe(self, predicate: Predicate) -> int:
         """Ask for publications; returns the number of the subscription."""

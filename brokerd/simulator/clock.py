@@ -153,8 +153,9 @@ class TimedSchedule(Schedule):
 
     def run_until(self, until_ns: Instant) -> None:
         """Let everything happen up to and at an instant; the clock then shows it."""
-        while self._heap and self._heap[0][0] <= until_ns:
-            self.step()
+        heap, step = self._heap, self.step
+        while heap and heap[0][0] <= until_ns:
+            step()
         self.now_ns = max(self.now_ns, until_ns)
 
 

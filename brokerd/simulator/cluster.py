@@ -268,6 +268,11 @@ class SimulatedCluster:
                     total[name] = total.get(name, 0) + value
         return total
 
+    @property
+    def broker_events(self) -> int:
+        """How many events the cores of all brokers have handled."""
+        return sum(broker.events for broker in self.brokers)
+
     # ------------------------------------------------------------ inside
 
     def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:

@@ -19,3 +19,24 @@ def test_a_thousand_brokers_route_around_a_dead_one() -> None:
     cluster.run_until_quiet()
     assert all(subscription.received == sent for subscription in subscriptions)
     assert cluster.oracle.violations == {}
+
+
+def test_an_application_that_is_gone_for_good_dials_no_more_and_keeps_nobody_waiting() -> None:
+    cluster = SimulatedCluster(balanced_tree(5, 3, 1), strict=False, trace=False).start()
+    subscription = cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    cluster.client("gone", "b1", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("b1").kill()
+    cluster.clients["gone"].leave()
+    failed = cluster.network.counters["opens_failed"]
+    cluster.run_for(0.4)
+    by_brokers = cluster.network.counters["opens_failed"] - failed
+    assert by_brokers <= 4  # its neighbours, once each
+    cluster.broker("b1").start()
+    cluster.run_until_quiet()
+    assert not cluster.clients["gone"].ends
+    cluster.publish("b3", n=1)
+    cluster.run_until_quiet()
+    assert len(subscription.received) == 1
+    assert cluster.broker_events > 0

@@ -178,8 +178,10 @@ class DeltaTree(EventMachine):
 
     def _on_open_failed(self, event: OpenFailed) -> None:
         assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
-        self._sessions.open_failed(event.peer)
-        self._sessions_changed()
+        if self._sessions.open_failed(event.peer):
+            self._sessions_changed()
+        else:
+            self._sessions.refresh()  # only when to try again is new
 
     def _on_persisted(self, event: Persisted) -> None:
         self._state.on_persisted(event.token)

@@ -97,12 +97,14 @@ class Sessions:
         node.reach, node.session = Reach.UNREACHABLE, 0
         node.ready = node.synchronised = node.complete = False
 
-    def open_failed(self, peer: BrokerNumber) -> None:
-        """An attempt came to nothing."""
+    def open_failed(self, peer: BrokerNumber) -> bool:
+        """An attempt came to nothing; says whether that is news of the peer."""
         node = self.node(peer)
         node.attempting = False
-        if node.reach is Reach.TRYING:
-            node.reach = Reach.UNREACHABLE
+        if node.reach is not Reach.TRYING:
+            return False
+        node.reach = Reach.UNREACHABLE
+        return True
 
     def retry(self, peer: BrokerNumber) -> None:
         """The wait before another attempt is over."""
