@@ -6,16 +6,12 @@ must say the same.
 The raw rows say everything a figure needs, and which brokers had failed, so that any row can be
 worked out again by other means.
 
-`python -m bench.graph_experiments dft11.fig9` runs one; its last line is the run's folder.
-
 Paper: [DFT11] §IX, Figs. 9, 11, 12.
 """
 
-import argparse
 import json
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -24,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.run_directory import RunDirectory, new_run_directory
-from bench.spec import BENCH_FOLDER, MAXIMUM_SEED, SpecError, find_file, read_toml, validated
+from bench.spec import MAXIMUM_SEED
 from bench.toml_text import toml_text
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
@@ -32,7 +28,6 @@ from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
 from brokerd.simulator.cluster import SimulatedCluster
 
 SCHEMA = "pubsubctl/graph-experiment/1"
-EXPERIMENTS = BENCH_FOLDER / "experiments"
 HOST, PROCESS = "controller", "graph"
 
 Row = Mapping[str, Any]
@@ -83,25 +78,17 @@ class GraphExperiment(BaseModel):
         return self
 
 
-def load_graph_experiment(name: str | Path) -> GraphExperiment:
-    """The experiment in a file, of a figure (`dft11.fig9`), or of ours with this bare name.
-
-    Raises:
-        SpecError: there is none, or it cannot be used; says file, key, value, what is valid.
-    """
-    text = str(name)
-    bare = "/" not in text and not text.endswith(".toml")
-    path = find_file(text.replace(".", "-") if bare else name, EXPERIMENTS, "experiment")
-    return validated(GraphExperiment, read_toml(path), str(path))
-
-
 def run_graph_experiment(
-    experiment: GraphExperiment, runs: Path, labels: Mapping[str, str] | None = None
+    experiment: GraphExperiment,
+    runs: Path,
+    labels: Mapping[str, str] | None = None,
+    drawn: Callable[[int, int], None] = lambda done, of: None,
 ) -> Path:
     """Carry out an experiment; the same experiment gives the same rows.
 
     Args:
         runs: where run folders lie.
+        drawn: told after each draw how many there have been, of how many.
 
     Returns:
         The new run's folder.
@@ -130,7 +117,7 @@ def run_graph_experiment(
     try:
         counts = {
             name: _write_rows(folder / f"{name}.jsonl", rows)
-            for name, rows in _tables(experiment, trees).items()
+            for name, rows in _tables(experiment, trees, drawn).items()
         }
     except BaseException as error:
         directory.end("aborted", [f"{type(error).__name__}: {error}"])
@@ -151,7 +138,9 @@ def _tree(experiment: GraphExperiment, fanout: int) -> Topology:
     return balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
 
 
-def _tables(experiment: GraphExperiment, trees: Mapping[int, Topology]) -> dict[str, Iterator[Row]]:
+def _tables(
+    experiment: GraphExperiment, trees: Mapping[int, Topology], drawn: Callable[[int, int], None]
+) -> dict[str, Iterator[Row]]:
     """The rows of every table that the experiment fills, made while they are written."""
     graphs = {fanout: Connectivity(topology) for fanout, topology in trees.items()}
     if experiment.question == "neighbourhoods":
@@ -160,15 +149,19 @@ def _tables(experiment: GraphExperiment, trees: Mapping[int, Topology]) -> dict[
     table = {"connectivity": "connectivity", "active-sessions": "active_sessions"}
     return {
         "failures": _failure_rows(experiment),
-        table[experiment.question]: answer[experiment.question](experiment, trees, graphs),
+        table[experiment.question]: answer[experiment.question](experiment, trees, graphs, drawn),
     }
 
 
-def _draws(experiment: GraphExperiment) -> Iterator[tuple[int, int, int, list[int]]]:
-    for fanout in experiment.fanouts:
-        for failed in experiment.failed:
-            for run in range(experiment.runs):
-                yield fanout, failed, run, failed_brokers(experiment, fanout, failed, run)
+def _draws(
+    experiment: GraphExperiment, drawn: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[int, int, int, list[int]]]:
+    points = [(fanout, failed) for fanout in experiment.fanouts for failed in experiment.failed]
+    for place, (fanout, failed) in enumerate(points):
+        for run in range(experiment.runs):
+            yield fanout, failed, run, failed_brokers(experiment, fanout, failed, run)
+            if drawn is not None:
+                drawn(place * experiment.runs + run + 1, len(points) * experiment.runs)
 
 
 def _failure_rows(experiment: GraphExperiment) -> Iterator[Row]:
@@ -180,8 +173,9 @@ def _connectivity_rows(
     experiment: GraphExperiment,
     trees: Mapping[int, Topology],
     graphs: Mapping[int, Connectivity],
+    drawn: Callable[[int, int], None],
 ) -> Iterator[Row]:
-    for fanout, failed, run, brokers in _draws(experiment):
+    for fanout, failed, run, brokers in _draws(experiment, drawn):
         graph = graphs[fanout]
         for delta in experiment.deltas:
             yield {
@@ -212,8 +206,9 @@ def _session_rows(
     experiment: GraphExperiment,
     trees: Mapping[int, Topology],
     graphs: Mapping[int, Connectivity],
+    drawn: Callable[[int, int], None],
 ) -> Iterator[Row]:
-    for fanout, failed, run, brokers in _draws(experiment):
+    for fanout, failed, run, brokers in _draws(experiment, drawn):
         for delta in experiment.deltas:
             answers = {"formula": graphs[fanout].active_sessions(brokers, delta + 1)}
             if run < experiment.protocol_runs:
@@ -257,23 +252,3 @@ def _write_rows(path: Path, rows: Iterable[Row]) -> int:
             stream.write(json.dumps(row, separators=(",", ":")) + "\n")
             count += 1
     return count
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one experiment; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench.graph_experiments")
-    parser.add_argument("experiment", help="dft11.fig9, dft11.fig11, dft11.fig12, or a file")
-    parser.add_argument("--runs", type=Path, default=Path("results/runs"), help="where to")
-    options = parser.parse_args(arguments)
-    try:
-        experiment = load_graph_experiment(options.experiment)
-    except SpecError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_status
-    folder = run_graph_experiment(experiment, options.runs)
-    sys.stdout.write(f"{folder}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

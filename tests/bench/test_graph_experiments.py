@@ -6,13 +6,8 @@ import tomllib
 
 import pytest
 
-from bench.graph_experiments import (
-    EXPERIMENTS,
-    failed_brokers,
-    load_graph_experiment,
-    main,
-    run_graph_experiment,
-)
+from bench.figure_experiments import load_figure_experiment
+from bench.graph_experiments import failed_brokers, run_graph_experiment
 from bench.spec import SpecError
 from bench.toml_text import toml_text
 from brokerd.overlay.primary_tree import PrimaryTree
@@ -45,14 +40,14 @@ def rows_of(run, table):
 
 
 def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
-    run = run_graph_experiment(load_graph_experiment(experiment_file(tmp_path)), tmp_path / "runs")
+    run = run_graph_experiment(load_figure_experiment(experiment_file(tmp_path)), tmp_path / "runs")
     manifest = json.loads((run / "manifest.json").read_text())
     assert (manifest["state"], manifest["kind"], manifest["figure"]) == (
         "complete", "graph", "dft11.fig9",
     )  # fmt: skip
     assert manifest["scale"] == {"brokers": 30, "runs": 3, "protocol_runs": 0}
-    spec = load_graph_experiment(run / "spec" / "experiment.toml")
-    assert spec == load_graph_experiment(experiment_file(tmp_path))
+    spec = load_figure_experiment(run / "spec" / "experiment.toml")
+    assert spec == load_figure_experiment(experiment_file(tmp_path))
     topology = Topology.from_mapping(
         tomllib.loads((run / "spec" / "topology-fanout-3.toml").read_text()), "there"
     )
@@ -77,11 +72,11 @@ def test_a_run_says_what_was_asked_and_which_brokers_had_failed(tmp_path):
 
 
 def test_the_same_experiment_gives_the_same_rows(tmp_path):
-    experiment = load_graph_experiment(experiment_file(tmp_path))
+    experiment = load_figure_experiment(experiment_file(tmp_path))
     runs = [run_graph_experiment(experiment, tmp_path / "runs") for _ in range(2)]
     first, second = ([*map(digest, sorted(run.glob("raw/*/*/*")))] for run in runs)
     assert first == second
-    other = load_graph_experiment(experiment_file(tmp_path, seed=6))
+    other = load_figure_experiment(experiment_file(tmp_path, seed=6))
     assert failed_brokers(other, 3, 6, 0) != failed_brokers(experiment, 3, 6, 0)
 
 
@@ -92,7 +87,7 @@ def digest(path):
 def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
     nothing_fails = {"failed": None, "runs": None, "seed": None}
     path = experiment_file(tmp_path, question="neighbourhoods", **nothing_fails)
-    run = run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+    run = run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
     sizes = rows_of(run, "neighbourhoods")
     assert len(sizes) == 60
     assert sizes[0] == {"fanout": 3, "delta": 0, "broker": 0, "neighbours": 3}
@@ -100,7 +95,7 @@ def test_neighbourhoods_and_sessions_have_rows_of_their_own(tmp_path):
 
 def test_simulated_brokers_are_asked_in_some_draws_and_say_the_same(tmp_path):
     path = experiment_file(tmp_path, question="active-sessions", protocol_runs=2)
-    run = run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+    run = run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
     answers = {}
     for row in rows_of(run, "active_sessions"):
         draw = row["delta"], row["failed"], row["run"]
@@ -134,27 +129,6 @@ def test_simulated_brokers_are_asked_in_some_draws_and_say_the_same(tmp_path):
 )
 def test_a_file_that_cannot_be_used_is_refused_with_key_and_value(tmp_path, changes, problem):
     with pytest.raises(SpecError) as refused:
-        load_graph_experiment(experiment_file(tmp_path, **changes))
+        load_figure_experiment(experiment_file(tmp_path, **changes))
     assert problem in str(refused.value)
     assert "small.toml" in str(refused.value)
-
-
-def test_every_experiment_of_ours_can_be_read_by_its_figure(tmp_path):
-    names = sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
-    assert names
-    for name in names:
-        experiment = load_graph_experiment(name)
-        assert experiment.name == name
-        assert load_graph_experiment(experiment.figure) == experiment
-
-
-def test_a_figure_that_does_not_exist_ends_with_status_2(tmp_path, capsys):
-    assert main(["dft11.fig8", "--runs", str(tmp_path)]) == 2
-    assert "no experiment called 'dft11-fig8'; did you mean" in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]
-
-
-def test_the_last_line_is_the_folder_of_the_run(tmp_path, capsys):
-    assert main([str(experiment_file(tmp_path)), "--runs", str(tmp_path / "runs")]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads((tmp_path / last / "manifest.json").read_text())["state"] == "complete"
