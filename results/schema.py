@@ -282,13 +282,13 @@ TABLES: Mapping[str, Table] = {
             exercised MAP<STRING,BIGINT> what was put to the test, and how much of it
             reason STRING in words
         """),
-        _table("failures", "Of a graph experiment: which brokers failed in one draw.", """
+        _table("failures", "Of an experiment on trees: which brokers failed in one draw.", """
             fanout INT most neighbours a broker of the tree has
             failed INT how many failed
             run INT counted per point
             brokers ARRAY<INT> their numbers
         """),
-        _table("connectivity", "Of a graph experiment: pairs of brokers, per draw.", """
+        _table("connectivity", "Of an experiment on trees: pairs of brokers, per draw.", """
             fanout INT most neighbours a broker of the tree has
             delta INT failures in a row that are bypassed
             failed INT brokers that failed
@@ -310,6 +310,41 @@ TABLES: Mapping[str, Table] = {
             by STRING formula: from the tree; protocol: what simulated brokers ended with
             sessions INT live brokers within delta + 1 links with only failed ones between
             brokers BIGINT how many live brokers have so many
+        """),
+        _table("simulated_points", "Of an experiment on simulated brokers: what each point is.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point; the same brokers failed for every delta
+            live_brokers INT that had not failed at the end
+            published BIGINT publications in the window, at live brokers
+            deliveries BIGINT in the window, at live brokers
+            violations BIGINT deliveries out of order, twice, with a gap, or of something else
+            violated ARRAY<STRING> the rules that were broken
+            withheld BIGINT publications announced to a subscriber instead of delivered
+            duplicates BIGINT receptions of what a broker had received before
+            resent BIGINT publications sent again, over another session
+            messages BIGINT that were sent, those from and to clients included
+            broker_events BIGINT that brokers handled
+            processor_s DOUBLE processor time that simulating the point took
+        """),
+        _table("simulated_brokers", "Of an experiment on simulated brokers: per live broker.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            broker INT its number
+            published BIGINT publications of its publisher in the window
+            deliveries BIGINT to its subscriber in the window
+        """),
+        _table("simulated_seconds", "Of an experiment on simulated brokers: per second.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            second INT of the window, from 0
+            published BIGINT publications in it
+            deliveries BIGINT in it, to all subscribers
         """),
     )
 }  # fmt: skip

@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import dft11, of_runs
+from results.figures import dft11, dft11_deliveries, of_runs
 from results.figures.drawing import FORMATS, Drawing
 from results.manifest import CHECKSUMS, ResultsError, seal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {**of_runs.FIGURES, **dft11.FIGURES}
+FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
+    **of_runs.FIGURES,
+    **dft11.FIGURES,
+    **dft11_deliveries.FIGURES,
+}
 
 
 def draw(

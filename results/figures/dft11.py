@@ -17,7 +17,7 @@ from results.connectivity import (
     session_distribution,
 )
 from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
-from results.graph_runs import GraphRun, load_graph_run
+from results.experiment_runs import ExperimentRun, load_experiment_run
 from results.manifest import ResultsError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def fig9(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 @house_style()
-def draw_fig9(run: GraphRun, rows: Sequence[Row]) -> Drawing:
+def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     """Figure 9 from the rows of `disconnected_percent`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
@@ -97,7 +97,7 @@ def fig11(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 @house_style()
-def draw_fig11(run: GraphRun, rows: Sequence[Row]) -> Drawing:
+def draw_fig11(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     """Figure 11 from the rows of `neighbourhood_distribution`."""
     by_line = _grouped(rows, "fanout", "delta")
     figure, panels = new_figure(_panels(rows))
@@ -136,7 +136,7 @@ def fig12(spark: "SparkSession", run_dir: "Path") -> Drawing:
 
 
 @house_style()
-def draw_fig12(run: GraphRun, rows: Sequence[Row], agreed: Sequence[bool] = ()) -> Drawing:
+def draw_fig12(run: ExperimentRun, rows: Sequence[Row], agreed: Sequence[bool] = ()) -> Drawing:
     """Figure 12 from the rows of `session_distribution`.
 
     Args:
@@ -261,7 +261,7 @@ def _quantile(line: Sequence[Row], value: str, share: float) -> int:
 # --- Words ----------------------------------------------------------------------------------
 
 
-def _fig9_caption(run: GraphRun, rows: Sequence[Row]) -> str:
+def _fig9_caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
     failed = 60 if any(row.failed == 60 for row in rows) else max(row.failed for row in rows)
     ours = "; ".join(
         f"fan-out {fanout}: "
@@ -283,7 +283,7 @@ def _fig9_caption(run: GraphRun, rows: Sequence[Row]) -> str:
     )
 
 
-def _fig11_caption(run: GraphRun, by_line: Mapping[Point, Sequence[Row]]) -> str:
+def _fig11_caption(run: ExperimentRun, by_line: Mapping[Point, Sequence[Row]]) -> str:
     ours = "; ".join(
         f"fan-out {fanout}: "
         + ", ".join(f"{line[-1].neighbours:,}" for _, line in _lines_of(by_line, fanout))
@@ -299,7 +299,7 @@ def _fig11_caption(run: GraphRun, by_line: Mapping[Point, Sequence[Row]]) -> str
 
 
 def _fig12_caption(
-    run: GraphRun, by_line: Mapping[Point, Sequence[Row]], agreed: Sequence[bool]
+    run: ExperimentRun, by_line: Mapping[Point, Sequence[Row]], agreed: Sequence[bool]
 ) -> str:
     ours = "; ".join(
         f"fan-out {fanout}: "
@@ -325,7 +325,7 @@ def _fig12_caption(
     )
 
 
-def _tree(run: GraphRun) -> str:
+def _tree(run: ExperimentRun) -> str:
     return (
         f"in a balanced tree of {run.experiment['brokers']:,} brokers in which none has more "
         "neighbours than the fan-out"
@@ -341,8 +341,8 @@ def _percent(value: float) -> str:
 # --- Rows and panels ------------------------------------------------------------------------
 
 
-def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> GraphRun:
-    run = load_graph_run(spark, run_dir)
+def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
+    run = load_experiment_run(spark, run_dir)
     asked = run.experiment.get("question")
     if asked != question:
         raise ResultsError(f"{run.folder}: the run is about {asked!r}, the figure {question!r}")
@@ -352,7 +352,7 @@ def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> GraphRun:
     return run
 
 
-def _scale(run: GraphRun) -> dict[str, Any]:
+def _scale(run: ExperimentRun) -> dict[str, Any]:
     return dict(run.manifest["scale"])
 
 

@@ -7,7 +7,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.graph_experiments import load_graph_experiment, run_graph_experiment
+from bench.figure_experiments import load_figure_experiment
+from bench.graph_experiments import run_graph_experiment
 from bench.toml_text import toml_text
 from results.connectivity import (
     disconnected_percent,
@@ -16,7 +17,7 @@ from results.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.graph_runs import is_graph_run, load_graph_run
+from results.experiment_runs import is_experiment_run, load_experiment_run
 from results.manifest import IntegrityError, ResultsError
 
 QUESTIONS = {
@@ -35,7 +36,7 @@ def run_of(tmp_path):
             "question": question, "brokers": 40, "fanouts": [3, 7], **QUESTIONS[question],
         }  # fmt: skip
         path.write_text(toml_text(values))
-        return run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+        return run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
 
     return run
 
@@ -51,7 +52,7 @@ def test_the_mean_of_draws_is_the_mean_and_lies_in_its_interval(spark, run_of):
     for row in raw_rows(folder, "connectivity"):
         point = row["fanout"], row["delta"], row["failed"]
         percents[point].append(100 * row["disconnected_pairs"] / row["live_pairs"])
-    found = disconnected_percent(load_graph_run(spark, folder).table(spark, "connectivity"))
+    found = disconnected_percent(load_experiment_run(spark, folder).table(spark, "connectivity"))
     rows = found.collect()
     assert [(row.fanout, row.delta, row.failed) for row in rows] == sorted(percents)
     for row in rows:
@@ -79,7 +80,7 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
 
 def test_distributions_end_at_one_and_count_every_broker(spark, run_of):
     folder = run_of("neighbourhoods")
-    run = load_graph_run(spark, folder)
+    run = load_experiment_run(spark, folder)
     rows = neighbourhood_distribution(run.table(spark, "neighbourhoods")).collect()
     sizes = Counter(
         (row["fanout"], row["delta"], row["neighbours"])
@@ -97,7 +98,7 @@ def test_distributions_end_at_one_and_count_every_broker(spark, run_of):
 
 def test_sessions_of_all_draws_are_counted_together(spark, run_of):
     folder = run_of("active-sessions")
-    run = load_graph_run(spark, folder)
+    run = load_experiment_run(spark, folder)
     rows = session_distribution(run.table(spark, "active_sessions")).collect()
     for fanout in (3, 7):
         for failed in (0, 6):
@@ -123,21 +124,21 @@ def test_a_draw_in_which_the_protocol_ends_otherwise_shows(spark):
 
 def test_rows_that_were_changed_afterwards_are_noticed(spark, run_of):
     folder = run_of("neighbourhoods")
-    load_graph_run(spark, folder)
+    load_experiment_run(spark, folder)
     path = folder / "raw" / "controller" / "graph" / "neighbourhoods.jsonl"
     path.write_text(path.read_text().replace('"neighbours":3', '"neighbours":2'))
     with pytest.raises(IntegrityError, match=r"neighbourhoods\.jsonl has changed"):
-        load_graph_run(spark, folder)
+        load_experiment_run(spark, folder)
 
 
 def test_a_run_that_was_cut_short_or_is_none_is_refused(spark, run_of, tmp_path):
     folder = run_of("neighbourhoods")
     with pytest.raises(ResultsError, match="answers 'neighbourhoods'"):
-        load_graph_run(spark, folder).table(spark, "connectivity")
+        load_experiment_run(spark, folder).table(spark, "connectivity")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "state": "aborted"}))
     with pytest.raises(ResultsError, match="the run is aborted"):
-        load_graph_run(spark, folder)
-    assert not is_graph_run(tmp_path)
+        load_experiment_run(spark, folder)
+    assert not is_experiment_run(tmp_path)
     with pytest.raises(ResultsError, match="holds no run of a graph experiment"):
-        load_graph_run(spark, tmp_path)
+        load_experiment_run(spark, tmp_path)

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.graph_experiments import load_graph_experiment, run_graph_experiment
+from bench.figure_experiments import load_figure_experiment
+from bench.graph_experiments import run_graph_experiment
 from bench.toml_text import toml_text
 from results.figures import FIGURES, draw
 from results.figures.dft11 import draw_fig9, draw_fig12
@@ -30,7 +31,7 @@ def run_of(tmp_path):
             "brokers": 40, "fanouts": [3, 7], **EXPERIMENTS[figure],
         }  # fmt: skip
         path.write_text(toml_text(values))
-        return run_graph_experiment(load_graph_experiment(path), tmp_path / "runs")
+        return run_graph_experiment(load_figure_experiment(path), tmp_path / "runs")
 
     return run
 
@@ -68,7 +69,7 @@ def test_a_figure_lands_in_its_runs_folder_and_leaves_the_run_sound(spark, run_o
         f"figures/dft11.fig11.{suffix}" for suffix in ("svg", "csv", "json")
     ]
     verify_seal(run)
-    with pytest.raises(ResultsError, match=r"no figure called 'dft11\.fig8'; did you mean 'dft11"):
+    with pytest.raises(ResultsError, match=r"no figure called 'dft11\.fig8'; did you mean 'dft11\.fig"):
         draw("dft11.fig8", spark, run)
 
 

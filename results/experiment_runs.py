@@ -1,7 +1,7 @@
-"""Runs of graph experiments: their raw rows → the tables of `results.schema`.
+"""Runs of experiments without real brokers: their raw rows → the tables of `results.schema`.
 
-No broker ran in them, so they have no logs, phases or clocks: a table is the JSON lines of the
-same name, with types.
+They were worked out on a tree, or measured on simulated brokers, so they have no logs, phases or
+clocks: a table is the JSON lines of the same name, with types.
 """
 
 import shutil
@@ -17,13 +17,21 @@ from results.schema import SCHEMA_VERSION, TABLES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KIND = "graph"
-GRAPH_TABLES = ("failures", "connectivity", "neighbourhoods", "active_sessions")
+KINDS = ("graph", "simulation")
+RAW_TABLES = (
+    "failures",
+    "connectivity",
+    "neighbourhoods",
+    "active_sessions",
+    "simulated_points",
+    "simulated_brokers",
+    "simulated_seconds",
+)
 
 
 @dataclass(frozen=True)
-class GraphRun:
-    """A graph experiment that was carried out, with its tables there.
+class ExperimentRun:
+    """An experiment that was carried out, with its tables there.
 
     Attributes:
         experiment: what was asked, as its file says it.
@@ -50,13 +58,15 @@ class GraphRun:
         return spark.read.schema(TABLES[name].ddl).parquet(str(folder))
 
 
-def is_graph_run(run_dir: Path) -> bool:
-    """Whether the run in this folder is of a graph experiment."""
+def is_experiment_run(run_dir: Path) -> bool:
+    """Whether the run in this folder is of an experiment without real brokers."""
     manifest = Path(run_dir) / "manifest.json"
-    return manifest.is_file() and read_json(manifest).get("kind") == KIND
+    return manifest.is_file() and read_json(manifest).get("kind") in KINDS
 
 
-def load_graph_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> GraphRun:
+def load_experiment_run(
+    spark: "SparkSession", run_dir: Path, *, force: bool = False
+) -> ExperimentRun:
     """Check the rows of a run and write its tables where they are not there yet.
 
     Args:
@@ -67,28 +77,28 @@ def load_graph_run(spark: "SparkSession", run_dir: Path, *, force: bool = False)
         IntegrityError: a file of the run is not what was written when it ended.
     """
     folder = Path(run_dir).resolve()
-    if not is_graph_run(folder):
-        raise ResultsError(f"{folder} holds no run of a graph experiment")
+    if not is_experiment_run(folder):
+        raise ResultsError(f"{folder} holds no run of an experiment without real brokers")
     manifest = read_json(folder / "manifest.json")
     if manifest.get("state") != "complete":
         raise ResultsError(
             f"{folder}: the run is {manifest.get('state')}; part of its draws would mislead"
         )
     verify_seal(folder)
-    run = GraphRun(folder, manifest, read_toml(folder / "spec" / "experiment.toml"))
+    run = ExperimentRun(folder, manifest, read_toml(folder / "spec" / "experiment.toml"))
     marker = folder / "tables" / LOADED
     wanted = {"schema": SCHEMA_VERSION, "run_id": run.run_id}
     if not force and marker.is_file() and read_json(marker) == wanted:
         return run
     shutil.rmtree(folder / "tables", ignore_errors=True)
-    for name in GRAPH_TABLES:
+    for name in RAW_TABLES:
         if files := sorted(folder.glob(f"raw/*/*/{name}.jsonl")):
             _write_table(spark, run, name, [str(path) for path in files])
     write_json(marker, wanted)
     return run
 
 
-def _write_table(spark: "SparkSession", run: GraphRun, name: str, files: list[str]) -> None:
+def _write_table(spark: "SparkSession", run: ExperimentRun, name: str, files: list[str]) -> None:
     from pyspark.sql import functions as F
 
     rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(files)

@@ -1,0 +1,135 @@
+"""From deliveries on simulated brokers to the few rows that a figure shows.
+
+Paper: [DFT11] §IX-B, Fig. 10.
+"""
+
+from typing import TYPE_CHECKING
+
+from results.connectivity import mean_interval
+from results.manifest import IntegrityError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DRAW = ("fanout", "delta", "failed", "run")
+
+
+def delivered_percent(
+    points: "DataFrame", brokers: "DataFrame", connectivity: "DataFrame"
+) -> "DataFrame":
+    """One row per point: how much of what was published reached everybody it should.
+
+    Expected is every publication at every live broker, that of its own publisher included. The
+    bound is the share of it that no protocol which bypasses δ failed brokers in a row can exceed
+    with these very brokers failed.
+
+    Args:
+        points, brokers, connectivity: the tables `simulated_points`, `simulated_brokers` and
+            `connectivity` of one run.
+
+    Returns:
+        fanout, delta, failed, runs, published, expected, deliveries (means over the draws),
+        delivered_percent (mean), low_percent, high_percent (of its 95 % bootstrap interval; null
+        for a single draw), bound_percent (mean), over_bound_percent (largest amount by which a
+        draw exceeds its bound), violations, withheld, duplicates, resent (sums over the draws).
+    """
+    from pyspark.sql import functions as F
+
+    counted = brokers.groupBy(*DRAW).agg(
+        F.count("*").alias("live"),
+        F.sum("published").alias("published"),
+        F.sum("deliveries").alias("deliveries"),
+    )
+    pairs = connectivity.select(
+        *DRAW,
+        (2 * F.col("live_pairs")).alias("pairs"),
+        (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
+    )
+    judged = points.select(*DRAW, "violations", "withheld", "duplicates", "resent")
+    expected = F.col("published") * F.col("live")
+    bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
+    draws = (
+        counted.join(pairs, [*DRAW])
+        .join(judged, [*DRAW])
+        .withColumn("expected", expected)
+        .withColumn("percent", 100.0 * F.col("deliveries") / F.col("expected"))
+        .withColumn("bound", bound)
+    )
+    interval = F.udf(_interval, "struct<low: double, high: double>", useArrow=False)
+    return (
+        draws.groupBy("fanout", "delta", "failed")
+        .agg(
+            F.count("*").cast("int").alias("runs"),
+            F.avg("published").alias("published"),
+            F.avg("expected").alias("expected"),
+            F.avg("deliveries").alias("deliveries"),
+            F.sort_array(F.collect_list("percent")).alias("percents"),
+            F.avg("bound").alias("bound_percent"),
+            F.max(F.col("percent") - F.col("bound")).alias("over_bound_percent"),
+            F.sum("violations").alias("violations"),
+            F.sum("withheld").alias("withheld"),
+            F.sum("duplicates").alias("duplicates"),
+            F.sum("resent").alias("resent"),
+        )
+        .withColumn("interval", interval("percents"))
+        .select(
+            "fanout",
+            "delta",
+            "failed",
+            "runs",
+            "published",
+            "expected",
+            "deliveries",
+            (
+                F.aggregate("percents", F.lit(0.0), lambda total, value: total + value)
+                / F.size("percents")
+            ).alias("delivered_percent"),
+            F.col("interval.low").alias("low_percent"),
+            F.col("interval.high").alias("high_percent"),
+            "bound_percent",
+            "over_bound_percent",
+            "violations",
+            "withheld",
+            "duplicates",
+            "resent",
+        )
+        .orderBy("fanout", "delta", "failed")
+    )
+
+
+def deliveries_per_second(seconds: "DataFrame") -> "DataFrame":
+    """One row per second of a point's window: publications and deliveries in it, mean of draws."""
+    from pyspark.sql import functions as F
+
+    return (
+        seconds.groupBy("fanout", "delta", "failed", "second")
+        .agg(F.avg("published").alias("published"), F.avg("deliveries").alias("deliveries"))
+        .orderBy("fanout", "delta", "failed", "second")
+    )
+
+
+def check_tables_agree(points: "DataFrame", brokers: "DataFrame", seconds: "DataFrame") -> None:
+    """Three counts of the same deliveries, each kept on its own, must be one.
+
+    Where brokers failed during the window, the seconds also have what those got that failed later.
+
+    Raises:
+        IntegrityError: they are not; says at which point.
+    """
+    from pyspark.sql import functions as F
+
+    by_broker = brokers.groupBy(*DRAW).agg(F.sum("deliveries").alias("by_broker"))
+    by_second = seconds.groupBy(*DRAW).agg(F.sum("deliveries").alias("by_second"))
+    joined = points.join(by_broker, [*DRAW], "full").join(by_second, [*DRAW], "full")
+    agrees = (F.col("deliveries") == F.col("by_broker")) & (
+        F.col("by_second") >= F.col("by_broker")
+    )
+    for row in joined.where(~F.coalesce(agrees, F.lit(False))).limit(1).collect():
+        raise IntegrityError(
+            f"fan-out {row.fanout}, δ = {row.delta}, {row.failed} failed, draw {row.run}: "
+            f"{row.deliveries} deliveries, {row.by_broker} by broker, {row.by_second} by second"
+        )
+
+
+def _interval(percents: list[float]) -> tuple[float, float] | None:
+    return mean_interval(percents) if len(percents) > 1 else None
