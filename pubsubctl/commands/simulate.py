@@ -22,8 +22,8 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|WORKLOAD|SCENARIO|FIGURE",
-            help="`swarm`, a workload, a scenario's file, or a figure.",
+            metavar="swarm|speed|WORKLOAD|SCENARIO|FIGURE",
+            help="`swarm`, `speed`, a workload, a scenario's file, or a figure.",
         ),
     ] = "swarm",
     protocol: Annotated[
@@ -50,6 +50,9 @@ def simulate(
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
     ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Of a figure: all draws, for hours.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
@@ -60,12 +63,17 @@ def simulate(
     step. A workload runs as on real brokers, broken by its fault schedule, and is judged exactly
     once, in order, without a gap. A scenario is a text of commands; what comes of them is
     printed, and must be what the text says where it says something. A figure's experiment writes
-    the rows from which `plot` draws it.
+    the rows from which `plot` draws it. `speed` says how many events simulated brokers handle in
+    a second of processor time.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
-    if re.fullmatch(r"[a-z0-9]+\.(fig|table)[0-9]+", what):
-        return _figure(call, what, output)
+    if re.fullmatch(r"[a-z0-9]+\.(fig|table)[0-9]+", what) or _is_figure_experiment(what):
+        return _figure(call, what, full, processes or os.cpu_count() or 1, output)
+    if full:
+        raise UserError(f"--full is for figures, and {shown(what)} is none")
+    if what == "speed":
+        return _speed(call)
     if what != "swarm":
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             return _scenario(Path(what))
@@ -80,16 +88,60 @@ def simulate(
     return _swarm(call, protocol, *_seeds(seeds), mutants, campaign, processes)
 
 
-def _figure(call: Invocation, name: str, output: Path | None) -> Result:
-    """The experiment of a paper's figure that needs no brokers; `plot` draws it."""
-    from bench.graph_experiments import load_graph_experiment, run_graph_experiment
+def _is_figure_experiment(what: str) -> bool:
+    from bench.figure_experiments import EXPERIMENTS, is_figure_experiment
 
-    experiment = load_graph_experiment(name)
+    return is_figure_experiment(
+        Path(what) if what.endswith(".toml") else EXPERIMENTS / f"{Path(what).name}.toml"
+    )
+
+
+def _figure(call: Invocation, name: str, full: bool, processes: int, output: Path | None) -> Result:
+    """The experiment of a paper's figure that needs no real brokers; `plot` draws it."""
+    from bench.figure_experiments import in_full, load_figure_experiment, run_figure_experiment
+
+    experiment = load_figure_experiment(name)
+    if full:
+        experiment = in_full(experiment)
     with call.console.progress() as progress:
-        progress.phase(f"simulating {name} with {experiment.brokers} brokers")
-        run = run_graph_experiment(experiment, call.project.results_folder(output))
-    document = {"schema": "pubsubctl/simulate-figure/1", "figure": name, "run_directory": str(run)}
+        run = run_figure_experiment(
+            experiment, call.project.results_folder(output), progress, processes
+        )
+    document = {
+        "schema": "pubsubctl/simulate-figure/1",
+        "figure": experiment.figure,
+        "experiment": experiment.name,
+        "run_directory": str(run),
+    }
     return Result(document=document, text=str(run))
+
+
+def _speed(call: Invocation) -> Result:
+    from bench.simulator_speed import measure_speed
+
+    with call.console.progress() as progress:
+        progress.phase("simulating", 10.0)
+        measured = measure_speed()
+    rows = [
+        (row.what, grouped(row.broker_events), f"{row.processor_s:.2f}", grouped(row.per_second))
+        for row in measured
+    ]
+    header = ("PHASE", "BROKER EVENTS", "PROCESSOR s", "EVENTS/s")
+    return Result(
+        document={
+            "schema": "pubsubctl/simulator-speed/1",
+            "phases": [
+                {
+                    "phase": row.what,
+                    "broker_events": row.broker_events,
+                    "processor_s": row.processor_s,
+                    "broker_events_per_second": row.per_second,
+                }
+                for row in measured
+            ],
+        },
+        text=call.console.table(header, rows),
+    )
 
 
 def _swarm(
@@ -153,7 +205,7 @@ def _workload(
     from bench.spec import Overrides
     from pubsubctl.commands.bench import experiment_of
 
-    if faults is None and nearest(workload, ["swarm"]).startswith("; did you mean"):
+    if faults is None and nearest(workload, ["swarm", "speed"]).startswith("; did you mean"):
         raise UserError(f"simulate: no {shown(workload)}{nearest(workload, ['swarm'])}")
     overrides = Overrides(protocol=protocol, seed=seed)
     spec, schedule = experiment_of(call, workload, overrides, faults, {})
