@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.files import check_schema, load_toml, shown, validated
+from pubsubctl.runs import read_json
 
 CLAIMS_SCHEMA = "pubsubctl/claims/1"
 FIGURE_SCHEMA = "pubsubctl/figure/1"
@@ -168,6 +169,31 @@ def measurement(document: Mapping[str, Any], source: str) -> Measurement:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{source}: {type(error).__name__}: {error}") from None
+
+
+def measurements(runs: Path, figures: Iterable[str]) -> list[Measurement]:
+    """What the figures of these names say that were drawn of the runs in a folder.
+
+    Raises:
+        IntegrityError: a file beside a figure is not what was written.
+    """
+    return [
+        measurement(read_json(path), str(path))
+        for figure in dict.fromkeys(figures)
+        for path in sorted(runs.glob(f"*/[0-9]*/figures/{figure}.json"))
+    ]
+
+
+def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:
+    """Which of these figures could be drawn of which run, and were not."""
+    wanted = {*figures}
+    return [
+        (figure, path.parent)
+        for path in sorted(runs.glob("*/[0-9]*/manifest.json"))
+        if (manifest := read_json(path)).get("state") == "complete"
+        and (figure := str(manifest.get("figure"))) in wanted
+        and not (path.parent / "figures" / f"{figure}.json").is_file()
+    ]
 
 
 def judge(claims: Iterable[Claim], measurements: Sequence[Measurement]) -> list[Outcome]:

@@ -91,11 +91,16 @@ def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> lis
 def judge_with(spark: Any, runs: Sequence[Path], progress: Progress) -> list[Judged]:
     """Load and check runs with a session that is there."""
     from results.checks import check_run
+    from results.experiment_runs import is_experiment_run
+    from results.simulated_deliveries import check_simulated_run
 
     judged = []
     for run in runs:
         progress.phase(f"checking {run.name}", 8.0)
-        judged.append(Judged(run, check_run(spark, run).document))
+        if is_experiment_run(run):
+            judged.append(Judged(run, check_simulated_run(spark, run)))
+        else:
+            judged.append(Judged(run, check_run(spark, run).document))
     return judged
 
 

@@ -23,18 +23,20 @@ SCHEMA = "pubsubctl/project/1"
 PROJECT_FILE = "pubsubctl.toml"
 DEFAULT_FORKS = 16
 
-Kind = Literal["inventory", "topology", "workload", "schedule"]
+Kind = Literal["inventory", "topology", "workload", "schedule", "claims"]
 _FOLDERS: Mapping[Kind, str] = {
     "inventory": "inventories",
     "topology": "bench/topologies",
     "workload": "bench/workloads",
     "schedule": "fault_injection",
+    "claims": "bench/claims",
 }
 _PACKAGED: Mapping[Kind, tuple[str, str]] = {
     "inventory": ("pubsubctl", "scaffold/inventories"),
     "topology": ("bench", "topologies"),
     "workload": ("bench", "workloads"),
     "schedule": ("fault_injection", ""),
+    "claims": ("bench", "claims"),
 }
 
 

@@ -3,13 +3,15 @@
 Paper: [DFT11] §IX-B, Fig. 10.
 """
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from results.connectivity import mean_interval
-from results.manifest import IntegrityError
+from results.experiment_runs import load_experiment_run
+from results.manifest import IntegrityError, ResultsError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 DRAW = ("fanout", "delta", "failed", "run")
 
@@ -129,6 +131,62 @@ def check_tables_agree(points: "DataFrame", brokers: "DataFrame", seconds: "Data
             f"fan-out {row.fanout}, δ = {row.delta}, {row.failed} failed, draw {row.run}: "
             f"{row.deliveries} deliveries, {row.by_broker} by broker, {row.by_second} by second"
         )
+
+
+def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
+    """Judge a run on simulated brokers by what the oracle said of each delivery.
+
+    How much failures kept from being delivered is for a figure to show: here it is a violation
+    only if what is delivered is not exactly once, in order and without a gap.
+
+    Returns:
+        verdict (valid, invalid, or unknown where nothing was delivered past a failure), exit_code,
+        because, lines, points, deliveries, past_failures.
+
+    Raises:
+        ResultsError: nothing was delivered in it, it is an experiment on the shape of trees.
+        IntegrityError: its counts contradict each other.
+    """
+    from pyspark.sql import functions as F
+
+    run = load_experiment_run(spark, run_dir)
+    if run.manifest["kind"] != "simulation":
+        raise ResultsError(f"{run.folder}: no broker ran, so there is nothing to judge; plot it")
+    points = run.table(spark, "simulated_points")
+    check_tables_agree(
+        points, run.table(spark, "simulated_brokers"), run.table(spark, "simulated_seconds")
+    )
+    past_failures = F.when(F.col("failed") > 0, F.col("deliveries")).otherwise(0)
+    rules = F.flatten(F.collect_list("violated"))
+    total = points.agg(
+        F.count("*").alias("points"),
+        F.sum("deliveries").alias("deliveries"),
+        F.sum(past_failures).alias("past_failures"),
+        F.sum("violations").alias("violations"),
+        F.sum("withheld").alias("withheld"),
+        F.array_sort(F.array_distinct(rules)).alias("rules"),
+    ).collect()[0]
+    verdict, exit_code, because = "valid", 0, []
+    if total.violations:
+        broken = f"{total.violations:,} violations: {', '.join(total.rules)}"
+        verdict, exit_code, because = "invalid", 1, [broken]
+    elif not total.past_failures:
+        verdict, exit_code, because = "unknown", 3, ["nothing was delivered past a failure"]
+    line = (
+        f"{verdict.upper()} {total.deliveries:,} deliveries on simulated brokers, "
+        f"{total.past_failures:,} of them past failures; {total.violations:,} violations, "
+        f"{total.withheld:,} withheld"
+    )
+    return {
+        "schema": "pubsubctl/verdict/1",
+        "verdict": verdict,
+        "exit_code": exit_code,
+        "because": because,
+        "lines": [line],
+        "points": total.points,
+        "deliveries": total.deliveries,
+        "past_failures": total.past_failures,
+    }
 
 
 def _interval(percents: list[float]) -> tuple[float, float] | None:

@@ -289,7 +289,6 @@ ALLOWED_NAMES = frozenset({("random", "Random")})
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
-    "pubsubctl.claims": "the command that prints the claims comes with the next step",
 }
 
 

@@ -26,6 +26,7 @@ from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
     bench,
     check,
+    claims,
     completion,
     demo,
     deploy,
@@ -36,6 +37,7 @@ from pubsubctl.commands import (
     init,
     inject,
     inventory,
+    load,
     logs,
     plot,
     report,
@@ -88,9 +90,11 @@ app.command("logs", epilog=_ANYWHERE)(logs.logs)
 app.command("bench", epilog=_ANYWHERE)(bench.bench)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)
+app.command("load", epilog=_ANYWHERE)(load.load)
 app.command("check", epilog=_ANYWHERE)(check.check)
 app.command("plot", epilog=_ANYWHERE)(plot.plot)
 app.command("report", epilog=_ANYWHERE)(report.report)
+app.add_typer(claims.app, name="claims")
 app.command("demo", epilog=_ANYWHERE)(demo.demo)
 app.command("down", epilog=_ANYWHERE)(down.down)
 app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)

@@ -16,8 +16,8 @@ from results.connectivity import (
     protocol_agreement,
     session_distribution,
 )
-from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
 from results.experiment_runs import ExperimentRun, load_experiment_run
+from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
 from results.manifest import ResultsError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from results.figures.drawing import Drawing, Metric, house_style, new_figure
 from results.manifest import ResultsError
 from results.simulated_deliveries import (
     check_tables_agree,
-    deliveries_per_second,
     delivered_percent,
+    deliveries_per_second,
 )
 
 if TYPE_CHECKING:

@@ -140,5 +140,5 @@ def test_a_run_that_was_cut_short_or_is_none_is_refused(spark, run_of, tmp_path)
     with pytest.raises(ResultsError, match="the run is aborted"):
         load_experiment_run(spark, folder)
     assert not is_experiment_run(tmp_path)
-    with pytest.raises(ResultsError, match="holds no run of a graph experiment"):
+    with pytest.raises(ResultsError, match="holds no run of an experiment"):
         load_experiment_run(spark, tmp_path)

@@ -1,0 +1,138 @@
+"""`claims list|run|explain`: what papers say, and whether our figures bear it out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.claims import Claim, Outcome, State, judge, load_claims, measurements, undrawn
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console import Result, Style
+from pubsubctl.errors import UserError
+from pubsubctl.files import shown
+
+app = typer.Typer(
+    help="What papers say, and whether our figures bear it out.", invoke_without_command=True
+)
+
+FILE_HELP = "Files of claims, or bare names in bench/claims; all of those without."
+RUNS_HELP = "Where the runs lie, in place of results/runs."
+_STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
+
+Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FILE_HELP)]
+Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help=RUNS_HELP)]
+
+
+@app.callback()
+def judged_without_a_word(context: typer.Context) -> Result | None:
+    """What papers say, and whether our figures bear it out.
+
+    Without a word more: `list`.
+    """
+    return None if context.invoked_subcommand else _judged(invocation(context), [], None)
+
+
+@app.command("list")
+def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
+    """Judge every claim by the figures that have been drawn: holds, fails, or not run."""
+    return _judged(invocation(context), files or [], runs)
+
+
+@app.command("run")
+def run_claims(
+    context: typer.Context,
+    files: Files = None,
+    runs: Runs = None,
+    master: Annotated[
+        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
+    ] = "local[*]",
+) -> Result:
+    """Draw what runs there are of the claimed figures and is not drawn yet; then as `list`."""
+    call = invocation(context)
+    call.refuse_dry_run("claims run")
+    folder = call.project.results_folder(runs)
+    wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
+    if wanted:
+        from results.figures import draw
+        from results.spark import spark_session
+
+        with call.console.progress() as progress:
+            progress.phase("starting Spark", 5.0)
+            with spark_session("pubsubctl claims", master) as spark:
+                for figure, run in wanted:
+                    progress.phase(f"drawing {figure} of {run.name}", 5.0)
+                    draw(figure, spark, run)
+    return _judged(call, files or [], runs)
+
+
+@app.command("explain")
+def explain(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="CLAIM", help="Its name; see `claims list`.")],
+    files: Files = None,
+    runs: Runs = None,
+) -> Result:
+    """Say of one claim what the paper says, what we measured, and how to measure it again."""
+    call = invocation(context)
+    claims = _claims(call, files or [])
+    found = [claim for claim in claims if claim.name == name]
+    if not found:
+        known = [claim.name for claim in claims]
+        raise UserError(f"no claim called {shown(name)}{nearest(name, known)}")
+    [outcome] = _outcomes(call, found, runs)
+    row = outcome.row()
+    scale = ", ".join(f"{key} = {value}" for key, value in outcome.claim.scale.items())
+    again = f"pubsubctl simulate {row['figure']} && pubsubctl plot {row['figure']} latest"
+    ours = f"{row['ours'] or 'nothing'}{' (' + row['ci'] + ')' if row['ci'] else ''}"
+    lines = [
+        f"{row['claim']}: {row['statement']}",
+        f"  the paper says   {row['paper_value']}",
+        f"  holds when       {row['metric']} of {row['figure']} is {row['tolerance']}",
+        f"  at the scale     {scale or 'of any size'}",
+        f"  we measured      {ours}",
+        f"  so it            {_painted(call, outcome)}: {row['because']}",
+        f"  to measure it    {again}",
+    ]
+    document = {"schema": "pubsubctl/claim/1", **row, "scale": outcome.claim.scale, "again": again}
+    return Result(document=document, text="\n".join(lines))
+
+
+def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result:
+    outcomes = _outcomes(call, _claims(call, files), runs)
+    rows = [outcome.row() for outcome in outcomes]
+    counts = {state: sum(row.state == state for row in outcomes) for state in _STYLES}
+    table = call.console.table(
+        ("CLAIM", "VERDICT", "OURS", "TOLERANCE", "PAPER", "STATEMENT"),
+        [
+            [row[key] for key in
+             ("claim", "verdict", "ours", "tolerance", "paper_value", "statement")]
+            for row in rows
+        ],
+    )  # fmt: skip
+    total = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return Result(
+        document={"schema": "pubsubctl/claims-judged/1", "claims": rows, "total": counts},
+        text=f"{table}\n{total}",
+    )
+
+
+def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:
+    project = call.project
+    paths = [project.find("claims", name) for name in files or project.names("claims")]
+    claims = [claim for path in paths for claim in load_claims(path)]
+    names = [claim.name for claim in claims]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(f"two claims in {', '.join(map(str, paths))} are called {shown(name)}")
+    return claims
+
+
+def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> list[Outcome]:
+    folder = call.project.results_folder(runs)
+    return judge(claims, measurements(folder, [claim.figure for claim in claims]))
+
+
+def _painted(call: Invocation, outcome: Outcome) -> str:
+    return call.console.colored(outcome.state, _STYLES[outcome.state])

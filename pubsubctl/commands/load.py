@@ -1,0 +1,58 @@
+"""`load`: the tables of runs, from their logs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands import names
+from pubsubctl.commands.check import RUNS_HELP
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+
+
+def load(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Write them even where they are there.")
+    ] = False,
+    master: Annotated[
+        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
+    ] = "local[*]",
+    output: Annotated[
+        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+    ] = None,
+) -> Result:
+    """Write the tables of runs.
+
+    `check` and `plot` do so by themselves. The tables are Parquet, in the folder of each run.
+    """
+    from pubsubctl.runs import find_runs
+    from results.experiment_runs import is_experiment_run, load_experiment_run
+    from results.load import load_run
+    from results.spark import spark_session
+
+    call = invocation(context)
+    call.refuse_dry_run("load")
+    folders = find_runs(call.project, runs, output)
+    with call.console.progress() as progress:
+        progress.phase("starting Spark", 5.0)
+        with spark_session("pubsubctl load", master) as spark:
+            for folder in folders:
+                progress.phase(f"loading {folder.name}", 8.0)
+                if is_experiment_run(folder):
+                    load_experiment_run(spark, folder, force=force)
+                else:
+                    load_run(spark, folder, force=force)
+    tables = {
+        str(folder): sorted(path.name for path in (folder / "tables").iterdir() if path.is_dir())
+        for folder in folders
+    }
+    return Result(
+        document={"schema": "pubsubctl/load/1", "tables": tables},
+        text="\n".join(f"{folder}/tables: {' '.join(found)}" for folder, found in tables.items()),
+    )

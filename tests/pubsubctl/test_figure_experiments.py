@@ -1,0 +1,130 @@
+"""From `simulate FIGURE` to `claims`, at the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.simulator_speed import Speed
+from tests.pubsubctl.conftest import Call
+
+SMALL = """\
+schema = "pubsubctl/simulated-experiment/1"
+name = "small"
+figure = "dft11.fig10"
+question = "deliveries"
+brokers = 12
+fanouts = [3]
+deltas = [0, 1]
+failed = [0, 2]
+measured_s = 3
+full_runs = 2
+"""
+CLAIMS = """\
+schema = "pubsubctl/claims/1"
+paper = "DFT11"
+[[claims]]
+name = "safety"
+figure = "dft11.fig10"
+statement = "no violation"
+paper_value = "none"
+metric = "violations"
+tolerance = { at_most = 0 }
+scale = { brokers = 12 }
+[[claims]]
+name = "loss"
+figure = "dft11.fig10"
+statement = "everything arrives"
+paper_value = "100 %"
+metric = "delivered_percent.delta_0.failed_2"
+tolerance = { at_least = 100.0 }
+[[claims]]
+name = "large"
+figure = "dft11.fig10"
+statement = "no violation among 500"
+paper_value = "none"
+metric = "violations"
+tolerance = { at_most = 0 }
+scale = { brokers = 500 }
+[[claims]]
+name = "other"
+figure = "dft11.fig12"
+statement = "few"
+paper_value = "few"
+metric = "few"
+tolerance = { at_most = 0 }
+"""
+
+
+@pytest.fixture
+def claimed(project: Path) -> Path:
+    (project / "small.toml").write_text(SMALL)
+    folder = project / "bench" / "claims"
+    folder.mkdir(parents=True)
+    (folder / "dft11.toml").write_text(CLAIMS)
+    return project
+
+
+@pytest.mark.spark
+def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
+    call: Call, claimed: Path
+) -> None:
+    answer = call("simulate", "small.toml", "--processes", "2")
+    assert answer.status == 0, answer.err
+    run = Path(answer.out.splitlines()[-1])
+    assert json.loads((run / "manifest.json").read_text())["state"] == "complete"
+    assert "points 4/4" in answer.err or "simulating 12 brokers" in answer.err
+
+    listed = call("claims", "-j").document
+    assert listed["total"] == {"holds": 0, "fails": 0, "not run": 4}
+
+    judged = call("claims", "run", "-j", "-q")
+    assert judged.status == 0, judged.err
+    states = {row["claim"]: row["verdict"] for row in judged.document["claims"]}
+    assert states == {"safety": "holds", "loss": "fails", "large": "not run", "other": "not run"}
+    assert sorted(path.name for path in (run / "figures").iterdir()) == [
+        f"dft11.fig10.{suffix}" for suffix in ("csv", "json", "png", "svg")
+    ]
+
+    told = call("claims", "explain", "large")
+    assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
+    assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10 latest" in told.out
+    assert call("claims").out.splitlines()[-1] == "1 holds, 1 fails, 2 not run"
+
+
+def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
+    document = call("simulate", "small.toml", "--full", "--processes", "2", "-j", "-q").document
+    assert (document["figure"], document["experiment"]) == ("dft11.fig10", "small")
+    manifest = json.loads((Path(document["run_directory"]) / "manifest.json").read_text())
+    assert manifest["scale"]["runs"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["simulate", "dft11.fig13"], "did you mean 'dft11.fig1"),
+        (["simulate", "dft11.fig9", "--full"], "dft11.fig9 always makes all 100 draws"),
+        (["simulate", "swarm", "--full"], "--full is for figures"),
+        (["simulate", "sped"], "did you mean 'speed'?"),
+        (["claims", "explain", "safty"], "did you mean 'safety'?"),
+        (["claims", "list", "dft12"], "did you mean 'dft11'?"),
+        (["claims", "lst"], "id you mean 'list'?"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_the_nearest(
+    call: Call, claimed: Path, arguments: list[str], said: str
+) -> None:
+    answer = call(*arguments)
+    assert answer.status == 2
+    assert said in answer.err
+
+
+def test_the_speed_of_the_simulator_is_a_table(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "bench.simulator_speed.measure_speed", lambda: [Speed("publishing", 30_000, 0.5)]
+    )
+    assert call("simulate", "speed").out.split()[-4:] == ["30", "000", "0.50", "60", "000"][-4:]
+    [row] = call("simulate", "speed", "-j").document["phases"]
+    assert row["broker_events_per_second"] == 60_000
