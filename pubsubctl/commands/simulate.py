@@ -206,7 +206,7 @@ def _workload(
     from pubsubctl.commands.bench import experiment_of
 
     if faults is None and nearest(workload, ["swarm", "speed"]).startswith("; did you mean"):
-        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, ['swarm'])}")
+        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, ['swarm', 'speed'])}")
     overrides = Overrides(protocol=protocol, seed=seed)
     spec, schedule = experiment_of(call, workload, overrides, faults, {})
     with call.console.progress() as progress:

@@ -72,7 +72,9 @@ def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         axes.set_xlabel("failed brokers")
         axes.set_xlim(0, most)
         axes.set_ylim(0, 102)
-        axes.legend(title=f"delivered with {most} failed", loc="lower left")
+        axes.legend(
+            title=f"delivered with {most} failed", loc="center left", bbox_to_anchor=(1.0, 0.5)
+        )
     panels[min(panels)].set_ylabel("delivered (% of what live brokers should get)")
     return Drawing(
         figure=figure,
@@ -184,8 +186,8 @@ def _caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
         f"Deliveries within {experiment['measured_s']} s, in % of every publication at every live "
         f"broker, {_tree(run)}; every subscription matches everything; brokers drawn at random "
         f"fail for good {_when(run)}. The protocol itself ran, on simulated brokers, in "
-        f"{experiment['runs']} {'draw' if experiment['runs'] == 1 else 'draws'} per point, with "
-        f"{experiment['publications_per_broker']} publications per live broker; "
+        f"{experiment['runs']} {'draw' if experiment['runs'] == 1 else 'draws'} per point, "
+        f"publications per live broker: {experiment['publications_per_broker']}; "
         f"{violations} deliveries broke exactly-once, order or gaplessness, {withheld} were "
         "withheld. Dotted: the static bound, the share of pairs of live brokers with at most δ "
         f"failed ones in a row between them. The paper reports, for 500 brokers, 120 s and a "

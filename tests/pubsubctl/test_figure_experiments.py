@@ -119,9 +119,7 @@ def test_what_there_is_not_is_refused_with_the_nearest(
     assert said in answer.err
 
 
-def test_the_speed_of_the_simulator_is_a_table(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "bench.simulator_speed.measure_speed", lambda: [Speed("publishing", 30_000, 0.5)]
     )
