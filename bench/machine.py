@@ -9,11 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brokerd.runtime.process import run_broker
-
 from bench.load_generator import run_load
 from brokerd.agent.daemon import attach, run_agent, start_daemon
 from brokerd.agent.fork_server import Role
+from brokerd.runtime.process import run_broker
 
 ROLES: Mapping[str, Role] = {"broker": run_broker, "load": run_load}
 
