@@ -78,6 +78,16 @@ class DeltaTreeParameters:
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
 
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
+        """The parameters in `values`, with the defaults for what is not there.
+
+        Raises:
+            ConfigError: an unknown key or a value of the wrong type; says which, in `where`.
+        """
+        parameters: Self = _section(cls, values, where)
+        return parameters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParameters:
@@ -141,8 +151,8 @@ class BrokerConfig:
                 which, in `where`, and what is valid.
         """
         values = dict(values)
-        values["delta_tree"] = _section(
-            DeltaTreeParameters, values.get("delta_tree", {}), f"{where}: delta_tree"
+        values["delta_tree"] = DeltaTreeParameters.from_mapping(
+            values.get("delta_tree", {}), f"{where}: delta_tree"
         )
         values["session"] = _section(
             SessionParameters, values.get("session", {}), f"{where}: session"

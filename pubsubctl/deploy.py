@@ -20,7 +20,7 @@ import trio
 from bench.toml_text import toml_text
 from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
-from brokerd.config import PROTOCOLS, DeltaTreeParameters
+from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
@@ -146,7 +146,7 @@ def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     hosts = [connector.host for connector in lab.connectors]
     cores = {connector.host.name: connector.cores() for connector in lab.connectors}
-    parameters = asdict(DeltaTreeParameters(delta=topology.delta))
+    parameters = asdict(topology.delta_tree_parameters())
     return Wanted(
         topology, protocol, topology.digest(protocol, parameters), place(topology, hosts, cores)
     )
@@ -313,7 +313,7 @@ def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any
         "log_folder": str(root / "brokers" / placed.broker / "log"),
         "fault_injection": True,
         "core": placed.core,
-        "delta_tree": {"delta": wanted.topology.delta},
+        "delta_tree": wanted.topology.to_mapping()["parameters"],
     }
 
 

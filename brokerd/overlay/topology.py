@@ -8,9 +8,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 
@@ -19,7 +20,7 @@ KINDS = ("tree",)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MAXIMUM_DELTA = 16
 _KEYS = ("schema", "name", "kind", "parameters", "brokers", "links")
-_PARAMETERS = ("delta",)
+_PARAMETERS = tuple(item.name for item in fields(DeltaTreeParameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Topology:
         delta: how many failures at once it is wired for.
         brokers: names; a broker's number is its place here.
         links: pairs of numbers, each pair (smaller, larger), in file order.
+        settings: what the file's `[parameters]` set besides delta, in file order; the rest of
+            DeltaTreeParameters has its default.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Topology:
     delta: int
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -61,10 +65,10 @@ class Topology:
             raise ConfigError(f"{where}: kind = {values['kind']!r}; one of {', '.join(KINDS)}")
         if not isinstance(values["name"], str) or not NAME.fullmatch(values["name"]):
             raise ConfigError(f"{where}: name = {values['name']!r} is not of [a-z0-9-]")
-        delta = _delta(values.get("parameters", {}), where)
+        delta, settings = _parameters(values.get("parameters", {}), where)
         brokers = _brokers(values["brokers"], where)
         links = _links(values["links"], brokers, where)
-        topology = cls(values["name"], values["kind"], delta, brokers, links)
+        topology = cls(values["name"], values["kind"], delta, brokers, links, settings)
         topology._check_tree(where)
         return topology
 
@@ -74,10 +78,14 @@ class Topology:
             "schema": SCHEMA,
             "name": self.name,
             "kind": self.kind,
-            "parameters": {"delta": self.delta},
+            "parameters": {"delta": self.delta, **dict(self.settings)},
             "brokers": list(self.brokers),
             "links": [[self.brokers[a], self.brokers[b]] for a, b in self.links],
         }
+
+    def delta_tree_parameters(self) -> DeltaTreeParameters:
+        """What the file says about delta_tree, with the defaults for the rest."""
+        return DeltaTreeParameters(delta=self.delta, **dict(self.settings))
 
     def number_of(self, name: str) -> BrokerNumber:
         """A broker's number.
@@ -142,20 +150,19 @@ def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
     return f"; known: {', '.join(list(known)[:12])}"
 
 
-def _delta(parameters: Any, where: str) -> int:
+def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+    where = f"{where}: parameters"
     if not isinstance(parameters, Mapping):
-        raise ConfigError(f"{where}: parameters: expected a table, got {parameters!r}")
+        raise ConfigError(f"{where}: expected a table, got {parameters!r}")
     for key in parameters:
         if key not in _PARAMETERS:
-            raise ConfigError(
-                f"{where}: parameters: unknown key {key!r}{nearest(key, _PARAMETERS)}"
-            )
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _PARAMETERS)}")
     delta = parameters.get("delta", 1)
     if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
-        raise ConfigError(
-            f"{where}: parameters: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}"
-        )
-    return delta
+        raise ConfigError(f"{where}: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}")
+    settings = {key: value for key, value in parameters.items() if key != "delta"}
+    DeltaTreeParameters.from_mapping(settings, where)
+    return delta, tuple(settings.items())
 
 
 def _brokers(names: Any, where: str) -> tuple[str, ...]:

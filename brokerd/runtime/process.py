@@ -238,10 +238,10 @@ def _read_topology(config: BrokerConfig) -> Topology:
         topology = Topology.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    if config.delta_tree.delta != topology.delta:
-        raise ConfigError(
-            f"delta_tree: delta = {config.delta_tree.delta}, but the topology has {topology.delta}"
-        )
+    for key, value in topology.to_mapping()["parameters"].items():
+        told = getattr(config.delta_tree, key)
+        if told != value:
+            raise ConfigError(f"delta_tree: {key} = {told!r}, but the topology has {value!r}")
     if config.session.frame_limit_bytes < 8 * CLIENT_MARGIN_BYTES:
         raise ConfigError(
             f"session: frame_limit_bytes = {config.session.frame_limit_bytes}; "

@@ -78,7 +78,7 @@ class SimulatedCluster:
         self.topology = topology
         self.protocol = protocol
         self.random = Random(seed)
-        self.parameters = parameters or DeltaTreeParameters(delta=topology.delta)
+        self.parameters = parameters or topology.delta_tree_parameters()
         self.mutants = mutants
         self.tree = PrimaryTree(topology)
         self.schedule: Schedule

@@ -83,7 +83,9 @@ def simulate(
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     mutants = frozenset(_mutant(name) for name in mutant or [])
     if campaign and campaign not in CAMPAIGN:
-        raise UserError(f"no campaign row called {shown(campaign)}{nearest(campaign, tuple(CAMPAIGN))}")
+        raise UserError(
+            f"no campaign row called {shown(campaign)}{nearest(campaign, tuple(CAMPAIGN))}"
+        )
     processes = processes or os.cpu_count() or 1
     return _swarm(call, protocol, *_seeds(seeds), mutants, campaign, processes)
 

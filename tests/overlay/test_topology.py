@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from tests.helpers.strategies import trees
@@ -39,6 +40,8 @@ def test_the_order_of_brokers_gives_their_numbers():
         ({"parameters": {"delta": -1}}, "delta = -1; a whole number from 0 to 16"),
         ({"parameters": {"delta": True}}, "delta = True; a whole number"),
         ({"parameters": {"dleta": 1}}, "unknown key 'dleta'; did you mean 'delta'?"),
+        ({"parameters": {"client_window": "9"}}, "client_window = '9' is not of type int"),
+        ({"parameters": {"retry_first_ns": -1}}, "retry_first_ns = -1 must not be negative"),
         ({"parameters": 1}, "parameters: expected a table"),
         ({"brokers": []}, "expected a list of names"),
         ({"brokers": ["p1", "b1", "p1"]}, "brokers[2] = 'p1' stands there twice"),
@@ -90,3 +93,12 @@ def test_the_digest_changes_with_everything_brokers_must_agree_on():
 @given(topology=trees())
 def test_what_is_written_is_read_back(topology):
     assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
+
+
+def test_what_the_file_sets_of_the_protocol_is_kept_and_agreed_on():
+    plain = Topology.from_mapping(mapping(), FILE)
+    set_up = Topology.from_mapping(mapping(parameters={"delta": 1, "client_window": 9}), FILE)
+    assert plain.delta_tree_parameters() == DeltaTreeParameters(delta=1)
+    assert set_up.delta_tree_parameters() == DeltaTreeParameters(delta=1, client_window=9)
+    assert set_up.to_mapping()["parameters"] == {"delta": 1, "client_window": 9}
+    assert plain.digest("delta_tree", {}) != set_up.digest("delta_tree", {})
