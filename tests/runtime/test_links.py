@@ -15,7 +15,7 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy, RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
-from brokerd.sessions.messages import Farewell, Heartbeat, Hello
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import decode, encode
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
@@ -166,7 +166,18 @@ async def test_a_restarted_peer_takes_the_place_of_its_dead_session() -> None:
         names = (1, "b1", "p", "d", "t")
         for incarnation in (1, 2):
             hello = Hello(
-                1, names[2], names[3], names[4], "broker", "b1", 1, incarnation, 3, 0, True, ()
+                WIRE_VERSION,
+                names[2],
+                names[3],
+                names[4],
+                "broker",
+                "b1",
+                1,
+                incarnation,
+                3,
+                0,
+                True,
+                (),
             )
             await raw_peer(net, hello, YES)
             await b0.wait_for(SessionEstablished, incarnation)
