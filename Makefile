@@ -8,12 +8,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-report explore lint format locks clean
+.PHONY: help setup demo test test-report explore campaign lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_OPTIONS ?=
+RUNS ?=
+SEEDS ?= 1..2000
+LEDGER ?= results/reliability.json
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # Of pip's hundreds of lines, those that show a long download or build going on.
@@ -41,6 +44,10 @@ test-report: setup ## open the HTML report in Debian's chromium and look at it
 explore: setup ## run the property tests with new examples, 2,000 each
 	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not lab and not report" \
 	    $$(grep -rl --include='test_*.py' 'hypothesis import' tests) $(TEST_OPTIONS)
+
+campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for a short one
+	@$(BIN)/pubsubctl simulate campaign $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
+	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 
 lint: setup ## check style and types
 	@$(BIN)/ruff check .

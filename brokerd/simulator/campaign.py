@@ -1,7 +1,11 @@
 """The campaign: named settings of the swarm, each with the failures it must bear.
 
 Links may fail in any number without breaking safety; brokers, too, where every confirmed
-subscription is on disk. Without that, as many elements as δ allows.
+subscription is on disk. Without that, as many elements as δ allows. These are the settings, and
+the numbers of runs, in which the design's prototype was tried; half of the seeds of each run in
+either layer.
+
+    pubsubctl simulate campaign
 
 Paper: [DFT11] abstract, §II.
 """
@@ -9,6 +13,7 @@ Paper: [DFT11] abstract, §II.
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 
 
@@ -21,28 +26,40 @@ class Setting:
         links_at_once: how many links may be down together.
         elements_at_once: how many brokers and links together; 0 when no broker fails.
         persist_routing: see DeltaTreeParameters.
+        runs: seeds 0 … runs - 1 are a full run.
         bound: whether the promises hold here; the one row outside is there to be seen failing.
     """
 
     delta: int
     brokers: int
     links_at_once: int
+    runs: int
     elements_at_once: int = 0
     chain: bool = False
     persist_routing: bool = True
     bound: bool = True
 
+    def in_words(self) -> str:
+        """What it is, in half a line."""
+        shape = "a line" if self.chain else "trees"
+        failing = f"{self.links_at_once} links down"
+        if self.elements_at_once:
+            tables = "on disk" if self.persist_routing else "volatile"
+            failing = f"{self.elements_at_once} brokers or links failed, routing tables {tables}"
+        outside = "" if self.bound else "; not promised"
+        return f"δ = {self.delta}, {shape} of {self.brokers}, {failing}{outside}"
+
 
 CAMPAIGN: dict[str, Setting] = {
-    "links": Setting(delta=1, brokers=8, links_at_once=1),
-    "links-beyond": Setting(delta=1, brokers=8, links_at_once=3),
-    "links-beyond-chain": Setting(delta=1, brokers=7, links_at_once=3, chain=True),
-    "links-beyond-delta2": Setting(delta=2, brokers=9, links_at_once=4),
+    "links": Setting(delta=1, brokers=8, links_at_once=1, runs=1_500),
+    "links-beyond": Setting(delta=1, brokers=8, links_at_once=3, runs=2_500),
+    "links-beyond-chain": Setting(delta=1, brokers=7, links_at_once=3, chain=True, runs=500),
+    "links-beyond-delta2": Setting(delta=2, brokers=9, links_at_once=4, runs=1_200),
     "crashes-volatile": Setting(
-        delta=1, brokers=7, links_at_once=1, elements_at_once=1, persist_routing=False
+        delta=1, brokers=7, links_at_once=1, elements_at_once=1, persist_routing=False, runs=1_200
     ),
-    "crashes-delta2": Setting(delta=2, brokers=9, links_at_once=2, elements_at_once=2),
-    "crashes-beyond": Setting(delta=1, brokers=8, links_at_once=3, elements_at_once=3),
+    "crashes-delta2": Setting(delta=2, brokers=9, links_at_once=2, elements_at_once=2, runs=500),
+    "crashes-beyond": Setting(delta=1, brokers=8, links_at_once=3, elements_at_once=3, runs=600),
     "crashes-beyond-volatile": Setting(
         delta=1,
         brokers=8,
@@ -50,8 +67,18 @@ CAMPAIGN: dict[str, Setting] = {
         elements_at_once=3,
         persist_routing=False,
         bound=False,
+        runs=400,
     ),
 }
+
+NOT_SIMULATED = (Mutant.FULL_QUEUE_DROPS_OLDEST, Mutant.HALF_A_FRAME, Mutant.HEARTBEATS_IN_QUEUE)
+"""Bugs between core and socket, where nothing is simulated."""
+
+ABLATIONS = tuple(mutant for mutant in Mutant if mutant not in NOT_SIMULATED)
+"""Bugs that a swarm may see; a full campaign runs each until it does."""
+
+ABLATION_SEEDS = 500
+"""So many seeds an ablation gets in a full campaign."""
 
 
 def setting(name: str) -> Setting:

@@ -98,8 +98,8 @@ class SimulatedClient(Endpoint):
         self._network = network
         self._random = random
         self._observer = observer
-        self._retry = Lane(network.schedule)
-        self._application = Lane(network.schedule)
+        self._retry = Lane(network.schedule, f"{name}:tries-again")
+        self._application = Lane(network.schedule, f"{name}:takes")
 
     # ------------------------------------------------------------ what the application does
 

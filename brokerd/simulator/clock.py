@@ -21,6 +21,9 @@ SECOND_NS = 1_000_000_000
 PATIENCE_NS = 1_000 * SECOND_NS
 """Timers farther off than this are meant never to come."""
 
+TIMER = "timer"
+"""What a recorded choice calls the earliest timer."""
+
 Action = Callable[..., None]
 
 
@@ -28,13 +31,15 @@ class Lane:
     """Things that will happen, in this order and in no other.
 
     Attributes:
+        name: what a recorded choice calls it; lanes of one kind between the same two share it.
         holds: how many reasons there are to let nothing out at present.
     """
 
-    __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "queue")
+    __slots__ = ("_overdue", "_place", "_schedule", "holds", "last_ns", "name", "queue")
 
-    def __init__(self, schedule: "Schedule") -> None:
+    def __init__(self, schedule: "Schedule", name: str = "") -> None:
         self._schedule = schedule
+        self.name = name
         self._overdue = 0
         self._place = -1
         self.queue: deque[tuple[Action, tuple[Any, ...]]] = deque()
@@ -55,6 +60,15 @@ class Lane:
         if not self.holds:
             self._schedule.pending += len(self.queue)
             self._schedule.lane_released(self)
+
+    def let_one_out(self) -> bool:
+        """Let the first entry happen although the lane is held; False when there is none."""
+        assert self.holds, f"{self.name} is not held"
+        if not self.queue:
+            return False
+        action, arguments = self.queue.popleft()
+        action(*arguments)
+        return True
 
     def truncate(self, keep: int) -> list[tuple[Action, tuple[Any, ...]]]:
         """Drop all but the first `keep` entries and return what was dropped."""
@@ -163,6 +177,11 @@ class AdversarialSchedule(Schedule):
     """No durations: any lane's head may be next; timers fire earliest first, when asked to.
 
     Time goes on only with timers, so that a broker's retries cannot starve its waiting periods.
+
+    Attributes:
+        names_taken: whether to keep what was taken last in `taken`.
+        taken: the lane whose head was taken last, with its number among those of the same name;
+            TIMER for a timer.
     """
 
     adversarial = True
@@ -170,6 +189,8 @@ class AdversarialSchedule(Schedule):
     def __init__(self, random: Random) -> None:
         super().__init__()
         self._random = random
+        self.names_taken = False
+        self.taken = ""
         self._ready: list[Lane] = []
         self._timers: list[tuple[Instant, int, Action, tuple[Any, ...]]] = []
 
@@ -198,18 +219,40 @@ class AdversarialSchedule(Schedule):
         """Let the head of some lane happen; False when all lanes are empty or held."""
         if not self._ready:
             return False
-        lane = self._ready[int(self._random.random() * len(self._ready))]
+        self._take_head(self._ready[int(self._random.random() * len(self._ready))])
+        return True
+
+    def take(self, name: str) -> bool:
+        """Let what a recorded choice names happen; False when there is nothing of the kind."""
+        if name == TIMER:
+            return self.fire()
+        name, _, place = name.partition("#")
+        lanes = [lane for lane in self._ready if lane.name == name]
+        number = int(place or 0)
+        if number >= len(lanes):
+            return False
+        self._take_head(lanes[number])
+        return True
+
+    def draw_anew(self, random: Random) -> None:
+        """Draw from another stream from now on, however much was drawn from the first."""
+        self._random = random
+
+    def _take_head(self, lane: Lane) -> None:
+        if self.names_taken:
+            number = sum(other.name == lane.name for other in self._ready[: lane._place])
+            self.taken = f"{lane.name}#{number}" if number else lane.name
         action, arguments = lane.queue.popleft()
         self.pending -= 1
         if not lane.queue:
             self._remove(lane)
         action(*arguments)
-        return True
 
     def fire(self, within_ns: int = PATIENCE_NS) -> bool:
         """Let the earliest timer happen; False when there is none so soon."""
         if not self._timers or self._timers[0][0] > self.now_ns + within_ns:
             return False
+        self.taken = TIMER
         when_ns, _, action, arguments = heapq.heappop(self._timers)
         self.now_ns = when_ns
         action(*arguments)

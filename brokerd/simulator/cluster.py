@@ -82,7 +82,9 @@ class SimulatedCluster:
         self.mutants = mutants
         self.tree = PrimaryTree(topology)
         self.schedule: Schedule
-        self.schedule = AdversarialSchedule(self.random) if adversarial else TimedSchedule()
+        # Its own stream: choices that are given instead of drawn leave the network's alone.
+        order = Random(f"order {seed}")
+        self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         self.network = Network(self.schedule, self.random, network or NetworkParameters())
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.trace = Trace() if trace else None
@@ -222,14 +224,23 @@ class SimulatedCluster:
         """Whether nothing is under way and everyone has the sessions that can be had."""
         return self.schedule.pending == 0 and not self.unsettled()
 
-    def unsettled(self) -> list[str]:
-        """Who still waits for a session or an answer that can be had, in words."""
+    def unsettled(self, *, all_attempts: bool = True) -> list[str]:
+        """Who still waits for a session or an answer that can be had, in words.
+
+        Args:
+            all_attempts: whether an attempt counts that cannot succeed, until it has failed.
+        """
         lines = []
         for broker in self.brokers:
             if not broker.alive or broker.frozen:
                 continue
-            if broker.attempts:
-                lines.append(f"{broker.name} dials {list(broker.attempts)}")
+            attempts = [
+                peer
+                for peer in broker.attempts
+                if all_attempts or self.network.is_open(broker.number, peer)
+            ]
+            if attempts:
+                lines.append(f"{broker.name} dials {attempts}")
             status = broker.core.status()
             waiting = [peer for peer in status["wanted"] if peer not in status["ready"]]
             if not broker.absorbing:
@@ -368,11 +379,16 @@ class LinkHandle:
         self._network.blackhole(self._a, self._b, which)
         return self
 
-    def absorb(self) -> Self:
-        """Only signs of life pass."""
-        self._note("absorb")
-        self._network.absorb_link(self._a, self._b)
+    def absorb(self, which: WhichWay = "both") -> Self:
+        """Only signs of life pass; `out` is from the first to the second."""
+        self._note("absorb" if which == "both" else f"absorb {which}")
+        self._network.absorb_link(self._a, self._b, which)
         return self
+
+    def let_one_pass(self) -> bool:
+        """The first message arrives that was absorbed on its way from the first to the second."""
+        self._note("let one pass")
+        return self._network.let_one_pass(self._a, self._b)
 
     def delay(self, delay_ns: int) -> Self:
         """Everything takes longer."""

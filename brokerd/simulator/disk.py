@@ -27,6 +27,7 @@ class SimulatedDisk:
         persisted: Callable[[int], None],
     ) -> None:
         self._broker = broker
+        self._lane_name = f"{broker}:disk"
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
@@ -35,7 +36,7 @@ class SimulatedDisk:
         self._waiting: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._committed = 0
         self._crashes = 0
-        self.lane = Lane(schedule)
+        self.lane = Lane(schedule, self._lane_name)
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
         """Take a transaction in; with a token, say when it is durable."""
@@ -47,7 +48,7 @@ class SimulatedDisk:
         if token is None and len(self._waiting) > 1 and not self._schedule.adversarial:
             return  # the group that is already waiting takes it along
         delay_ns += int(self._random.random() * delay_ns)
-        lane = self.lane if token is not None else Lane(self._schedule)
+        lane = self.lane if token is not None else Lane(self._schedule, self._lane_name)
         self._schedule.post(lane, delay_ns, self._flush, self._crashes, self._committed, token)
 
     def crash(self) -> None:
@@ -56,7 +57,7 @@ class SimulatedDisk:
             self._apply(self._waiting.popleft()[1])
         self._waiting.clear()
         self._crashes += 1
-        self.lane = Lane(self._schedule)
+        self.lane = Lane(self._schedule, self._lane_name)
 
     def recovered(self) -> Mapping[str, Mapping[str, Any]]:
         """What a restarted broker finds: table → key → value, tuples as lists."""

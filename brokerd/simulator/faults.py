@@ -1,4 +1,4 @@
-"""Faults for a swarm: kinds, stages, and how many elements may fail at once.
+"""Faults of a swarm: kinds, stages, and how many elements may fail at once.
 
 A fault has stages (absorb, kill, start) and one element, a broker or a link, that counts as
 failed from the first stage until the last one is over and, for a broker that was restarted,
@@ -7,9 +7,8 @@ until it has recovered.
 Paper: [DFT11] abstract, §II (at most δ concurrent failures).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from random import Random
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.simulator.broker import SimulatedBroker
@@ -30,6 +29,29 @@ BROKER_KINDS = (
 LINK_KINDS = ("cut", "cut_one_way", "blackhole", "absorb_link_then_cut", "absorb_link_then_heal")
 FREE_KINDS = ("suspect", "delay", "client_drop", "slow_client")
 """These disturb without making an element fail."""
+
+OLD_MESSAGE = "old_message"
+"""A message of a session that is over reaches a core, as from a careless driver."""
+
+STAGES = {
+    "kill": 2,
+    "kill_twice": 4,
+    "absorb_then_kill": 3,
+    "absorb_then_release": 2,
+    "freeze_then_thaw": 2,
+    "freeze_then_kill": 3,
+    "cut": 2,
+    "cut_one_way": 2,
+    "blackhole": 2,
+    "absorb_link_then_cut": 3,
+    "absorb_link_then_heal": 2,
+    "suspect": 1,
+    "delay": 2,
+    "client_drop": 1,
+    "slow_client": 2,
+    OLD_MESSAGE: 1,
+}
+"""How many stages each kind has, the first one included."""
 
 
 class Fault:
@@ -62,52 +84,45 @@ class Fault:
         return self.element in path
 
 
-class FaultPlan:
+class Faults:
     """Begins, advances and ends faults, never more than allowed at once.
 
     Args:
-        kinds: which may begin.
+        failures_at_once: how many elements may be failed.
         links_at_once: how many links may fail together while no broker does; failures of links
             alone may not break safety, however many.
-        elements_at_once: how many brokers and links together; δ where 0.
 
     Attributes:
         active: faults that have begun and are not over.
         landed: how often each kind has begun.
+        at_crash: counters that died with brokers, added up.
     """
 
     def __init__(
-        self,
-        cluster: SimulatedCluster,
-        random: Random,
-        kinds: tuple[str, ...],
-        links_at_once: int,
-        elements_at_once: int = 0,
+        self, cluster: SimulatedCluster, failures_at_once: int, links_at_once: int
     ) -> None:
         self._cluster = cluster
-        self._random = random
-        self._kinds = kinds
+        self._failures_at_once = failures_at_once
         self._links_at_once = links_at_once
-        self._delta = cluster.parameters.delta
-        self._elements_at_once = elements_at_once or self._delta
         self.active: list[Fault] = []
         self.landed: dict[str, int] = {}
         self.at_crash: dict[str, int] = {}
 
-    def begin(self) -> Fault | None:
-        """Begin a fault of a random kind, first stage included; None where none is allowed."""
+    def begin(self, kind: str, on: tuple[str, ...]) -> Fault | None:
+        """Begin a fault, first stage included; None where it may not or cannot be.
+
+        Args:
+            on: the broker; or the two ends of a link, and for a delay its milliseconds; or a
+                client, and how it is dropped (near, far) or its milliseconds; or which old
+                message.
+        """
         self._drop_finished()
-        kind = self._random.choice(self._kinds)
-        if kind in FREE_KINDS:
-            fault = self._free_fault(kind)
-        elif kind in BROKER_KINDS:
-            fault = self._broker_fault(kind)
-        else:
-            fault = self._link_fault(kind)
-        if fault is not None:
-            self.landed[kind] = self.landed.get(kind, 0) + 1
-            self.active.append(fault)
-            fault.advance()
+        fault = self._make(kind, on)
+        if fault is None:
+            return None
+        self.landed[kind] = self.landed.get(kind, 0) + 1
+        self.active.append(fault)
+        fault.advance()
         return fault
 
     def advance(self, fault: Fault) -> None:
@@ -121,21 +136,29 @@ class FaultPlan:
             while fault.stages_left:
                 fault.advance()
 
-    def unfinished(self) -> Iterator[Fault]:
-        """Faults with stages left."""
-        return (fault for fault in self.active if fault.stages_left)
-
     # ------------------------------------------------------------ kinds
 
-    def _broker_fault(self, kind: str) -> Fault | None:
-        free = [broker for broker in self._cluster.brokers if not self._is_failed(broker.number)]
-        if len(self._failed()) >= self._elements_at_once or not free:
+    def _make(self, kind: str, on: tuple[str, ...]) -> Fault | None:
+        if kind == OLD_MESSAGE:
+            return self._old_message(int(on[0]))
+        if kind in ("client_drop", "slow_client"):
+            return self._client_fault(kind, *on)
+        if kind in FREE_KINDS:
+            return self._disturbance(kind, *on)
+        if kind in BROKER_KINDS:
+            return self._broker_fault(kind, *on)
+        assert kind in LINK_KINDS, f"no fault is called {kind}"
+        return self._link_fault(kind, *on)
+
+    def _broker_fault(self, kind: str, name: str) -> Fault | None:
+        failed = self._failed()
+        number = self._cluster.topology.number_of(name)
+        if len(failed) >= self._failures_at_once or number in failed:
             return None
-        broker = self._random.choice(free)
-        do = self._cluster.broker(broker.name)
+        do = self._cluster.broker(name)
 
         def kill() -> None:
-            self._remember(broker)
+            self._remember(do.broker)
             do.kill()
 
         stages: dict[str, list[Stage]] = {
@@ -146,22 +169,19 @@ class FaultPlan:
             "freeze_then_thaw": [do.freeze, do.thaw],
             "freeze_then_kill": [do.freeze, kill, do.start],
         }
-        return Fault(kind, broker.number, stages[kind])
+        return Fault(kind, number, stages[kind])
 
-    def _link_fault(self, kind: str) -> Fault | None:
+    def _link_fault(self, kind: str, a: str, b: str) -> Fault | None:
         failed = self._failed()
         only_links = all(isinstance(element, tuple) for element in failed)
-        limit = self._elements_at_once
+        limit = self._failures_at_once
         if only_links:
-            limit = max(self._links_at_once, limit)
-        free = [link for link in self._links() if link not in failed]
-        if len(failed) >= limit or not free:
+            limit = max(limit, self._links_at_once)
+        ends = sorted(map(self._cluster.topology.number_of, (a, b)))
+        element = (ends[0], ends[1])
+        if len(failed) >= limit or element in failed:
             return None
-        a, b = element = self._random.choice(free)
-        if self._random.random() < 0.5:
-            a, b = b, a
-        names = self._cluster.topology.brokers
-        link = self._cluster.link(names[a], names[b])
+        link = self._cluster.link(a, b)
         stages: dict[str, list[Stage]] = {
             "cut": [link.cut, link.heal],
             "cut_one_way": [lambda: link.cut("out"), link.heal],
@@ -171,60 +191,50 @@ class FaultPlan:
         }
         return Fault(kind, element, stages[kind])
 
-    def _free_fault(self, kind: str) -> Fault | None:
-        cluster, random = self._cluster, self._random
-        if kind in ("suspect", "delay"):
-            a, b = random.choice(self._links())
-            if random.random() < 0.5:
-                a, b = b, a
-            names = cluster.topology.brokers
-            link = cluster.link(names[a], names[b])
-            if kind == "suspect":
-                return Fault(kind, None, [link.suspect])
-            delay_ns = random.randrange(1, 300) * MILLISECOND_NS
-            return Fault(kind, None, [lambda: link.delay(delay_ns), link.heal])
-        clients = list(cluster.clients.values())
-        if not clients:
+    def _disturbance(self, kind: str, a: str, b: str, delay_ms: str = "0") -> Fault:
+        link = self._cluster.link(a, b)
+        if kind == "suspect":
+            return Fault(kind, None, [link.suspect])
+        delay_ns = int(delay_ms) * MILLISECOND_NS
+        return Fault(kind, None, [lambda: link.delay(delay_ns), lambda: link.delay(0)])
+
+    def _client_fault(self, kind: str, name: str, how: str) -> Fault | None:
+        cluster = self._cluster
+        client = cluster.clients.get(name)
+        if client is None:
             return None
-        client = random.choice(clients)
         if kind == "slow_client":
-            slow_ns = random.choice((50, 400)) * MILLISECOND_NS
+            slow_ns = int(how) * MILLISECOND_NS
 
             def take_after(delay_ns: int) -> None:
                 client.take_after_ns = delay_ns
 
-            return Fault(
-                kind,
-                None,
-                [lambda: take_after(slow_ns), lambda: take_after(0)],
-            )
+            return Fault(kind, None, [lambda: take_after(slow_ns), lambda: take_after(0)])
 
         def drop() -> None:
-            cluster.note(f"drop {client.name}")
+            cluster.note(f"drop {name}")
             end = client.ends.get(client.broker)
             if end is not None:
-                cluster.network.suspect(end if random.random() < 0.5 else end.other)
+                cluster.network.suspect(end if how == "near" else end.other)
 
         return Fault(kind, None, [drop])
+
+    def _old_message(self, place: int) -> Fault | None:
+        """Hand over a message of a session that is over, as a careless driver would."""
+        old = self._cluster.network.old_messages
+        if not old:
+            return None
+        message = old.pop(place % len(old))
+        key = message.endpoint.key
+        receiver = self._cluster.brokers[key] if isinstance(key, int) else None
+        if receiver is None or receiver.frozen or receiver.absorbing:
+            return None
+        return Fault(OLD_MESSAGE, None, [lambda: receiver.receive_old(message)])
 
     # ------------------------------------------------------------ who is failed
 
     def _failed(self) -> list[BrokerNumber | Link]:
         return [fault.element for fault in self.active if fault.element is not None]
-
-    def _is_failed(self, broker: BrokerNumber) -> bool:
-        return broker in self._failed()
-
-    def _links(self) -> list[Link]:
-        """Tree links mostly, and the pairs that a bypass would use."""
-        links = list(self._cluster.topology.links)
-        if self._random.random() < 0.3:
-            start = self._random.randrange(len(self._cluster.brokers))
-            links = [
-                (min(start, far), max(start, far))
-                for far in self._cluster.tree.ball(start, self._delta + 1)
-            ]
-        return links
 
     def _drop_finished(self) -> None:
         self.active = [

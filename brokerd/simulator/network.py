@@ -120,8 +120,8 @@ class SessionEnd:
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, latency_ns: int) -> None:
         self.endpoint = endpoint
         self.peer = peer
-        self.lane = Lane(schedule)
-        self.watch = Lane(schedule)
+        self.lane = Lane(schedule, f"{peer}>{endpoint.key}")
+        self.watch = Lane(schedule, f"{endpoint.key}:suspects:{peer}")
         self.latency_ns = latency_ns
         self.number = 0
         self.incarnation = endpoint.incarnation
@@ -142,8 +142,8 @@ class Attempt:
     def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule) -> None:
         self.endpoint = endpoint
         self.peer = peer
-        self.lane = Lane(schedule)
-        self.timeout = Lane(schedule)
+        self.lane = Lane(schedule, f"{endpoint.key}:dials:{peer}")
+        self.timeout = Lane(schedule, f"{endpoint.key}:gives-up:{peer}")
         self.over = False
 
 
@@ -236,14 +236,21 @@ class Network:
                     end.lane.hold()
                     self._update_silence(end)
 
-    def absorb_link(self, a: Peer, b: Peer) -> None:
+    def absorb_link(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
         """Only signs of life pass until `heal`; a cut destroys what was taken in."""
-        for way in _ways(a, b, "both"):
+        for way in _ways(a, b, which):
             if way not in self._absorbed:
                 self._absorbed[way] = 1
                 for end in self._ends_reached_by(way):
                     if end.up:
                         end.lane.hold()
+
+    def let_one_pass(self, a: Peer, b: Peer) -> bool:
+        """Let the first message through that an absorbing link has from a to b; False if none."""
+        for end in self._ends_reached_by((a, b)):
+            if end.up and (a, b) in self._absorbed:
+                return end.lane.let_one_out()
+        return False
 
     def delay(self, a: Peer, b: Peer, delay_ns: int) -> None:
         """Every message between the two takes this much longer; 0 ends it."""
@@ -463,7 +470,9 @@ class Network:
             keep = 0 if way in self._absorbed else self._random.randrange(len(other.lane.queue) + 1)
             self.counters["messages_lost"] += len(other.lane.truncate(keep))
         # A close passes where signs of life pass.
-        lane = Lane(self.schedule) if way in self._absorbed else other.lane
+        lane = other.lane
+        if way in self._absorbed:
+            lane = Lane(self.schedule, f"{end.endpoint.key}:closes:{end.peer}")
         self.schedule.post(lane, end.latency_ns, self._close_arrives, other)
 
     def _close_arrives(self, end: SessionEnd) -> None:

@@ -11,7 +11,7 @@ a partition then, after its gate had opened. A gate never closes.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Notice
@@ -319,6 +319,26 @@ class Oracle:
             if left:
                 lines.append(f"{publisher.client} has {left} publications unacknowledged")
         return lines
+
+    def lacking(
+        self,
+    ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
+        """Per subscription (client, number, started): what it is owed by whom and has not got."""
+        for subscription in self._subscriptions.values():
+            owed = [
+                (client, missing)
+                for client, stream in subscription.streams.items()
+                if (missing := self._missing(stream))
+            ]
+            yield subscription.client, subscription.number, subscription.started, owed
+
+    def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:
+        """Per client: its publications that it does not know to be done, where there are some."""
+        for publisher in self._publishers.values():
+            sequences = range(1, len(publisher.contents) + 1)
+            left = [number for number in sequences if number not in publisher.acknowledged]
+            if left:
+                yield publisher.client, left
 
     def judge_end(self) -> None:
         """Everything owed must be there by now; also counts what was owed."""

@@ -9,6 +9,9 @@ A scenario is a series of blocks with an empty line between them. A block is com
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
     stabilize | run 500ms          until nothing is under way; or for that long
     cut a b | cut a > b | blackhole a b | absorb a b | heal a b | suspect a b
+    absorb a > b | pass a > b [xN]  nothing but signs of life passes; then the first message, or N
+    delay a b 50ms | delay a b 0ms  every message between the two takes so much longer
+    slow c-b3 50ms                  its application needs so long for what it receives
     kill b | start b | restart b | absorb b | release b | freeze b | thaw b
     received c-b3 | status b2 | judge
     quietly COMMAND                carries a command out without saying what the brokers did
@@ -129,6 +132,9 @@ class _Player:
             "status": self._on_status,
             "judge": self._on_judge,
             "quietly": self._on_quietly,
+            "pass": self._on_pass,
+            "delay": self._on_delay,
+            "slow": self._on_slow,
         }
         self._broker_verbs = ("kill", "start", "restart", "absorb", "release", "freeze", "thaw")
         self._link_verbs = ("cut", "blackhole", "absorb", "heal", "suspect")
@@ -215,11 +221,25 @@ class _Player:
         self.cluster.run_until_quiet()
 
     def _on_run(self, words: list[str]) -> None:
-        number, unit = re.fullmatch(r"(\d+)(ms|s)", words[0]).groups()  # type: ignore[union-attr]
-        self.cluster.run_for(int(number) / (1000 if unit == "ms" else 1))
+        self.cluster.run_for(_milliseconds(words[0]) / 1000)
+
+    def _on_pass(self, words: list[str]) -> None:
+        if len(words) not in (3, 4) or words[1] != ">":
+            raise ScenarioError("write pass a > b, or pass a > b x3")
+        link = self.cluster.link(words[0], words[2])
+        for _ in range(int(words[3].removeprefix("x")) if words[3:] else 1):
+            if not link.let_one_pass():
+                raise ScenarioError(f"nothing is held on its way from {words[0]} to {words[2]}")
+
+    def _on_delay(self, words: list[str]) -> None:
+        self.cluster.link(words[0], words[1]).delay(_milliseconds(words[2]) * MILLISECOND_NS)
+
+    def _on_slow(self, words: list[str]) -> None:
+        slow_ns = _milliseconds(words[1]) * MILLISECOND_NS
+        self.cluster.clients[words[0]].take_after_ns = slow_ns
 
     def _on_link(self, verb: str, words: list[str]) -> None:
-        one_way = len(words) == 3 and words[1] == ">" and verb in ("cut", "blackhole")
+        one_way = len(words) == 3 and words[1] == ">" and verb in ("cut", "blackhole", "absorb")
         a, b = (words[0], words[-1]) if one_way else words
         link = self.cluster.link(a, b)
         if one_way:
@@ -388,6 +408,13 @@ class _Player:
 
     def _details(self, details: Any) -> str:
         return " ".join(f"{key}={value}" for key, value in details.items())
+
+
+def _milliseconds(word: str) -> int:
+    found = re.fullmatch(r"(\d+)(ms|s)", word)
+    if not found:
+        raise ScenarioError(f"{word!r} is no duration; write 50ms or 2s")
+    return int(found[1]) * (1 if found[2] == "ms" else 1000)
 
 
 def _who(words: list[str], prefix: str) -> tuple[str, str, list[str]]:

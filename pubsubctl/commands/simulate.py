@@ -10,11 +10,13 @@ import typer
 
 from brokerd.config import PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
-from brokerd.simulator.campaign import CAMPAIGN
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.files import shown
+
+_WORDS = ("swarm", "campaign", "shrink")
+"""What needs the swarm."""
 
 
 def simulate(
@@ -22,10 +24,14 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|speed|WORKLOAD|SCENARIO|FIGURE",
-            help="`swarm`, `speed`, a workload, a scenario's file, or a figure.",
+            metavar="swarm|campaign|shrink|speed|WORKLOAD|FIGURE|FILE",
+            help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SEED|ROW…]", help="A seed to shrink, or rows of the campaign."),
+    ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +53,23 @@ def simulate(
         str,
         typer.Option("--campaign", metavar="ROW", help="The tree and failures of a named row."),
     ] = "",
+    runs: Annotated[
+        int | None,
+        typer.Option("--runs", metavar="N", min=1, help="Of each row of the campaign; else all."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", metavar="FILE", help="Count what was run in this file too."),
+    ] = None,
+    verify_determinism: Annotated[
+        bool,
+        typer.Option(
+            "--verify-determinism", help="Each seed in two more interpreters; compare histories."
+        ),
+    ] = False,
+    plan_file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where a shrunk seed goes.")
+    ] = None,
     processes: Annotated[
         int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
     ] = 0,
@@ -59,35 +82,58 @@ def simulate(
 ) -> Result:
     """Run the protocols on a virtual clock.
 
-    A swarm draws topology, workload and faults from each seed and checks every rule after every
-    step. A workload runs as on real brokers, broken by its fault schedule, and is judged exactly
-    once, in order, without a gap. A scenario is a text of commands; what comes of them is
-    printed, and must be what the text says where it says something. A figure's experiment writes
-    the rows from which `plot` draws it. `speed` says how many events simulated brokers handle in
-    a second of processor time.
+    `swarm` draws topology, workload and faults from each seed and checks every rule after every
+    step; the last of each hundred seeds runs a named bug besides, which must be seen. `campaign`
+    runs the settings in which the δ tree must hold. `shrink SEED` cuts a failing seed down and
+    writes what is left as a plan. A workload runs as on real brokers, broken by its fault
+    schedule, and is judged exactly once, in order, without a gap. A scenario is a text of
+    commands; what comes of them is printed, and must be what the text says where it says
+    something. A plan is a text too, and is judged as a seed is. A figure's experiment writes the
+    rows from which `plot` draws it. `speed` says how many events simulated brokers handle in a
+    second of processor time.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
+    if which and what not in ("campaign", "shrink"):
+        hint = "; write --seeds 1..20" if what == "swarm" else ""
+        raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     if re.fullmatch(r"[a-z0-9]+\.(fig|table)[0-9]+", what) or _is_figure_experiment(what):
         return _figure(call, what, full, processes or os.cpu_count() or 1, output)
     if full:
         raise UserError(f"--full is for figures, and {shown(what)} is none")
     if what == "speed":
         return _speed(call)
-    if what != "swarm":
+    if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
-            return _scenario(Path(what))
+            return _file(Path(what))
         return _workload(call, what, protocol, faults, seed)
+    from pubsubctl import swarms
+
     protocol = protocol or "delta_tree"
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     mutants = frozenset(_mutant(name) for name in mutant or [])
-    if campaign and campaign not in CAMPAIGN:
-        raise UserError(
-            f"no campaign row called {shown(campaign)}{nearest(campaign, tuple(CAMPAIGN))}"
-        )
+    rows = which or [] if what == "campaign" else [campaign] if campaign else []
+    swarms.check_rows(rows)
     processes = processes or os.cpu_count() or 1
-    return _swarm(call, protocol, *_seeds(seeds), mutants, campaign, processes)
+    if what == "campaign":
+        return swarms.simulate_campaign(call, tuple(rows), runs, processes, ledger)
+    if what == "shrink":
+        if which is None or len(which) != 1 or not re.fullmatch(r"\d{1,18}", which[0]):
+            raise UserError("simulate shrink takes one seed, such as 17")
+        return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, plan_file)
+    first, last = _seeds(seeds)
+    swarm = swarms.Swarm(
+        protocol=protocol,
+        first=first,
+        last=last,
+        mutants=mutants,
+        row=campaign,
+        processes=processes,
+        ledger=ledger,
+        verify_determinism=verify_determinism,
+    )
+    return swarms.simulate_swarm(call, swarm)
 
 
 def _is_figure_experiment(what: str) -> bool:
@@ -146,60 +192,6 @@ def _speed(call: Invocation) -> Result:
     )
 
 
-def _swarm(
-    call: Invocation,
-    protocol: str,
-    first: int,
-    last: int,
-    mutants: frozenset[Mutant],
-    campaign: str,
-    processes: int,
-) -> Result:
-    from brokerd.simulator.swarm import SwarmOptions, run_swarm, total
-
-    count = last - first + 1
-    reports = []
-    with call.console.progress() as progress:
-        progress.phase(f"simulating {protocol}")
-        seeds = range(first, last + 1)
-        options = SwarmOptions(mutants=mutants, campaign=campaign)
-        for report in run_swarm(seeds, protocol, processes, options):
-            reports.append(report)
-            if report.violations and (count == 1 or call.console.verbose):
-                progress.say(report.in_words())
-            progress.update({"seeds": f"{len(reports)}/{count}"})
-    ledger = total(reports)
-    wrong = [report for report in reports if report.violations]
-    return Result(
-        document={
-            "schema": "pubsubctl/swarm/1",
-            "protocol": protocol,
-            "mutants": sorted(mutants),
-            "seeds": [
-                {
-                    "seed": report.seed,
-                    "history_digest": report.digest,
-                    "rule": report.rule,
-                    "violations": list(report.violations),
-                    "counters": report.counters,
-                    "command": report.command,
-                }
-                for report in reports
-            ],
-            "total": ledger,
-        },
-        text=(
-            f"{count} seeds, {len(wrong)} with a violation; "
-            f"{grouped(ledger.get('deliveries', 0))} deliveries, "
-            f"{grouped(ledger.get('at_risk', 0))} at risk, "
-            f"{grouped(ledger.get('broker_events', 0))} steps"
-        ),
-        because=tuple(
-            VerdictInvalid(f"seed {row.seed}: {row.rule}; {row.command}") for row in wrong[:20]
-        ),
-    )
-
-
 def _workload(
     call: Invocation, workload: str, protocol: str | None, faults: str | None, seed: int | None
 ) -> Result:
@@ -207,8 +199,8 @@ def _workload(
     from bench.spec import Overrides
     from pubsubctl.commands.bench import experiment_of
 
-    if faults is None and nearest(workload, ["swarm", "speed"]).startswith("; did you mean"):
-        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, ['swarm', 'speed'])}")
+    if faults is None and nearest(workload, (*_WORDS, "speed")).startswith("; did you mean"):
+        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, (*_WORDS, 'speed'))}")
     overrides = Overrides(protocol=protocol, seed=seed)
     spec, schedule = experiment_of(call, workload, overrides, faults, {})
     with call.console.progress() as progress:
@@ -236,10 +228,15 @@ def _workload(
     )
 
 
-def _scenario(path: Path) -> Result:
+def _file(path: Path) -> Result:
+    from brokerd.simulator.plan import is_plan
     from brokerd.simulator.scenario import ScenarioError, play_scenario
 
     text = path.read_text(encoding="utf-8")
+    if is_plan(text):
+        from pubsubctl.swarms import play_plan
+
+        return play_plan(path, text)
     try:
         played = play_scenario(text)
     except ScenarioError as error:

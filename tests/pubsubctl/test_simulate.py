@@ -1,5 +1,6 @@
 """Stories about `simulate` at the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> Non
         (["--seeds", "9..3"], "runs backwards"),
         (["--mutant", "M2"], "no mutant called 'M2'; did you mean"),
         (["swam"], "did you mean 'swarm'?"),
+        (["campain"], "did you mean 'campaign'?"),
+        (["swarm", "7"], "write --seeds 1..20"),
+        (["swarm", "--campaign", "link"], "did you mean 'links'?"),
+        (["campaign", "links-beyon"], "did you mean 'links-beyond'?"),
+        (["shrink"], "takes one seed"),
+        (["shrink", "A"], "takes one seed"),
+        (["shrink", "2"], "seed 2 of delta_tree shows no violation"),
+        (["swarm", "--seeds", "1..1", "--ledger", "no/such/ledger.json"], "no such file"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(call: Call, arguments: list[str], said: str) -> None:
@@ -84,3 +93,45 @@ def test_a_scenario_is_played_and_held_to_what_it_says(call: Call, project: Path
     assert "-b1 is surprised" in answer.err
     (project / "s.txt").write_text("chian b1 b2\n")
     assert call("simulate", "s.txt").status == 2
+
+
+def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
+    call: Call, tmp_path: Path
+) -> None:
+    path = tmp_path / "small.plan"
+    arguments = ("simulate", "shrink", "1", "--mutant", "M21", "--output", str(path), "-j")
+    document = call(*arguments).document
+    assert document["small"]
+    assert document["command"] == f"pubsubctl simulate {path}"
+    again = call("simulate", str(path), "-j")
+    assert again.status == 1
+    assert again.document["rule"] == document["rule"]
+    path.write_text(path.read_text().replace("delta=1 M21", "delta=1").replace("delta=2 M21", ""))
+    assert call("simulate", str(path)).status == 0
+    path.write_text(path.read_text().replace("\nheal ", "\nheel "))
+    refused = call("simulate", str(path))
+    assert refused.status == 2
+    assert "did you mean 'heal'?" in refused.err
+
+
+def test_what_was_run_stands_in_the_ledger_once(call: Call, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.json"
+    arguments = ("--processes", "1", "--ledger", str(ledger), "-j")
+    assert call("simulate", "campaign", "links", "--runs", "2", *arguments).status == 0
+    answer = call("simulate", "swarm", "--seeds", "98..99", *arguments)
+    assert answer.status == 0, answer.err
+    assert [canary["seed"] for canary in answer.document["canaries"]] == [99]
+    document = json.loads(ledger.read_text())
+    assert [entry["row"] for entry in document["entries"]] == ["links", ""]
+    assert document["total"]["runs"] == 4
+    assert document["total"]["canaries_failed"] == 1
+    ledger.write_text("{}")
+    refused = call("simulate", "swarm", "--seeds", "1..1", "--ledger", str(ledger))
+    assert refused.status == 2
+    assert "no ledger" in refused.err
+
+
+def test_seeds_go_the_same_way_in_two_fresh_interpreters(call: Call) -> None:
+    answer = call("simulate", "swarm", "--seeds", "1..3", "--verify-determinism", "-j")
+    assert answer.status == 0, answer.err
+    assert answer.document["differing_seeds"] == []

@@ -16,6 +16,8 @@ SEEDS = 300
 # What must have happened somewhere in the 300 seeds for their verdict to mean anything.
 LEAST = {
     "adversarial_seeds": SEEDS // 2,
+    "seeds_with_links_broken_for_ever": SEEDS // 4,
+    "stalled_by_broken_links": 50,
     "simulated_ms": 500_000,
     "published": 40_000,
     "deliveries": 50_000,

@@ -1,0 +1,109 @@
+"""What is owed while links stay broken for ever, and who is let off.
+
+All brokers are alive, every fault but the broken links is over. Two brokers can have a session
+when no direction between them is broken. Demanded, within the same time as after healing:
+
+- every session, connection and answer that can be had (`SimulatedCluster.unsettled`);
+- every publication of a source at P, to every subscription at S that has started, where the
+  walk of next hops from P reaches S: each broker hands over to the first one on its path to S
+  that it can have a session with, at most δ + 1 links away. Nothing is demanded where some
+  broker on the walk has nobody to hand over to. That is the paper's own limit: activity is
+  one-sided, so a broker next to a broken link may be handed what it cannot pass on;
+- "done" for every publication of a source from which all subscriptions are so reached, started
+  or not. (What is done is said of whole runs: one publication that somebody unreached wants
+  keeps its neighbours waiting.)
+- the start of every subscription, unless a link of the tree itself is broken: without tags a
+  subscription waits for every broker it has to be confirmed by, on both sides of that link.
+
+Let off are brokers that had not recovered yet when a link of the tree broke: whoever could
+teach them may be one with which they have a session that is not active at its end. Nothing is
+demanded of their publishers, nor of subscriptions at them.
+
+What was let off is owed once the links are whole again.
+
+Paper: [DFT11] §II (one-sided activity), §VI lines 646-652 (next hop).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.simulator.cluster import SimulatedCluster
+
+Pair = tuple[BrokerNumber, BrokerNumber]
+
+
+class WhileBroken:
+    """The demands on a cluster with these links broken, from this moment on."""
+
+    def __init__(self, cluster: SimulatedCluster, broken: Iterable[Pair]) -> None:
+        self._cluster = cluster
+        self._tree: PrimaryTree = cluster.tree
+        self._radius = cluster.parameters.delta + 1
+        self._broken = {(min(pair), max(pair)) for pair in broken}
+        self._tree_is_whole = not any(
+            self._tree.distance(a, b) == 1 for a, b in sorted(self._broken)
+        )
+        self._let_off = {
+            broker.number
+            for broker in cluster.brokers
+            if not self._tree_is_whole and broker.core.status()["state"] != "running"
+        }
+        self._reached: dict[Pair, bool] = {}
+
+    def missing(self) -> list[str]:
+        """What is demanded and not there, in words."""
+        return [
+            *self._cluster.unsettled(all_attempts=False),
+            *self._unfinished(),
+            *self._undelivered(),
+            *self._unacknowledged(),
+        ]
+
+    def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        """Whether publications get from one broker to another."""
+        pair = source, home
+        found = self._reached.get(pair)
+        if found is None:
+            found = self._reached[pair] = self._walk(source, home)
+        return found
+
+    def _walk(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        path = self._tree.path(source, home)
+        while len(path) > 1:
+            for place, broker in enumerate(path[1 : self._radius + 1], 1):
+                if (min(path[0], broker), max(path[0], broker)) not in self._broken:
+                    path = path[place:]
+                    break
+            else:
+                return False
+        return True
+
+    def _unfinished(self) -> Iterator[str]:
+        for broker in self._cluster.brokers:
+            state = broker.core.status()["state"]
+            if state != "running" and broker.number not in self._let_off:
+                yield f"{broker.name} is {state}"
+
+    def _undelivered(self) -> Iterator[str]:
+        clients = self._cluster.clients
+        for subscriber, number, started, lacking in self._cluster.oracle.lacking():
+            home = clients[subscriber].broker
+            if home in self._let_off:
+                continue
+            if not started and self._tree_is_whole:
+                yield f"{subscriber}/{number} has not started"
+            for publisher, missing in lacking if started else ():
+                source = clients[publisher].broker
+                if missing and source not in self._let_off and self.reaches(source, home):
+                    yield f"{subscriber}/{number} misses {missing[:6]} of {publisher}"
+
+    def _unacknowledged(self) -> Iterator[str]:
+        clients = self._cluster.clients
+        homes = [clients[subscriber].broker for subscriber, *_ in self._cluster.oracle.lacking()]
+        for publisher, sequences in self._cluster.oracle.unacknowledged():
+            source = clients[publisher].broker
+            if source in self._let_off:
+                continue
+            if all(home not in self._let_off and self.reaches(source, home) for home in homes):
+                yield f"{publisher} has not been told that {sequences[:6]} are done"

@@ -1,0 +1,326 @@
+"""Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.config import Mutant
+from brokerd.overlay.topology import nearest
+from brokerd.simulator.campaign import ABLATION_SEEDS, ABLATIONS, CAMPAIGN, Setting
+from brokerd.simulator.canary import CanaryReport, canaries_among, run_canary
+from brokerd.simulator.ledger import (
+    Campaign,
+    LedgerError,
+    check_ledger,
+    empty_ledger,
+    with_runs,
+)
+from brokerd.simulator.plan import PlanError, read_plan
+from brokerd.simulator.shrink import shrink
+from brokerd.simulator.swarm import (
+    PlanRun,
+    SeedReport,
+    SwarmOptions,
+    plan_of,
+    run_swarm,
+    total,
+)
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console import Result, grouped
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid
+from pubsubctl.files import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swarm:
+    """What `simulate swarm` is asked for.
+
+    Attributes:
+        first, last: seeds, both included.
+        ledger: the file that is to count what was run; None for none.
+        verify_determinism: run every seed in two more interpreters and compare.
+    """
+
+    protocol: str
+    first: int
+    last: int
+    mutants: frozenset[Mutant]
+    row: str
+    processes: int
+    ledger: Path | None
+    verify_determinism: bool
+
+
+def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
+    """Run a range of seeds, its canaries, and what else was asked for."""
+    ledger = _read_ledger(swarm.ledger)
+    options = SwarmOptions(mutants=swarm.mutants, campaign=swarm.row)
+    seeds = range(swarm.first, swarm.last + 1)
+    with_canaries = swarm.protocol == "delta_tree" and not swarm.mutants and not swarm.row
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {swarm.protocol}")
+        reports = []
+        for report in run_swarm(seeds, swarm.protocol, swarm.processes, options):
+            reports.append(report)
+            if report.violations and (len(seeds) == 1 or call.console.verbose):
+                progress.say(report.in_words())
+            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
+        canaries = [run_canary(seed) for seed in canaries_among(seeds)] if with_canaries else []
+        differing = None
+        if swarm.verify_determinism:
+            from brokerd.simulator.determinism import differing_seeds
+
+            progress.phase("the same seeds in two fresh interpreters")
+            differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
+    counted = total(reports)
+    if swarm.ledger is not None:
+        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants)
+        _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
+    wrong = [report for report in reports if report.violations]
+    sentences = [
+        f"{len(seeds)} seeds, {len(wrong)} with a violation; "
+        f"{grouped(counted.get('deliveries', 0))} deliveries, "
+        f"{grouped(counted.get('at_risk', 0))} at risk, "
+        f"{grouped(counted.get('broker_events', 0))} steps"
+    ]
+    if canaries:
+        seen = sum(canary.failed_at >= 0 for canary in canaries)
+        sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
+    if differing is not None:
+        sentences.append(
+            f"{len(seeds) - len(differing)} of {len(seeds)} seeds went the same way twice"
+        )
+    return Result(
+        document={
+            "schema": "pubsubctl/swarm/1",
+            "protocol": swarm.protocol,
+            "row": swarm.row,
+            "mutants": sorted(swarm.mutants),
+            "seeds": [_row_of(report) for report in reports],
+            "canaries": [_canary_row(canary) for canary in canaries],
+            "differing_seeds": differing,
+            "total": counted,
+        },
+        text="\n".join(sentences),
+        because=(
+            *(_complaint(report) for report in wrong[:20]),
+            *_survivors(canaries),
+            *(
+                VerdictInvalid(f"seed {seed}: another history in another interpreter")
+                for seed in (differing or [])[:20]
+            ),
+        ),
+    )
+
+
+def check_rows(rows: Iterable[str]) -> None:
+    """Refuse what is no row of the campaign.
+
+    Raises:
+        UserError: names it and the nearest one.
+    """
+    for name in rows:
+        if name not in CAMPAIGN:
+            raise UserError(f"no campaign row called {shown(name)}{nearest(name, tuple(CAMPAIGN))}")
+
+
+def simulate_campaign(
+    call: Invocation, rows: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
+) -> Result:
+    """Run rows of the campaign, `runs` seeds of each or as many as the design asks for.
+
+    With all rows come the ablations: every named bug, seed by seed until one shows it.
+    """
+    document = _read_ledger(ledger)
+    played, because = [], []
+    lines = []
+    with call.console.progress() as progress:
+        for name, row in _chosen(rows):
+            progress.phase(name)
+            reports: list[SeedReport] = []
+            count = row.runs if runs is None else runs
+            options = SwarmOptions(campaign=name)
+            for report in run_swarm(range(count), "delta_tree", processes, options):
+                reports.append(report)
+                progress.update({"seeds": f"{len(reports)}/{count}"})
+            wrong = [report for report in reports if report.violations]
+            counted = total(reports)
+            played.append(
+                {
+                    "row": name,
+                    "story": row.in_words(),
+                    "bound": row.bound,
+                    "runs": count,
+                    "violations": [_row_of(report) for report in wrong],
+                    "total": counted,
+                }
+            )
+            lines.append(
+                f"{name:24} {count:6} runs {len(wrong):3} violations "
+                f"{grouped(counted['deliveries']):>12} deliveries  {row.in_words()}"
+            )
+            if row.bound:
+                because += [_complaint(report) for report in wrong[:5]]
+            document = with_runs(document, _campaign("delta_tree", name, frozenset()), reports)
+        for mutant in ABLATIONS if not rows else ():
+            progress.phase(f"ablation {mutant.name}")
+            reports = _until_seen(mutant, ABLATION_SEEDS if runs is None else runs)
+            document = with_runs(
+                document, _campaign("delta_tree", "", frozenset((mutant,))), reports
+            )
+            last = reports[-1]
+            seen = f"seed {last.seed}: {last.rule}" if last.rule else "not seen"
+            lines.append(f"{mutant:24} {len(reports):6} runs  {seen}")
+    if ledger is not None:
+        _write_ledger(ledger, document)
+    return Result(
+        document={
+            "schema": "pubsubctl/campaign/1",
+            "rows": played,
+            "mutants": document["mutants"],
+            "total": document["total"],
+        },
+        text="\n".join(lines),
+        because=tuple(because),
+    )
+
+
+def _until_seen(mutant: Mutant, most: int) -> list[SeedReport]:
+    reports = []
+    for report in run_swarm(
+        range(most), "delta_tree", options=SwarmOptions(mutants=frozenset((mutant,)))
+    ):
+        reports.append(report)
+        if report.violations:
+            break
+    return reports
+
+
+def shrink_seed(
+    seed: int, protocol: str, mutants: frozenset[Mutant], row: str, output: Path | None
+) -> Result:
+    """Cut a failing seed down and write what is left as a plan."""
+    plan = plan_of(seed, protocol, SwarmOptions(mutants=mutants, campaign=row))
+    shrunk = shrink(plan)
+    if shrunk is None:
+        raise UserError(
+            f"seed {seed} of {protocol} shows no violation; there is nothing to cut down"
+        )
+    named = "".join(f"-{mutant}" for mutant in sorted(mutants))
+    path = output or Path(f"seed-{seed}{named}.plan")
+    with_mutants = f" with {', '.join(sorted(mutants))}" if mutants else ""
+    text = shrunk.in_words(f"Seed {seed} of {protocol}{with_mutants}")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    command = f"pubsubctl simulate {path}"
+    return Result(
+        document={
+            "schema": "pubsubctl/shrunk/1",
+            "seed": seed,
+            "file": str(path),
+            "command": command,
+            "small": shrunk.is_small(),
+            "faults": shrunk.plan.faults,
+            "brokers": len(shrunk.plan.topology.brokers),
+            "publications": shrunk.plan.publications,
+            "rule": shrunk.report.rule,
+            "runs": shrunk.runs,
+            "plan": text,
+        },
+        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}",
+    )
+
+
+def play_plan(path: Path, text: str) -> Result:
+    """Run the plan in a file."""
+    try:
+        plan = read_plan(text)
+    except PlanError as error:
+        raise UserError(f"{path}: {error}") from None
+    report = PlanRun(plan).report(-1, f"pubsubctl simulate {path}")
+    return Result(
+        document={"schema": "pubsubctl/plan/1", "file": str(path), **_row_of(report)},
+        text=report.in_words(),
+        because=(VerdictInvalid(f"{path}: {report.rule}"),) if report.violations else (),
+    )
+
+
+def _chosen(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
+    return ((name, row) for name, row in CAMPAIGN.items() if not rows or name in rows)
+
+
+def _row_of(report: SeedReport) -> dict[str, Any]:
+    return {
+        "seed": report.seed,
+        "history_digest": report.digest,
+        "rule": report.rule,
+        "violations": list(report.violations),
+        "counters": report.counters,
+        "command": report.command,
+    }
+
+
+def _canary_row(canary: CanaryReport) -> dict[str, Any]:
+    return {
+        "seed": canary.seed,
+        "mutant": str(canary.mutant),
+        "failed_at": canary.failed_at,
+        "rule": canary.rule,
+        "tries": canary.tries,
+    }
+
+
+def _complaint(report: SeedReport) -> PubsubctlError:
+    return VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+
+
+def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
+    for canary in canaries:
+        if canary.failed_at < 0:
+            yield VerdictInvalid(
+                f"canary {canary.seed}: {canary.mutant.name} was not seen in {canary.tries} "
+                f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
+                f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
+            )
+
+
+# ---------------------------------------------------------------- the ledger's file
+
+
+def _campaign(protocol: str, row: str, mutants: frozenset[Mutant]) -> Campaign:
+    from bench.run_directory import program_facts
+
+    facts = program_facts()
+    return Campaign(
+        commit=facts["git_commit"] or "",
+        dirty=facts["git_dirty"] is not False,
+        protocol=protocol,
+        row=row,
+        mutants=tuple(sorted(mutants)),
+    )
+
+
+def _read_ledger(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return empty_ledger()
+    try:
+        return check_ledger(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, LedgerError) as error:
+        raise UserError(f"{path}: no ledger: {error}") from None
+
+
+def _write_ledger(path: Path, document: dict[str, Any]) -> None:
+    """Replace the file at once, so that no half of it is ever read."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None

@@ -1,0 +1,80 @@
+"""What is owed while links stay broken for ever, and that a standstill is seen."""
+
+import pytest
+
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.liveness import WhileBroken
+from brokerd.simulator.plan import Broken
+from brokerd.simulator.swarm import plan_of
+from tests.helpers.cluster import STEADY, chain
+
+
+def names_that_hear(cluster: SimulatedCluster, source: str, names: str) -> str:
+    """Which of these brokers a source reaches although b2-b3 is broken."""
+    number = cluster.topology.number_of
+    broken = WhileBroken(cluster, [(number("b2"), number("b3"))])
+    return "".join(n for n in names if broken.reaches(number(source), number(f"b{n}")))
+
+
+def test_around_a_broken_link_one_side_hands_over_what_the_other_cannot_pass_on() -> None:
+    """b2 bypasses b3 and reaches b4; b4 has b3, which has only b1 beyond b2, so not b2 itself."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    assert names_that_hear(cluster, "b1", "1234") == "124"
+    assert names_that_hear(cluster, "b2", "1234") == "124"
+    assert names_that_hear(cluster, "b3", "1234") == "134"
+    assert names_that_hear(cluster, "b4", "1234") == "134"
+
+
+@pytest.mark.parametrize("source", ["b1", "b2", "b3", "b4"])
+def test_exactly_those_hear_a_source_that_the_walk_of_next_hops_reaches(source: str) -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    heard = {name: cluster.subscribe(name) for name in cluster.topology.brokers}
+    cluster.run_until_quiet()
+    cluster.link("b2", "b3").cut("out")
+    cluster.run_for(10)
+    published = cluster.publish(source, n=1)
+    cluster.run_for(10)
+    hearing = "".join(name[1] for name, who in heard.items() if published in who.received)
+    assert hearing == names_that_hear(cluster, source, "1234")
+
+
+def test_more_than_a_quarter_of_the_seeds_keep_links_broken_one_way_included() -> None:
+    plans = [plan_of(seed, "delta_tree") for seed in range(400)]
+    broken = [plan.broken for plan in plans if plan.broken]
+    assert len(broken) > len(plans) / 4
+    kinds = {item.kind for items in broken for item in items}
+    assert kinds == {"cut", "cut_one_way", "blackhole", "blackhole_one_way"}
+    assert all(type(item) is Broken for items in broken for item in items)
+
+
+def test_what_is_owed_although_a_link_is_broken_is_asked_for_and_nothing_else() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    cluster.link("b2", "b3").cut()
+    cluster.run_for(10)
+    number = cluster.topology.number_of
+    broken = WhileBroken(cluster, [(number("b2"), number("b3"))])
+    assert broken.missing() == []
+    cluster.publish("b4", n=1)
+    cluster.run_for(1)
+    assert cluster.oracle.undelivered()
+    assert broken.missing() == []
+    cluster.link("b1", "b2").absorb()
+    cluster.publish("b1", n=2)
+    cluster.run_for(1)
+    assert "s1-b2/1 misses [1] of p-b1" in broken.missing()
+    assert "p-b1 has not been told that [1] are done" in broken.missing()
+    cluster.link("b1", "b2").heal()
+    cluster.run_for(1)
+    assert broken.missing() == []
+
+
+def test_a_start_is_owed_only_while_the_tree_is_whole() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+    cluster.run_until_quiet()
+    cluster.link("b2", "b3").absorb()
+    cluster.subscribe("b1")
+    cluster.run_for(1)
+    assert "s1-b1/1 has not started" in WhileBroken(cluster, [(0, 2)]).missing()
+    assert "s1-b1/1 has not started" not in WhileBroken(cluster, [(0, 1)]).missing()

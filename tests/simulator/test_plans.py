@@ -1,0 +1,97 @@
+"""Plans: a seed as a value that can be written down, read, cut, and run again."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.simulator.plan import Failing, PlanError, Publishing, Taking, read_plan, write_plan
+from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+
+PLANS = sorted(Path(__file__).parent.joinpath("plans").glob("*.plan"))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_plan_is_what_its_text_says(seed: int) -> None:
+    plan = plan_of(seed, "delta_tree", SwarmOptions(mutants=frozenset((Mutant.NO_CUT,))))
+    assert read_plan(write_plan(plan, ["A story."])) == plan
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_plan_from_its_text_goes_as_its_seed(seed: int) -> None:
+    plan = read_plan(write_plan(plan_of(seed, "delta_tree")))
+    assert PlanRun(plan).report(-1, "").digest == run_seed(seed, "delta_tree").digest
+
+
+@pytest.mark.parametrize("seed", [1, 7, 9])
+def test_what_an_adversary_took_can_be_said_instead_of_drawn(seed: int) -> None:
+    plan = plan_of(seed, "delta_tree")
+    drawn = PlanRun(plan, record=True)
+    report = drawn.report(-1, "")
+    assert len(drawn.taken) > 500
+    until_healing = [move for move in drawn.taken if move.when < plan.heal]
+    said = replace(plan, drawn=False).with_moves((*plan.moves, *until_healing))
+    assert read_plan(write_plan(said)) == said
+    assert PlanRun(said).report(-1, "").digest == report.digest
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whatever_is_left_out_of_a_plan_it_remains_one(seed: int) -> None:
+    """Every third move is gone, so faults end that never began, and choices find nothing."""
+    plan = plan_of(seed, "delta_tree")
+    moves = [move for place, move in enumerate(plan.moves) if (place + seed) % 3]
+    report = PlanRun(plan.with_moves(moves)).report(seed, "")
+    assert not report.violations, report.in_words()
+
+
+def test_no_more_elements_fail_at_once_than_the_plan_allows() -> None:
+    """Three brokers are to be killed at once; δ = 1 lets one begin."""
+    plan = plan_of(2, "delta_tree")
+    plan = replace(plan, failures_at_once=1, links_at_once=1, broken=(), end=plan.heal)
+    names = plan.topology.brokers
+    kills = [Failing(1_000_000 + place, "kill", (names[place],)) for place in range(3)]
+    publications = [move for move in plan.moves if type(move) is Publishing]
+    report = PlanRun(plan.with_moves([*publications, *kills])).report(2, "")
+    assert not report.violations, report.in_words()
+    assert report.counters["fault_kill"] == 1
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("simulation timed", "simulation time", "line 1, 'simulation time': 'time' is no layer"),
+        ("protocol delta_tree", "protocol delta_trees", "did you mean 'delta_tree'?"),
+        ("\nheal ", "\nheel ", "unknown word 'heel'; did you mean 'heal'?"),
+        (" publish p0-", " publihs p0-", "unknown verb 'publihs'; did you mean 'publish'?"),
+        ("limits failed=", "limits fail=", "unknown key 'fail'; did you mean 'failed'?"),
+        ("publisher p0-b", "publisher p0-c", "no broker 'c"),
+        ("core client", "core klient", "unknown parameter 'klient"),
+        ("\nheal ", "\n# heal ", "a plan without a line `heal`"),
+        ("\nend ", "\nend soon ", "'soon' is no instant"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(old: str, new: str, said: str) -> None:
+    text = re.sub("core retry_first_ns", "core client_window=5 retry_first_ns",
+                  write_plan(plan_of(2, "delta_tree")))  # fmt: skip
+    assert old in text, text[:600]
+    with pytest.raises(PlanError, match=re.escape(said)):
+        read_plan(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
+    """With the named bug it violates; without, nothing does."""
+    plan = read_plan(path.read_text(encoding="utf-8"))
+    assert plan.mutants, f"{path} names no bug"
+    assert PlanRun(plan).report(-1, "").violations
+    sound = PlanRun(replace(plan, mutants=())).report(-1, "")
+    assert not sound.violations, sound.in_words()
+
+
+def test_a_choice_that_cannot_be_made_is_passed_over() -> None:
+    plan = plan_of(1, "delta_tree")
+    moves = [Taking(step, "0>1") for step in range(0, 800, 2)]
+    report = PlanRun(plan.with_moves([*plan.moves, *moves])).report(1, "")
+    assert not report.violations, report.in_words()

@@ -1,0 +1,68 @@
+"""Shrinking: seeds that fail become stories that fit on a screen."""
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.simulator.plan import Taking, read_plan
+from brokerd.simulator.shrink import Shrunk, shrink
+from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+
+
+def shrunk(seed: int, mutant: Mutant, step: int = 1) -> Shrunk:
+    options = SwarmOptions(mutants=frozenset((mutant,)))
+    while not run_seed(seed, "delta_tree", options).violations:
+        seed += step
+    found = shrink(plan_of(seed, "delta_tree", options))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "seed, mutant",
+    [
+        (0, Mutant.START_BEFORE_CONFIRMED),
+        (1, Mutant.CONFIRM_ON_RECEIPT),
+        (1, Mutant.RESEND_AFTER_NEWER),
+        (10, Mutant.DROP_UNREACHABLE_DESTINATIONS),
+        (1, Mutant.SUMMARY_MISSES_PENDING),
+        (6, Mutant.RESTARTED_IS_EDGE),
+        (11, Mutant.OLD_SESSION_FRAMES),
+        (1, Mutant.CONFIRM_COVERS_PENDING),
+        (7, Mutant.NO_UPSTREAM_COPY),
+        (2, Mutant.NO_TAGS_UNREACHABLE_DONE),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_bug_is_shown_by_a_few_faults_brokers_and_publications(seed: int, mutant: Mutant) -> None:
+    """At most 3, 5 and 20; and what is printed shows the same again."""
+    found = shrunk(seed, mutant)
+    assert found.is_small(), found.plan.size()
+    again = PlanRun(read_plan(found.in_words("A seed"))).report(-1, "")
+    assert again.rule == found.report.rule
+    assert again.digest == found.report.digest
+
+
+def test_an_adversary_s_story_says_each_message_that_matters() -> None:
+    found = shrunk(7, Mutant.NO_UPSTREAM_COPY, step=2)
+    assert found.plan.adversarial
+    assert not found.plan.drawn
+    taken = [move for move in found.plan.moves if type(move) is Taking]
+    assert 0 < len(taken) < 60
+
+
+def test_shrinking_gives_the_same_again() -> None:
+    assert shrunk(1, Mutant.CONFIRM_COVERS_PENDING) == shrunk(1, Mutant.CONFIRM_COVERS_PENDING)
+
+
+def test_a_budget_that_is_spent_leaves_the_smallest_so_far() -> None:
+    options = SwarmOptions(mutants=frozenset((Mutant.CONFIRM_ON_RECEIPT,)))
+    plan = plan_of(1, "delta_tree", options)
+    found = shrink(plan, most_runs=12)
+    assert found is not None
+    assert found.runs == 12
+    assert found.report.violations
+    assert found.plan.publications < plan.publications
+
+
+def test_a_seed_without_a_violation_is_not_shrunk() -> None:
+    assert shrink(plan_of(1, "delta_tree")) is None
