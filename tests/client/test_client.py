@@ -16,7 +16,7 @@ from brokerd.model.client_messages import Connect, Connected, Publish, PublishAc
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import PredicateError
 from brokerd.sessions.framing import FrameDecoder
-from brokerd.sessions.messages import Heartbeat, Hello
+from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import decode, encode
 from tests.helpers.memory_broker import MemoryBroker, chain
@@ -306,7 +306,9 @@ class ScriptedBroker:
     async def greet(self) -> Connect:
         """Shake hands, as far as the client's Connect."""
         hello = await self.next()
-        await self.say(Hello(1, "p", "d", "t", "broker", "b", 0, 1, hello.session, 0, False, ()))
+        await self.say(
+            Hello(WIRE_VERSION, "p", "d", "t", "broker", "b", 0, 1, hello.session, 0, False, ())
+        )
         connect: Connect = await self.next()
         return connect
 
