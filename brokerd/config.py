@@ -43,6 +43,8 @@ class Mutant(StrEnum):
     RECEIVER_TAKES_ANY_TAGS = "receiver-takes-any-tags"
     HALF_AN_INTERSECTION = "half-an-intersection"
     ISLANDS_AS_BARRIERS = "islands-as-barriers"
+    ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
+    LOG_RELEASED_ON_APPEND = "log-released-on-append"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,10 @@ class DeltaTreeParameters:
             subscriptions do not hear, in case the answer was lost in two crashes.
         cold_start_after_ns: how long a component in which every broker is recovering waits for
             one that is not before it goes on alone.
+        publication_log: whether a publication is on disk at its publisher's broker before it is
+            acknowledged, and acknowledged then. Without, it is acknowledged once everybody has
+            it, and until then the publisher itself has to keep it. With it, at most
+            `queue_limit` publications of one source are acknowledged and not yet done.
     """
 
     delta: int = 1
@@ -77,6 +83,7 @@ class DeltaTreeParameters:
     client_linger_ns: int = 60 * SECOND_NS
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
+    publication_log: bool = False
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any], where: str) -> Self:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from brokerd.model.client_messages import Deliveries
-from brokerd.model.identity import ClientId, Peer
+from brokerd.model.identity import ClientId, Peer, SourceId
+from brokerd.model.publication import PublicationRun
 
 Instant = int
 """Nanoseconds of the driver's clock; only differences mean anything."""
@@ -29,11 +30,14 @@ class Started:
         recovering: True when this deployment has run on this disk before.
         recovered: the meta store's rows, table → key → value, as the last Commit that was
             durable (or later) left them.
+        logged: the publication log: what was appended, in order, and not released; at least
+            all of it that was durable.
     """
 
     incarnation: int
     recovering: bool
     recovered: Mapping[str, Mapping[str, Any]]
+    logged: tuple[PublicationRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,25 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Append:
+    """Append publications to the publication log; durable before Persisted(token) is answered.
+
+    The log is apart from the meta store: neither waits for the other.
+    """
+
+    run: PublicationRun
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The log need not keep publications of `source` up to `through` any longer; done lazily."""
+
+    source: SourceId
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Write a line into this broker's event log: what, and JSON-ready details."""
 
@@ -165,7 +188,7 @@ class Record:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Effect = Send | Deliver | OpenSession | CloseSession | Commit | Record
+Effect = Send | Deliver | OpenSession | CloseSession | Commit | Append | Release | Record
 
 
 class DeliveryProtocol(Protocol):

@@ -27,6 +27,10 @@ class PublisherNumbers:
         """The client's number; None while it has none that is durable."""
         return self._durable.get(client)
 
+    def name_of(self, number: int) -> str:
+        """The client that has this number, which was given to one."""
+        return next(name for name, given in self._given.items() if given == number)
+
     def give(self, client: str) -> Change:
         """Give the client a number; returns what has to be durable before `persisted`."""
         number = self._given.setdefault(client, len(self._given))

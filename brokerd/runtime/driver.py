@@ -16,6 +16,7 @@ from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
+    Append,
     CloseSession,
     Commit,
     DeadlineReached,
@@ -26,12 +27,14 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenSession,
     Record,
+    Release,
     Send,
     SessionLost,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.links import Links
+from brokerd.runtime.publication_log import LogWriter
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 
@@ -47,6 +50,7 @@ class Driver:
         self._record = record
         self._links: Links
         self._disk: Disk
+        self._log: LogWriter | None = None
         self._events: deque[Event] = deque()
         self._running = False
         self._refused: set[tuple[Peer, int]] = set()
@@ -58,13 +62,16 @@ class Driver:
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
+            Append: self._perform_append,
+            Release: self._perform_release,
             Record: self._perform_record,
         }
 
-    def connect_to(self, links: Links, disk: Disk) -> None:
+    def connect_to(self, links: Links, disk: Disk, log: LogWriter | None = None) -> None:
         """Name those who carry out effects."""
         self._links = links
         self._disk = disk
+        self._log = log
 
     def post(self, events: list[Event]) -> None:
         """Let the core handle these events and all that follow from them at once."""
@@ -136,6 +143,14 @@ class Driver:
 
     def _perform_commit(self, effect: Commit) -> None:
         self._disk.commit(effect)
+
+    def _perform_append(self, effect: Append) -> None:
+        assert self._log is not None, "this broker keeps no publication log"
+        self._log.append(effect)
+
+    def _perform_release(self, effect: Release) -> None:
+        assert self._log is not None, "this broker keeps no publication log"
+        self._log.release(effect)
 
     def _perform_record(self, effect: Record) -> None:
         self._record(effect.event, dict(effect.details))

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import trio
 from brokerd.config import BrokerConfig, Mutant
 from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Started
@@ -30,8 +32,10 @@ from brokerd.runtime.disk import Disk
 from brokerd.runtime.driver import Driver
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
+from brokerd.runtime.publication_log import LogWriter, read_log
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
+from brokerd.storage.publication_log import PublicationLogFiles
 from brokerd.wire.attributes import decode_attributes
 
 EXIT_PREFLIGHT: Final = 4
@@ -58,10 +62,15 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     try:
         with _state_folder(config) as folder:
             store = SqliteMetaStore(folder / "meta.sqlite3")
+            files = None
             try:
-                trio.run(BrokerProcess(config).run, store)
+                if config.delta_tree.publication_log:
+                    files = PublicationLogFiles(folder / "publications")
+                trio.run(BrokerProcess(config).run, store, files)
             finally:
                 store.close()
+                if files is not None:
+                    files.close()
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
         in_the_way = isinstance(error, PreflightError) or (
@@ -96,6 +105,7 @@ class BrokerProcess:
     async def run(
         self,
         store: MetaStore,
+        files: PublicationLogFiles | None = None,
         *,
         task_status: trio.TaskStatus[Links] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -109,13 +119,14 @@ class BrokerProcess:
         beginning = await trio.to_thread.run_sync(store.begin, config.deployment_id)
         log = EventLog(Path(config.log_folder))
         try:
-            await self._run_parts(store, beginning, listeners, log, task_status)
+            await self._run_parts(store, files, beginning, listeners, log, task_status)
         finally:
             log.close()
 
     async def _run_parts(
         self,
         store: MetaStore,
+        files: PublicationLogFiles | None,
         beginning: Beginning,
         listeners: list[trio.SocketListener],
         log: EventLog,
@@ -154,10 +165,17 @@ class BrokerProcess:
             mutants=mutants & LINK_MUTANTS,
         )
         disk = Disk(store, driver.post)
-        driver.connect_to(links, disk)
+        writer = LogWriter(files, driver.post) if files is not None else None
+        driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, table.own)
         server = ControlServer(commands.handlers())
         commands.tell = server.publish_event
+        logged: tuple[PublicationRun, ...] = ()
+        if files is not None:
+            begin = partial(read_log, files, recovering=beginning.recovering)
+            logged = await trio.to_thread.run_sync(begin)
+            if files.torn_bytes:
+                log.record("log_end_cut_off", {"bytes": files.torn_bytes})
         log.record(
             "started",
             {
@@ -175,9 +193,13 @@ class BrokerProcess:
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.serve, config.control_socket)
                 nursery.start_soon(disk.run)
+                if writer is not None:
+                    nursery.start_soon(writer.run)
                 nursery.start_soon(driver.run)
                 await nursery.start(links.run, listeners, commands.fault_expired)
-                driver.post([Started(beginning.incarnation, beginning.recovering, beginning.rows)])
+                driver.post(
+                    [Started(beginning.incarnation, beginning.recovering, beginning.rows, logged)]
+                )
                 nursery.start_soon(commands.probe_all_once)
                 nursery.start_soon(commands.sample_for_ever)
                 task_status.started(links)
@@ -186,6 +208,8 @@ class BrokerProcess:
                 await links.stop()
                 with trio.move_on_after(SETTLE_S):
                     await disk.settle()
+                    if writer is not None:
+                        await writer.settle()
                 log.record("stopped", {})
                 nursery.cancel_scope.cancel()
 

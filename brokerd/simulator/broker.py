@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
+    Append,
     CloseSession,
     Commit,
     DeadlineReached,
@@ -21,6 +22,7 @@ from brokerd.protocols.interface import (
     OpenSession,
     Persisted,
     Record,
+    Release,
     Send,
     SessionEstablished,
     SessionLost,
@@ -82,6 +84,8 @@ class SimulatedBroker(Endpoint):
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
+            Append: self._perform_append,
+            Release: self._perform_append,
             Record: self._perform_record,
         }
 
@@ -97,7 +101,9 @@ class SimulatedBroker(Endpoint):
         if self.history is not None:
             self.history = []
         recovering = self.incarnation > 1
-        self._handle(Started(self.incarnation, recovering, self._disk.recovered()))
+        self._handle(
+            Started(self.incarnation, recovering, self._disk.recovered(), self._disk.logged())
+        )
 
     def kill(self) -> None:
         """Lose everything volatile, at once."""
@@ -114,11 +120,13 @@ class SimulatedBroker(Endpoint):
         if not self.frozen:
             self._network.freeze(self)
             self._disk.lane.hold()
+            self._disk.log_lane.hold()
 
     def thaw(self) -> None:
         """Let its time go on."""
         if self.frozen:
             self._disk.lane.release()
+            self._disk.log_lane.release()
             self._network.thaw(self)
             self._deadline = None
             self._rearm()
@@ -224,6 +232,9 @@ class SimulatedBroker(Endpoint):
 
     def _perform_commit(self, effect: Commit) -> None:
         self._disk.commit(effect.changes, effect.token)
+
+    def _perform_append(self, effect: Append | Release) -> None:
+        self._disk.append(effect)
 
     def _perform_record(self, effect: Record) -> None:
         self.recorded.append((effect.event, effect.details))

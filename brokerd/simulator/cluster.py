@@ -87,6 +87,7 @@ class SimulatedCluster:
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         self.network = Network(self.schedule, self.random, network or NetworkParameters())
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
+        self.oracle.logged = self.parameters.publication_log
         self.trace = Trace() if trace else None
         watched = strict or trace or watcher is not None
         self._awareness = AwarenessChecker(

@@ -1,4 +1,4 @@
-"""The meta store of one simulated broker: what a crash loses is what was not yet durable."""
+"""The disk of one simulated broker: what a crash loses is what was not yet durable."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.interface import Change
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Append, Change, Release
 from brokerd.simulator.clock import MILLISECOND_NS, Lane, Schedule
 
 LAZY_NS = 50 * MILLISECOND_NS
@@ -28,6 +29,7 @@ class SimulatedDisk:
     ) -> None:
         self._broker = broker
         self._lane_name = f"{broker}:disk"
+        self._log_lane_name = f"{broker}:log"
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
@@ -37,6 +39,9 @@ class SimulatedDisk:
         self._committed = 0
         self._crashes = 0
         self.lane = Lane(schedule, self._lane_name)
+        self._logged: list[PublicationRun] = []
+        self._appending: deque[Append | Release] = deque()
+        self.log_lane = Lane(schedule, self._log_lane_name)
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
         """Take a transaction in; with a token, say when it is durable."""
@@ -51,8 +56,26 @@ class SimulatedDisk:
         lane = self.lane if token is not None else Lane(self._schedule, self._lane_name)
         self._schedule.post(lane, delay_ns, self._flush, self._crashes, self._committed, token)
 
+    def append(self, effect: Append | Release) -> None:
+        """Take something for the publication log; what is appended is said to be durable."""
+        self._appending.append(effect)
+        if isinstance(effect, Append):
+            delay_ns = self._delay_ns + int(self._random.random() * self._delay_ns)
+            self._schedule.post(
+                self.log_lane, delay_ns, self._write_log, self._crashes, effect.token
+            )
+
+    def logged(self) -> tuple[PublicationRun, ...]:
+        """What a restarted broker finds in its publication log."""
+        return tuple(self._logged)
+
     def crash(self) -> None:
         """Keep what was durable and, of the rest, a random part from the front."""
+        if self._appending:
+            for _ in range(self._random.randrange(len(self._appending) + 1)):
+                self._write_one(self._appending.popleft())
+            self._appending.clear()
+        self.log_lane = Lane(self._schedule, self._log_lane_name)
         for _ in range(self._random.randrange(len(self._waiting) + 1)):
             self._apply(self._waiting.popleft()[1])
         self._waiting.clear()
@@ -75,6 +98,25 @@ class SimulatedDisk:
             self._apply(self._waiting.popleft()[1])
         if token is not None:
             self._persisted(token)
+
+    def _write_log(self, crashes: int, token: int) -> None:
+        if crashes != self._crashes:
+            return
+        while self._appending:
+            effect = self._appending.popleft()
+            self._write_one(effect)
+            if isinstance(effect, Append) and effect.token == token:
+                break
+        self._persisted(token)
+
+    def _write_one(self, effect: Append | Release) -> None:
+        if isinstance(effect, Append):
+            self._logged.append(effect.run)
+        else:
+            source, through = effect.source, effect.through
+            self._logged = [
+                run for run in self._logged if run.source != source or run.last > through
+            ]
 
     def _apply(self, changes: tuple[Change, ...]) -> None:
         for change in changes:

@@ -142,7 +142,11 @@ class StepChecker:
         message = effect.message
         if type(message) is PublicationConfirmation:
             self._check_confirmation(broker, effect.peer, message)
-        elif type(message) is PublishAcknowledged and self._oracle.reliable:
+        elif (
+            type(message) is PublishAcknowledged
+            and self._oracle.reliable
+            and not self._oracle.logged
+        ):
             self._check_acknowledgement(broker, effect.peer, message)
         elif type(message) is Subscribed and message.state == "started":
             assert isinstance(effect.peer, str), f"{message} sent to a broker"

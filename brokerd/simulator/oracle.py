@@ -87,6 +87,7 @@ class Oracle:
         announced: (publication, subscription) pairs that were announced as withheld.
         owed: (publication, subscription) pairs that had to be delivered and were asked for.
         homes: at which broker a client is, where it has been told.
+        logged: an acknowledgement means that the publication is on disk, and no more.
         violations: how often each rule was broken.
         first_violations: the first few, in words.
     """
@@ -103,6 +104,7 @@ class Oracle:
         self.deliveries = 0
         self.announced = 0
         self.homes: dict[ClientId, BrokerNumber] = {}
+        self.logged = False
         self.owed = 0
         self.violations: dict[str, int] = {}
         self.first_violations: list[str] = []
@@ -245,10 +247,10 @@ class Oracle:
         stream.at = rank if stream.at is None else max(stream.at, rank)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
-        """A publisher learnt that its publication is done: everybody it was owed to has it."""
+        """A publisher learnt that its publication is safe: everybody has it, or the log."""
         publisher = self._publishers[client]
         publisher.acknowledged[sequence] = None
-        if not self.reliable:
+        if not self.reliable or self.logged:
             return
         for subscription in self._subscriptions.values():
             if not self._has(subscription, publisher, sequence):

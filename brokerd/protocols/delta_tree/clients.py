@@ -3,7 +3,7 @@
 Paper: none; [DFT11] says nothing about clients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.config import Mutant
@@ -28,6 +28,7 @@ from brokerd.protocols.delta_tree.home_table import (
     read_home_table,
     subscription_change,
 )
+from brokerd.protocols.delta_tree.publication_log import PublicationLog
 from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.regions import Region
 from brokerd.protocols.delta_tree.rows import Rows
@@ -81,6 +82,9 @@ class Clients:
         self._subscriptions = subscriptions
         self._publications = publications
         self._sequences = sequences
+        self._log: PublicationLog | None = None
+        if state.parameters.publication_log:
+            self._log = PublicationLog(state, publications)
         self._numbers = PublisherNumbers()
         self._clients: dict[ClientId, Client] = {}
         self._attached: dict[ClientId, int] = {}
@@ -94,7 +98,7 @@ class Clients:
             may_confirm=lambda: not self._missing,
         )
 
-    def recover(self, recovered: Rows) -> None:
+    def recover(self, recovered: Rows, logged: Sequence[PublicationRun]) -> None:
         """Take over what an earlier incarnation had on disk.
 
         Started subscriptions go on where they were. Pending ones are issued again under a new
@@ -116,6 +120,15 @@ class Clients:
         for name in dict.fromkeys([*self._clients, *self._missing]):
             self._client(name)
             self._linger(name)
+        if self._log is not None:
+            self._log.recover(logged)
+            for source, last in self._log.durable():
+                self._sequences.hand_out(source, last)
+
+    def settle(self) -> None:
+        """Acknowledge what an event has made durable or done, where a log decides that."""
+        if self._log is not None:
+            self._log.acknowledge()
 
     # ------------------------------------------------------------ sessions
 
@@ -136,6 +149,8 @@ class Clients:
         client.connected = False
         client.held.clear()
         self._publications.client_session(name, 0)
+        if self._log is not None and client.source is not None:
+            self._log.closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
         self._publications.windows.close(name)
@@ -220,6 +235,8 @@ class Clients:
             client.source = SourceId(self._state.broker, number, message.incarnation)
             client.done_before = message.next_sequence
             self._sequences.hand_out(client.source, message.highest_sequence)
+            if self._log is not None:
+                self._log.opened(client.source, client.name)
         if Mutant.EDGE_FORGETS not in self._state.mutants:
             for subscription, seen in message.resume:
                 local = client.subscriptions.get(subscription)
@@ -259,6 +276,8 @@ class Clients:
             client.held.append(message)
         else:
             self._publish(client, message.run)
+        if self._log is not None:
+            self._log.take(message.run)
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         """The client has a range of what was delivered to it on this session."""
@@ -273,6 +292,10 @@ class Clients:
         for local in reissue:
             local.subscription = self._new_id()
             self._spread(local)
+        if self._log is not None:
+            for run in self._log.take_recovered():
+                name = self._numbers.name_of(run.source.publisher)
+                self._publications.receive(run, (self._state.broker,), name, 0)
         for client in list(self._clients.values()):
             held, client.held = client.held, []
             for message in held:

@@ -145,6 +145,7 @@ class DeltaTree(EventMachine):
 
     def before_return(self) -> None:
         """Confirmations of one event leave together, behind everything else."""
+        self._clients.settle()
         self._publications.send_confirmations()
         self._publications.watch_limit()
 
@@ -155,7 +156,7 @@ class DeltaTree(EventMachine):
         if event.recovering:
             self._state.restarted = True
             self._subscriptions.recover(event.recovered)
-            self._clients.recover(event.recovered)
+            self._clients.recover(event.recovered, event.logged)
         self._sessions_changed()
         if event.recovering:
             self._recovery.begin()

@@ -90,12 +90,13 @@ class SourceQueue:
     Frames follow one another without overlap; entries of one frame may interleave.
     """
 
-    __slots__ = ("_entries", "_frame_firsts", "_living")
+    __slots__ = ("_done_in_front", "_entries", "_frame_firsts", "_living")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._frame_firsts: list[int] = []
         self._living = 0
+        self._done_in_front = 0
 
     def __len__(self) -> int:
         return self._living
@@ -116,6 +117,13 @@ class SourceQueue:
         if self._living < len(self._entries) // 2:
             self._entries = [entry for entry in self._entries if not entry.done]
             self._frame_firsts = [entry.frame_first for entry in self._entries]
+            self._done_in_front = 0
+
+    def done_below(self) -> int:
+        """All publications numbered below are done; some more may be. The queue is not empty."""
+        while self._entries[self._done_in_front].done:
+            self._done_in_front += 1
+        return self._frame_firsts[self._done_in_front]
 
     def between(self, first: int, last: int) -> list[Entry]:
         """The entries that may hold a publication numbered in [first, last]."""

@@ -9,7 +9,7 @@ Paper: [DFT11] §VI, Fig. 8.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from brokerd.config import Mutant
@@ -79,10 +79,15 @@ class Publications:
         self._routed_homes = 0
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self._client_sessions: dict[ClientId, int] = {}
+        self._on_logged_done: Callable[[SourceId], None] | None = None
         self.publications = 0
         self._over_limit = False
         self._notifiers_made = 0
         self._notifiers_received: dict[SourceId, int] = {}
+
+    def acknowledge_by(self, on_done: Callable[[SourceId], None]) -> None:
+        """Leave acknowledging to a publication log, which is told whenever something is done."""
+        self._on_logged_done = on_done
 
     def client_session(self, client: ClientId, session: int) -> None:
         """The session of a client, 0 when it has none."""
@@ -95,6 +100,11 @@ class Publications:
     def pending(self, source: SourceId) -> bool:
         """Whether any publication of the source is not done."""
         return source in self._queue
+
+    def done_through(self, source: SourceId) -> int:
+        """All publications of the source up to this number that were received are done."""
+        queue = self._queue.get(source)
+        return self._sequences.received(source) if queue is None else queue.done_below() - 1
 
     # ------------------------------------------------------------ receiving
 
@@ -425,6 +435,9 @@ class Publications:
         peer = receipt.peer
         if isinstance(peer, int):
             session = self._sessions.current(peer)
+        elif self._on_logged_done is not None:
+            self._on_logged_done(receipt.source)
+            return
         else:
             session = self._client_sessions.get(peer, 0)
         if session != receipt.session:

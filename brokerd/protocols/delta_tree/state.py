@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.publication import PublicationRun
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.deadlines import DeadlineQueue
 from brokerd.protocols.event_machine import EventMachine
-from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.interface import Append, Change, Commit
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
@@ -59,6 +60,12 @@ class State:
         self._next_token += 1
         self._when_durable[self._next_token] = then
         self.machine.emit(Commit(tuple(changes), self._next_token))
+
+    def append(self, run: PublicationRun, then: Callable[[], None]) -> None:
+        """Put publications into the log; do `then` once they are durable."""
+        self._next_token += 1
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Append(run, self._next_token))
 
     def on_persisted(self, token: int) -> None:
         """What waited for this token may be seen now."""

@@ -1,0 +1,122 @@
+"""With the publication log: what a publisher was told is safe arrives, whoever dies then."""
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.simulator.cluster import Published, SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain
+
+LOGGED = DeltaTreeParameters(delta=1, publication_log=True)
+
+
+def _start(
+    parameters: DeltaTreeParameters = LOGGED, mutants: frozenset[Mutant] = frozenset()
+) -> SimulatedCluster:
+    return SimulatedCluster(
+        chain("p", "b", "s"), network=STEADY, parameters=parameters, mutants=mutants
+    ).start()
+
+
+def _missing_after_publisher_and_broker_die(mutants: frozenset[Mutant]) -> list[Published]:
+    """Everything is acknowledged while nobody can be reached; then who knows it dies."""
+    cluster = _start(mutants=mutants)
+    subscriber = cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    sent = [cluster.publish("p", n=0)]
+    cluster.run_until_quiet()
+    for name in ("b", "s"):
+        cluster.broker(name).kill()
+    sent += [cluster.publish("p", n=n) for n in range(1, 5)]
+    while publisher.core.outstanding:
+        cluster.run_for(0.0005)
+    publisher.leave()
+    cluster.broker("p").restart()
+    for name in ("b", "s"):
+        cluster.broker(name).start()
+    cluster.run_for(90)
+    return [publication for publication in sent if publication not in subscriber.received]
+
+
+def test_what_was_acknowledged_outlives_its_publisher_and_its_broker() -> None:
+    assert not _missing_after_publisher_and_broker_die(frozenset())
+
+
+def test_it_is_lost_when_it_is_acknowledged_before_it_is_durable() -> None:
+    mutants = frozenset((Mutant.ACKNOWLEDGED_BEFORE_DURABLE,))
+    assert _missing_after_publisher_and_broker_die(mutants)
+
+
+def test_there_is_a_gap_when_the_log_gives_up_what_is_not_done() -> None:
+    with pytest.raises(InvariantViolated, match=r"gap: s1-s/1 got .* without 2, 3, 4"):
+        _missing_after_publisher_and_broker_die(frozenset((Mutant.LOG_RELEASED_ON_APPEND,)))
+
+
+def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None:
+    cluster = _start(DeltaTreeParameters(delta=1))
+    cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    for name in ("b", "s"):
+        cluster.broker(name).kill()
+    cluster.publish("p", n=1)
+    cluster.run_for(5)
+    assert publisher.core.outstanding
+
+
+def test_what_was_published_again_after_a_crash_is_delivered_once_and_in_order() -> None:
+    """The log brings back what had arrived already; newer publications queue behind it."""
+    cluster = _start()
+    subscriber = cluster.subscribe("s")
+    cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    sent = [cluster.publish("p", n=n) for n in range(10)]
+    cluster.run_for(0.3)
+    cluster.broker("p").restart()
+    sent += [cluster.publish("p", n=n) for n in range(10, 20)]
+    cluster.run_for(0.3)
+    cluster.broker("s").release()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert subscriber.received == sent
+
+
+def test_a_publisher_waits_when_too_much_is_acknowledged_and_not_done() -> None:
+    cluster = _start(DeltaTreeParameters(delta=1, publication_log=True, queue_limit=3))
+    subscriber = cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    for name in ("b", "s"):
+        cluster.broker(name).kill()
+    sent = [cluster.publish("p", n=n) for n in range(8)]
+    cluster.run_for(1)
+    assert publisher.core.outstanding == 5
+    for name in ("b", "s"):
+        cluster.broker(name).start()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert subscriber.received == sent
+    assert not publisher.core.outstanding
+
+
+def test_a_subscription_made_before_the_crash_begins_behind_what_the_log_brings_back() -> None:
+    """The log's numbers feed the start cut, like those a returning publisher names."""
+    cluster = _start()
+    cluster.subscribe("s", "n = 1", "z")
+    cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    cluster.publish("p", n=1)
+    cluster.publish("p", n=2)
+    cluster.run_for(0.1)
+    cluster.broker("p").restart()
+    late = cluster.subscribe("b", "true", "late")
+    cluster.run_for(0.1)
+    cluster.broker("s").release()
+    cluster.run_until_quiet()
+    three = cluster.publish("p", n=3)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert late.received == [three]
