@@ -95,6 +95,8 @@ def draw_plan(
     flaps = random.random() < 0.3
     kinds = _draw_kinds(random, flaps, setting)
     parameters, network = _draw_parameters(random, topology.delta, setting)
+    if not mutants and protocol == "delta_tree":
+        parameters = _draw_options(Random(f"options {seed}"), parameters)
     failures_at_once = topology.delta
     links_at_once = 3 * topology.delta if random.random() < 0.2 else topology.delta
     if setting is not None:
@@ -202,6 +204,11 @@ def _draw_parameters(
         session=session,
     )
     return parameters, network
+
+
+def _draw_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+    """Parts of the protocol that are off by default; they leave the rest of the plan as it is."""
+    return replace(parameters, publication_log=random.random() < 0.2)
 
 
 # ---------------------------------------------------------------- when what happens
