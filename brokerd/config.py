@@ -1,6 +1,6 @@
 """What a broker can be told, and the defaults: the only place where they live."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -10,6 +10,19 @@ MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
 PROTOCOLS = ("best_effort", "delta_tree")
+
+SWITCHES: dict[str, tuple[str, ...]] = {
+    "accept": ("early", "late"),
+    "tag_eval": ("path", "pt"),
+    "cut": ("src", "full"),
+}
+"""What a profile of delta_tree chooses between."""
+
+PROFILES: dict[str, dict[str, str]] = {
+    "robust": {"accept": "early", "tag_eval": "path", "cut": "src"},
+    "paper": {"accept": "late", "tag_eval": "pt", "cut": "full"},
+}
+"""The profiles of delta_tree: what each of its switches is unless it is set on its own."""
 
 
 class Mutant(StrEnum):
@@ -45,6 +58,8 @@ class Mutant(StrEnum):
     ISLANDS_AS_BARRIERS = "islands-as-barriers"
     ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
+    PARTITIONS_SPREAD_DELTA = "M17"
+    GONE_EARLY = "gone-early"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +87,17 @@ class DeltaTreeParameters:
             acknowledged, and acknowledged then. Without, it is acknowledged once everybody has
             it, and until then the publisher itself has to keep it. With it, at most
             `queue_limit` publications of one source are acknowledged and not yet done.
+        profile: "robust", or "paper" for [DFT11] as it is written but for its errors; fills in
+            the switches below that are left "".
+        accept: whether a broker routes by a subscription on arrival ("early"), or when all
+            behind it have confirmed ("late").
+        tag_eval: whether a home broker looks for the source of a publication behind a partition
+            on the publication's path ("path"), or in what brokers near the partition stamped
+            on it from their partition tables ("pt").
+        cut: whose word on where a source is goes into a start cut: that of its own broker
+            ("src"), or of every broker on the way too ("full", needed with "late").
+
+    Paper: [DFT11] §IV-VI.
     """
 
     delta: int = 1
@@ -84,6 +110,23 @@ class DeltaTreeParameters:
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
     publication_log: bool = False
+    profile: str = "robust"
+    accept: str = ""
+    tag_eval: str = ""
+    cut: str = ""
+
+    def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile = {self.profile!r}; one of {', '.join(PROFILES)}")
+        for switch, choices in SWITCHES.items():
+            chosen = getattr(self, switch) or PROFILES[self.profile][switch]
+            if chosen not in choices:
+                raise ValueError(f"{switch} = {chosen!r}; one of {', '.join(choices)}")
+            object.__setattr__(self, switch, chosen)
+
+    def in_profile(self, profile: str) -> Self:
+        """The same, with everything that a profile chooses chosen by this one."""
+        return replace(self, profile=profile, accept="", tag_eval="", cut="")
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
@@ -195,5 +238,5 @@ def _section(kind: Any, values: Any, where: str) -> Any:
             raise ConfigError(f"{where}: {key} = {value} must not be negative")
     try:
         return kind(**values)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error

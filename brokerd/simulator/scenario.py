@@ -15,6 +15,7 @@ A scenario is a series of blocks with an empty line between them. A block is com
     kill b | start b | restart b | absorb b | release b | freeze b | thaw b
     received c-b3 | status b2 | judge
     quietly COMMAND                carries a command out without saying what the brokers did
+    partitions told | untold       whether partition tables and their gossip are told; not at first
 
 Every message takes one millisecond, so the same text always gives the same answer.
 """
@@ -33,7 +34,7 @@ from brokerd.model.client_messages import (
     Refused,
     Subscribed,
 )
-from brokerd.model.identity import Peer, SourceId, SubscriptionId
+from brokerd.model.identity import PartitionId, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
@@ -45,6 +46,8 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsWithdrawn,
 )
 from brokerd.protocols.delta_tree.messages import (
+    PartitionGone,
+    PartitionNew,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryFlag,
@@ -119,6 +122,7 @@ class _Player:
         self._said: list[str] = []
         self._watched: Peer | None = None
         self._listening = True
+        self._tells_partitions = False
         self._commands: dict[str, Callable[[list[str]], None]] = {
             "protocol": self._on_protocol,
             "chain": lambda names: self._build(names, list(pairwise(names))),
@@ -135,6 +139,7 @@ class _Player:
             "pass": self._on_pass,
             "delay": self._on_delay,
             "slow": self._on_slow,
+            "partitions": self._on_partitions,
         }
         self._broker_verbs = ("kill", "start", "restart", "absorb", "release", "freeze", "thaw")
         self._link_verbs = ("cut", "blackhole", "absorb", "heal", "suspect")
@@ -269,6 +274,11 @@ class _Player:
         self._quietly(lambda: self.carry_out(" ".join(words)))
         self._said = []
 
+    def _on_partitions(self, words: list[str]) -> None:
+        self._tells_partitions = {"told": True, "untold": False}.get(words[0], False)
+        if words[0] not in ("told", "untold"):
+            raise ScenarioError(f"partitions {words[0]}; told or untold")
+
     def _quietly(self, action: Callable[[], object]) -> None:
         self._listening = False
         action()
@@ -313,6 +323,11 @@ class _Player:
                 self._said.append(f"{name} cannot reach {self._name(peer)}: {reason}")
         for effect in effects:
             match effect:
+                case (
+                    Send(message=PartitionNew() | PartitionGone())
+                    | Record(event="partition_new" | "partition_gone")
+                ) if not self._tells_partitions:
+                    pass
                 case Deliver(client=client, item=item):
                     self._said.append(f"{name} delivers {self._run(item.run)} to {client}")
                 case Send(peer=peer, message=message):
@@ -347,6 +362,18 @@ class _Player:
             case Summary(accepted=accepted, recovering=recovering):
                 listed = " ".join(map(self._subscription, accepted)) or "nothing"
                 return f"summary: {listed}{', recovering' if recovering else ''}"
+            case PartitionNew(partitions=partitions):
+                listed = " ".join(map(self._partition, partitions))
+                return f"partitions: {listed}"
+            case PartitionGone(withdrawn=withdrawn):
+                listed = " ".join(
+                    f"{self._name(numbers.detector)}#{numbers.first}"
+                    + (f"-{numbers.last}" if numbers.last > numbers.first else "")
+                    if numbers.last
+                    else f"{self._name(numbers.detector)} before {numbers.incarnation}"
+                    for numbers in withdrawn
+                )
+                return f"partitions gone: {listed}"
             case SyncEnd(recovering=recovering):
                 return f"sync end{', recovering' if recovering else ''}"
             case RecoveryFlag(recovering=recovering):
@@ -386,6 +413,10 @@ class _Player:
 
     def _publication(self, source: SourceId, sequence: int) -> str:
         return f"{self._source(source)}/{sequence}"
+
+    def _partition(self, partition: PartitionId) -> str:
+        nodes = "-".join(map(self._name, partition.nodes))
+        return f"{self._name(partition.detector)}#{partition.number} | {nodes}"
 
     def _but(self, tags: tuple[Tag, ...]) -> str:
         listed = " ".join(f"{self._name(tag.node)}{'…' if tag.beyond else ''}" for tag in tags)

@@ -38,4 +38,6 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     54: delta_tree.PublicationCopy,
     55: delta_tree.PublicationConfirmation,
     56: delta_tree.RecoveryNotifier,
+    58: delta_tree.PartitionNew,
+    59: delta_tree.PartitionGone,
 }

@@ -54,6 +54,8 @@ ELSEWHERE = {
     Mutant.HALF_AN_INTERSECTION: "first at seed 81: delta_tree/test_regions.py tells how",
     Mutant.RECEIVER_TAKES_ANY_TAGS: "first at seed 387: delta_tree/test_gates.py tells how",
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: test_stories.py",
+    Mutant.PARTITIONS_SPREAD_DELTA: "partition tables: delta_tree/test_partitions.py",
+    Mutant.GONE_EARLY: "partition tables: delta_tree/test_partitions.py",
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
     Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",

@@ -24,6 +24,8 @@ from brokerd.protocols.delta_tree.clients import LINGER, Clients
 from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.messages import (
+    PartitionGone,
+    PartitionNew,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryFlag,
@@ -34,6 +36,7 @@ from brokerd.protocols.delta_tree.messages import (
     SyncEnd,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
@@ -69,11 +72,12 @@ class DeltaTree(EventMachine):
         self._state = State(self, broker, neighbourhood, parameters, mutants)
         sequences = SourceSequences(broker)
         self._sessions = Sessions(self._state)
+        self._partitions = PartitionTable(self._state, self._sessions)
         self._subscriptions = Subscriptions(
-            self._state, self._sessions, sequences, decode_attributes
+            self._state, self._sessions, self._partitions, sequences, decode_attributes
         )
         self._publications = Publications(
-            self._state, self._sessions, self._subscriptions, sequences
+            self._state, self._sessions, self._partitions, self._subscriptions, sequences
         )
         self._clients = Clients(self._state, self._subscriptions, self._publications, sequences)
         self._recovery = Recovery(
@@ -100,6 +104,8 @@ class DeltaTree(EventMachine):
             RecoveryNotifier: self._publications.on_notifier,
             SyncEnd: self._recovery.on_sync_end,
             RecoveryFlag: self._recovery.on_recovery_flag,
+            PartitionNew: self._partitions.on_new,
+            PartitionGone: self._partitions.on_gone,
         }
         self._from_clients: dict[type, MessageHandler] = {
             Connect: self._clients.on_connect,
@@ -121,6 +127,7 @@ class DeltaTree(EventMachine):
             "queue_bytes": self._publications.payload_bytes(),
             "subscriptions": len(self._subscriptions),
             "subscriptions_tagged": self._subscriptions.tagged,
+            "partitions": len(self._partitions),
             "matching_hits": self._subscriptions.memo.hits,
             "matching_misses": self._subscriptions.memo.misses,
             "sessions_active": sum(node.active for node in nodes),
@@ -141,11 +148,14 @@ class DeltaTree(EventMachine):
             "pending": [broker for broker in wanted if broker not in ready],
             "subscriptions": len(self._subscriptions),
             "queue": self._publications.publications,
+            "partitions": len(self._partitions),
+            "profile": self._state.parameters.profile,
         }
 
     def before_return(self) -> None:
         """Confirmations of one event leave together, behind everything else."""
         self._clients.settle()
+        self._partitions.withdraw_ended()
         self._publications.send_confirmations()
         self._publications.watch_limit()
 
@@ -183,6 +193,7 @@ class DeltaTree(EventMachine):
             self._sessions_changed()
         else:
             self._sessions.refresh()  # only when to try again is new
+            self._partitions.follow_sessions()
 
     def _on_persisted(self, event: Persisted) -> None:
         self._state.on_persisted(event.token)
@@ -227,6 +238,7 @@ class DeltaTree(EventMachine):
             raise RemoteProtocolError(peer, "a second Summary on one session")
         self._subscriptions.set_known(peer, message.accepted)
         self._sessions.summary_came(peer, message.recovering)
+        self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
 
     def _sessions_changed(self) -> None:
@@ -237,6 +249,7 @@ class DeltaTree(EventMachine):
         what they are for.
         """
         newly_active = self._sessions.refresh()
+        self._partitions.follow_sessions()
         for node in newly_active:
             self._subscriptions.synchronise(node)
         self._subscriptions.evaluate_unconfirmed()

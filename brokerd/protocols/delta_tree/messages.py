@@ -4,6 +4,7 @@ Paper: [DFT11] §V-VIII.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
@@ -127,6 +128,41 @@ class RecoveryNotifier:
     added: tuple[Tag, ...]
     cut: tuple[tuple[SourceId, int], ...]
     source_paths: tuple[tuple[BrokerNumber, ...], ...]
+
+
+class PartitionNumbers(NamedTuple):
+    """Partitions of one detector, all numbers from `first` to `last`; 0, 0 for none."""
+
+    detector: BrokerNumber
+    incarnation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNew:
+    """There are partitions. `paths`: detector … receiver, for each detector.
+
+    Goes over all sessions, as far as 2δ links from the detector.
+
+    Paper: [DFT11] §IV lines 362-370.
+    """
+
+    partitions: tuple[PartitionId, ...]
+    paths: tuple[tuple[BrokerNumber, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGone:
+    """Partitions are over, and so is every one of an earlier incarnation of their detectors.
+
+    Wins over PartitionNew, in whatever order the two come. `paths`: detector … receiver.
+
+    Paper: [DFT11] §VIII-A lines 896-900.
+    """
+
+    withdrawn: tuple[PartitionNumbers, ...]
+    paths: tuple[tuple[BrokerNumber, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

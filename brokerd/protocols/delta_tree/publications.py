@@ -32,6 +32,7 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     RecoveryNotifier,
 )
+from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.regions import covering
 from brokerd.protocols.delta_tree.sessions import Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State
@@ -65,11 +66,13 @@ class Publications:
         self,
         state: State,
         sessions: Sessions,
+        partitions: PartitionTable,
         subscriptions: Subscriptions,
         sequences: SourceSequences,
     ) -> None:
         self._state = state
         self._sessions = sessions
+        self._partitions = partitions
         self._subscriptions = subscriptions
         self._sequences = sequences
         self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
@@ -360,6 +363,7 @@ class Publications:
             notifier=notifier,
         )
         self._add_entry(entry)
+        self._partitions.hold(notifier.removed)
         home = notifier.subscription.home
         if home == self._state.broker:
             entry.deliveries = 1
@@ -421,6 +425,8 @@ class Publications:
         queue.end(entry)
         if not queue:
             del self._queue[entry.source]
+        if entry.notifier is not None:
+            self._partitions.release(entry.notifier.removed)
         self.publications -= entry.publications
         for receipt in entry.receipts:
             receipt.remaining -= 1

@@ -64,6 +64,8 @@ class Sessions:
     def __init__(self, state: State) -> None:
         self._state = state
         self._partitions = 0
+        self._partitions_begun: list[Node] = []
+        self._partitions_ended: list[int] = []
         self.nodes = {
             broker: Node(broker, path) for broker, path in state.neighbourhood.paths.items()
         }
@@ -139,6 +141,16 @@ class Sessions:
                 newly_active.append(node)
         return newly_active
 
+    def take_partition_changes(self) -> tuple[list[Node], list[int]]:
+        """Nodes that have become unreachable since last asked, and partitions that have ended."""
+        begun, ended = self._partitions_begun, self._partitions_ended
+        self._partitions_begun, self._partitions_ended = [], []
+        return begun, ended
+
+    def ready(self) -> list[Node]:
+        """The nodes with a session that can be used, active or not, nearest first."""
+        return [node for node in self.nodes.values() if node.ready]
+
     def usable(self) -> list[Node]:
         """The nodes with an active and ready session, nearest first."""
         return [node for node in self.nodes.values() if node.active and node.ready]
@@ -175,10 +187,13 @@ class Sessions:
         Paper: [DFT11] §III lines 337-346.
         """
         if node.reach is not Reach.UNREACHABLE:
-            node.partition = 0
+            if node.partition:
+                self._partitions_ended.append(node.partition)
+                node.partition = 0
         elif not node.partition:
             self._partitions += 1
             node.partition = self._partitions
+            self._partitions_begun.append(node)
 
     def _open(self, node: Node) -> None:
         node.attempting = True

@@ -35,6 +35,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.regions import Region, region, under
 from brokerd.protocols.delta_tree.rows import Rows, read_routing, routing_change
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
@@ -152,11 +153,13 @@ class Subscriptions:
         self,
         state: State,
         sessions: Sessions,
+        partitions: PartitionTable,
         sequences: SourceSequences,
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         self._state = state
         self._sessions = sessions
+        self._partitions = partitions
         self._sequences = sequences
         self._rows: dict[SubscriptionId, RoutedSubscription] = {}
         self._unconfirmed: dict[SubscriptionId, RoutedSubscription] = {}
@@ -241,14 +244,14 @@ class Subscriptions:
             local.subscription, local.predicate, (self._state.broker,), local=local
         )
         row.confirmed = confirmed
-        row.tags = local.tags
+        self._set_tags(row, local.tags)
         self._put(row)
         self._evaluate(row)
         self._watch_tags(row)
 
     def remove_local(self, local: LocalSubscription) -> None:
         """Take a local subscription out of this broker's table; others keep theirs."""
-        del self._rows[local.subscription]
+        self._set_tags(self._rows.pop(local.subscription), ())
         self._unconfirmed.pop(local.subscription, None)
         self._tagged.pop(local.subscription, None)
         self._index.remove(local.subscription)
@@ -443,7 +446,7 @@ class Subscriptions:
             complete = True
         if complete and self._may_confirm():
             if Mutant.NO_TAGS_UNREACHABLE_DONE not in self._state.mutants:
-                row.tags = region(tags)
+                self._set_tags(row, region(tags))
             row.cut = cut
             row.answers.clear()
             row.replacements.clear()
@@ -492,7 +495,8 @@ class Subscriptions:
             return
         local = row.local
         cut = row.cut if local is None else local.begins_after
-        row.tags, touched = replaced(row.tags, cut, replacement, mutants)
+        left, touched = replaced(row.tags, cut, replacement, mutants)
+        self._set_tags(row, left)
         if not row.tags:
             self._tagged.pop(row.subscription, None)
         if local is None or not touched:
@@ -502,7 +506,19 @@ class Subscriptions:
         paths = [path[::-1] for path in self._sequences.paths.values()]
         raise_covered_cut(cut, touched, received, paths)
         local.tags = row.tags
-        self._on_opened_at_home(local, done)
+
+        def opened() -> None:
+            self._partitions.release(touched)
+            done()
+
+        self._partitions.hold(touched)
+        self._on_opened_at_home(local, opened)
+
+    def _set_tags(self, row: RoutedSubscription, tags: Region) -> None:
+        """Give a row its tags; partitions of ours stay in the table while a row names them."""
+        self._partitions.hold(tags)
+        self._partitions.release(row.tags)
+        row.tags = tags
 
     def _ask_about_tags(self, row: RoutedSubscription, node: Node) -> None:
         """Have a peer confirm anew; of the tags under it only what it names will stay."""

@@ -1,0 +1,228 @@
+"""The partition table: who is told of a partition, for how long, and what is refused."""
+
+from itertools import pairwise
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import PartitionId
+from brokerd.protocols.delta_tree.messages import (
+    PartitionGone,
+    PartitionNew,
+    PartitionNumbers,
+    RecoveryNotifier,
+)
+from brokerd.protocols.delta_tree.partitions import TOMBSTONE_RANGES, Detector, partition_kind
+from brokerd.protocols.interface import MessageReceived
+from tests.helpers.exchange import Exchange, blob
+
+
+def line(brokers, **settings):
+    """A chain 0–1–2–…"""
+    return Exchange(tuple(pairwise(range(brokers))), **settings)
+
+
+def table(exchange, broker):
+    """What a broker has in its partition table, as (detector, nodes)."""
+    return sorted((pid.detector, pid.nodes) for pid in exchange.cores[broker]._partitions)
+
+
+def kill(exchange, *brokers):
+    """They crash, and every broker that wants to finds out."""
+    for broker in brokers:
+        exchange.kill(broker)
+    exchange.settle()
+    exchange.advance(1)
+
+
+def test_each_broker_that_becomes_unreachable_makes_a_partition_of_its_own():
+    """Paper: [DFT11] §III lines 337-346."""
+    exchange = line(5, delta=2)
+    kill(exchange, 1, 2, 3)
+    assert table(exchange, 0) == [(0, (1,)), (0, (1, 2)), (0, (1, 2, 3))]
+    numbers = [partition.number for partition in exchange.cores[0]._partitions]
+    assert numbers == sorted(set(numbers))
+    assert exchange.records.count((0, "partition_new")) >= 3
+
+
+def test_everybody_within_twice_delta_is_told_and_nobody_farther_away():
+    """Paper: [DFT11] §IV lines 362-370 (D_PT), §VIII lines 937-944."""
+    exchange = line(8)
+    kill(exchange, 5)
+    for broker in (2, 3, 4):
+        assert (4, (5,)) in table(exchange, broker), broker
+    for broker in (0, 1):
+        assert table(exchange, broker) == [], broker
+
+
+def test_told_only_delta_links_away_the_farther_half_does_not_know():
+    exchange = line(8, mutants=frozenset((Mutant.PARTITIONS_SPREAD_DELTA,)))
+    kill(exchange, 5)
+    assert (4, (5,)) in table(exchange, 3)
+    assert table(exchange, 2) == []
+
+
+def test_a_partition_is_withdrawn_everywhere_when_its_broker_is_back():
+    exchange = line(6)
+    kill(exchange, 3)
+    assert table(exchange, 1)
+    exchange.start(3)
+    exchange.advance(2)
+    for broker in range(6):
+        assert table(exchange, broker) == [], broker
+    assert (2, "partition_gone") in exchange.records
+
+
+def test_a_broker_that_was_away_is_brought_up_to_date_when_its_session_is_ready():
+    """Broker 1 misses both a partition's beginning and another one's end."""
+    exchange = line(6, delta=2)
+    kill(exchange, 4)
+    assert (3, (4,)) in table(exchange, 1)
+    exchange.kill(1)
+    exchange.start(4)
+    exchange.advance(2)
+    kill(exchange, 5)
+    exchange.start(1)
+    exchange.advance(6)
+    assert table(exchange, 1) == table(exchange, 2) == [(4, (5,))]
+
+
+def test_gone_wins_over_new_in_whatever_order_they_come():
+    exchange = line(4)
+    core, session = exchange.cores[1], exchange.sessions[1, 2]
+    pid = PartitionId(2, 1, 7, (3,))
+    gone = PartitionGone((PartitionNumbers(2, 1, 7, 7),), ((2, 1),))
+    core.handle(MessageReceived(2, session, gone), 0)
+    assert core.handle(MessageReceived(2, session, PartitionNew((pid,), ((2, 1),))), 0) == []
+    assert (2, (3,)) not in table(exchange, 1)
+
+
+def test_a_new_incarnation_of_the_detector_withdraws_what_the_old_one_said():
+    exchange = line(6)
+    kill(exchange, 3)
+    assert (2, (3,)) in table(exchange, 0)
+    exchange.kill(2)
+    exchange.start(3)
+    exchange.start(2)
+    exchange.advance(3)
+    for broker in range(6):
+        assert table(exchange, broker) == [], broker
+
+
+def test_what_an_old_incarnation_said_is_not_believed_any_more():
+    exchange = line(4)
+    core, session = exchange.cores[1], exchange.sessions[1, 2]
+    newer = PartitionGone((PartitionNumbers(2, 5, 0, 0),), ((2, 1),))
+    core.handle(MessageReceived(2, session, newer), 0)
+    old = PartitionNew((PartitionId(2, 4, 1, (3,)),), ((2, 1),))
+    assert core.handle(MessageReceived(2, session, old), 0) == []
+    assert (2, (3,)) not in table(exchange, 1)
+
+
+def gone_while_a_notifier_is_under_way(mutants):
+    """Broker 2 was out of reach as s subscribed, is back, and the notifier cannot leave broker 1.
+
+    Paper: [DFT11] §VIII-A lines 896-900.
+    """
+    exchange = line(4, mutants=mutants)
+    exchange.cut(1, 2)
+    exchange.unreachable[1, 3] = None
+    exchange.cut(1, 3)
+    exchange.advance(1)
+    exchange.subscribe(exchange.client("s", 0), "kind = 'a'")
+    assert exchange.clients["s"].answers[-1].state == "started"
+    assert (1, (2,)) in table(exchange, 0)
+    exchange.hold(1, 0)
+    exchange.mend(1, 2)
+    exchange.unreachable.clear()
+    exchange.advance(2)
+    assert [m for _, m in exchange.queues[1, 0] if isinstance(m, RecoveryNotifier)]
+    return exchange
+
+
+def test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed():
+    exchange = gone_while_a_notifier_is_under_way(frozenset())
+    assert (1, (2,)) in table(exchange, 1)
+    exchange.release(1, 0)
+    exchange.advance(2)
+    assert table(exchange, 1) == table(exchange, 0) == []
+    source = exchange.client("p", 3, publishes=True)
+    exchange.publish(source, 1, blob(kind="a"))
+    assert exchange.clients["s"].got() == [1]
+
+
+def test_withdrawn_at_once_it_is_gone_while_home_still_withholds():
+    exchange = gone_while_a_notifier_is_under_way(frozenset((Mutant.GONE_EARLY,)))
+    assert (1, (2,)) not in table(exchange, 1)
+
+
+def test_tombstones_are_bounded_and_forget_nothing_that_is_over():
+    detector = Detector((1, 0), 1)
+    detector.live = {number: PartitionId(1, 1, number, (2,)) for number in (10, 501)}
+    for number in range(2, 1_000, 2):
+        if number != 10:
+            detector.end(number, number)
+    assert len(detector.gone) <= TOMBSTONE_RANGES
+    assert set(detector.live) == {10, 501}
+    assert not any(detector.is_gone(number) for number in detector.live)
+    assert all(detector.is_gone(number) for number in range(2, 1_000, 2) if number != 10)
+
+
+PATH = ((2, 1),)
+WRONG = {
+    "no detector's path": PartitionNew((PartitionId(2, 1, 1, (3,)),), ()),
+    "a path that ends elsewhere": PartitionNew((PartitionId(2, 1, 1, (3,)),), ((2, 3),)),
+    "a detector that is too far away": PartitionNew(
+        (PartitionId(9, 1, 1, (10,)),), ((9, 8, 3, 2, 1),)
+    ),
+    "a path that comes back": PartitionNew((PartitionId(0, 1, 1, (4,)),), ((0, 3, 2, 1),)),
+    "no brokers": PartitionNew((PartitionId(2, 1, 1, ()),), PATH),
+    "more brokers than anybody reaches past": PartitionNew(
+        (PartitionId(2, 1, 1, (3, 4, 5)),), PATH
+    ),
+    "brokers that form no path": PartitionNew((PartitionId(2, 1, 1, (0,)),), PATH),
+    "a broker twice": PartitionNew((PartitionId(2, 1, 1, (3, 3)),), PATH),
+    "a foreign broker in a place that is known": PartitionNew((PartitionId(2, 1, 1, (77,)),), PATH),
+    "a known broker in a strange place": PartitionNew((PartitionId(2, 1, 1, (3, 0)),), PATH),
+    "a broker number out of range": PartitionNew((PartitionId(2, 1, 1, (3, 1 << 20)),), PATH),
+    "no number": PartitionNew((PartitionId(2, 1, 0, (3,)),), PATH),
+    "no incarnation": PartitionNew((PartitionId(2, 0, 1, (3,)),), PATH),
+    "our own partition": PartitionNew((PartitionId(1, 1, 99, (2,)),), ((1, 2, 1),)),
+    "withdrawn, of nobody": PartitionGone((PartitionNumbers(2, 1, 1, 1),), ()),
+    "withdrawn backwards": PartitionGone((PartitionNumbers(2, 1, 5, 4),), PATH),
+    "withdrawn from zero": PartitionGone((PartitionNumbers(2, 1, 0, 4),), PATH),
+}
+
+
+@pytest.mark.parametrize("message", WRONG.values(), ids=WRONG)
+def test_a_partition_that_cannot_be_is_refused_and_the_broker_lives(message):
+    exchange = line(4)
+    exchange.subscribe(exchange.client("s", 0), "kind = 'a'")
+    core = exchange.cores[1]
+    before = table(exchange, 1)
+    with pytest.raises(RemoteProtocolError) as caught:
+        core.handle(MessageReceived(2, exchange.sessions[1, 2], message), 0)
+    assert len(str(caught.value)) < 400
+    assert table(exchange, 1) == before
+    source = exchange.client("p", 3, publishes=True)
+    exchange.publish(source, 1, blob(kind="a"))
+    assert exchange.clients["s"].got() == [1], "life goes on"
+
+
+def test_one_number_for_two_partitions_is_refused():
+    exchange = line(6, delta=2)
+    core, session = exchange.cores[1], exchange.sessions[1, 2]
+    core.handle(MessageReceived(2, session, PartitionNew((PartitionId(2, 1, 9, (3,)),), PATH)), 0)
+    other = PartitionNew((PartitionId(2, 1, 9, (3, 4)),), PATH)
+    with pytest.raises(RemoteProtocolError, match="no partition"):
+        core.handle(MessageReceived(2, session, other), 0)
+
+
+def test_the_same_partition_is_an_island_on_one_path_and_a_barrier_on_another():
+    """Paper: [DFT11] §III lines 331-336: ⟨B3⟩ on P(B0, B3) and on P(B0, D3)."""
+    pid = PartitionId(0, 1, 1, (3,))
+    assert partition_kind(pid, (0, 3), (4,)) == "barrier"
+    assert partition_kind(pid, (0, 3, 4, 5), (4,)) == "island"
+    assert partition_kind(pid, (0, 3, 9), (4,)) == "barrier"
+    assert partition_kind(pid, (0, 1, 2), (4,)) is None
