@@ -31,7 +31,7 @@ class Catch(NamedTuple):
 CAUGHT = {
     Mutant.START_BEFORE_CONFIRMED: Catch(0, "unaware source", 10),
     Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: Catch(3, "unaware", 30),
-    Mutant.EDGE_FORGETS: Catch(190, "gap", 30),
+    Mutant.EDGE_FORGETS: Catch(344, "gap", 31),
     Mutant.CONFIRM_ON_RECEIPT: Catch(0, "acknowledged too early", 10),
     Mutant.NO_RESEND_ON_ACTIVATION: Catch(0, "liveness", 10),
     Mutant.RESEND_AFTER_NEWER: Catch(0, "confirmed too early", 20),
