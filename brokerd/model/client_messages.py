@@ -91,14 +91,15 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Broker → client: matching publications that one subscription does not get.
+    """Broker → client: publications that one subscription does not get.
 
     Their source lay behind a partition when the subscription started, so the subscription's
     stream of that source has not begun yet. Answered with Acknowledge, like Deliveries, and in
     order with them.
 
     Attributes:
-        ranges: (first, last) of stretches of consecutive sequence numbers, increasing.
+        ranges: (first, last) of stretches of consecutive sequence numbers, increasing. Whatever
+            the subscription matches in them is withheld, also what never came this far.
         partition: the partition that withheld them.
     """
 

@@ -54,6 +54,7 @@ class _Stream:
         fence: all matching publications above this sequence number are owed; None as long as
             the subscription has not started, or the gate is closed.
         withheld: highest number that the subscriber was told it does not get.
+        asked: highest number when the subscriber learnt that its subscription had started.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -62,6 +63,7 @@ class _Stream:
     at: int | None = None
     fence: int | None = None
     withheld: int = 0
+    asked: int = 0
 
 
 @dataclass(slots=True)
@@ -154,6 +156,7 @@ class Oracle:
         subscription.started = True
         for publisher in self._publishers.values():
             stream = self._stream(subscription, publisher)
+            stream.asked = len(publisher.contents)
             if not self._is_closed(subscription, publisher):
                 stream.fence = len(publisher.contents)
 
@@ -190,10 +193,10 @@ class Oracle:
         stream = self._stream(subscription, publisher)
         for first, last in notice.ranges:
             for sequence in range(first, last + 1):
-                self.announced += 1
                 if sequence not in stream.ranks:
-                    self._break("unwanted", f"{what}; it does not match {sequence}")
-                elif stream.at is not None:
+                    continue  # whole stretches are named, with what does not match in them
+                self.announced += 1
+                if stream.at is not None:
                     self._break("gap", f"{what} after {stream.matching[stream.at]} was delivered")
                 elif stream.fence is not None and sequence > stream.fence:
                     self._break("gap", f"{what}, published while the source was heard")
@@ -362,6 +365,14 @@ class Oracle:
             self._break(
                 "gap", f"{what} first, without {_listed(before)}, published after the start"
             )
+        if self.reliable:
+            silent = [
+                sequence
+                for sequence in stream.matching[:rank]
+                if sequence > max(stream.asked, stream.withheld)
+            ]
+            if silent:
+                self._break("silent", f"{what} first; nobody told it of {_listed(silent)}")
 
     def _missing(self, stream: _Stream) -> list[int]:
         if stream.at is not None:

@@ -375,7 +375,7 @@ def test_what_a_barrier_withholds_is_announced_and_the_stream_begins_after_it() 
     _settle(cluster)
     assert old.received == [one]
     assert new.received == [three]
-    assert [notice.ranges for notice in new.client.withheld] == [((1, 1),)]
+    assert [notice.ranges for notice in new.client.withheld] == [((1, 1),), ((2, 2),)]
     assert cluster.statistics()["publications_withheld"] == 1
 
 

@@ -35,6 +35,7 @@ from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import (
     LocalSubscription,
+    Opened,
     Phase,
     Subscriptions,
 )
@@ -115,6 +116,8 @@ class Clients:
             self._client(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
                 self._subscriptions.add_local(local, confirmed=True)
+                for source, withheld in local.late.items():
+                    self._publications.windows.announce(local, source, withheld)
             else:
                 self._reissue.append(local)
         for name in dict.fromkeys([*self._clients, *self._missing]):
@@ -338,21 +341,31 @@ class Clients:
         local.phase = Phase.STARTING
         local.begins_after = cut
         local.tags = tags
+        local.start_cut = dict(cut)
         self._publications.windows.hold(local.client)
         self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
 
-    def _on_opened(self, local: LocalSubscription, done: Callable[[], None]) -> None:
+    def _on_opened(
+        self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
+    ) -> None:
         """More of the tree is heard: deliver from there once that is on disk.
 
-        A broker that crashed in between would otherwise close what it has delivered from.
+        A broker that crashed in between would otherwise close what it has delivered from. What
+        comes before the streams of these sources is announced first: brokers that did not know
+        of the subscription may have let it pass, so most of it never came here.
         """
+        windows = self._publications.windows
+        windows.hold(local.client)
+        for source, partition in opened.items():
+            withheld = local.withhold(source, local.begins_after[source], partition)
+            if withheld is not None:
+                windows.announce(local, source, withheld)
 
-        def opened() -> None:
-            self._publications.windows.release(local.client)
+        def is_on_disk() -> None:
+            windows.release(local.client)
             done()
 
-        self._publications.windows.hold(local.client)
-        self._state.commit([subscription_change(local, started=True)], opened)
+        self._state.commit([subscription_change(local, started=True)], is_on_disk)
 
     def _start(self, local: LocalSubscription) -> None:
         if local.phase is Phase.STARTING:

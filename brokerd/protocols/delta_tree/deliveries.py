@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import ClientId, PartitionId, SourceId
-from brokerd.model.publication import PublicationRun, merge_runs, stretches
+from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription
+from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Withheld
 from brokerd.protocols.interface import Change, Commit, Deliver
 
 POSITIONS = "positions"
@@ -39,14 +39,15 @@ class Delivery(Generic[Entry]):
     Attributes:
         left: what the client has not acknowledged.
         serial: deliveries of one client in the order in which they were made.
-        withheld: the partition for which they are only announced, if they are.
+        withheld: what is announced in place of them, if they are withheld: first and last
+            sequence, and by which partition.
     """
 
     left: PublicationRun
     subscriptions: tuple[LocalSubscription, ...]
     parcel: Parcel[Entry]
     serial: int
-    withheld: PartitionId | None = None
+    withheld: Withheld | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +88,9 @@ class DeliveryWindows(Generic[Entry]):
         run: PublicationRun,
         subscriptions: tuple[LocalSubscription, ...],
         entries: tuple[Entry, ...],
-        withheld: PartitionId | None = None,
+        withheld: Withheld | None = None,
     ) -> None:
-        """Queue publications, or a notice that a partition withholds them.
+        """Queue publications, or a notice that they and what came before are withheld.
 
         `on_done` is called for each entry once they are acknowledged.
         """
@@ -104,6 +105,24 @@ class DeliveryWindows(Generic[Entry]):
             self._park(outlet, delivery, local)
         self._end_part(delivery.parcel)
         self._send(client, outlet)
+
+    def withhold(
+        self,
+        local: LocalSubscription,
+        run: PublicationRun,
+        partition: PartitionId,
+        entries: tuple[Entry, ...],
+    ) -> None:
+        """Queue a notice that a subscription does not get these, nor what came before them."""
+        withheld = local.withhold(run.source, run.last, partition)
+        assert withheld is not None, f"{run.source} {run.last} was announced to {local}"
+        self.deliver(local.client, run, (local,), entries, withheld)
+
+    def announce(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
+        """Queue a notice of publications that need not have come here."""
+        last = withheld[1]
+        run = PublicationRun(source, range(last, last + 1), (b"",), b"\0", 0, ())
+        self.deliver(local.client, run, (local,), (), withheld)
 
     def claim(self, local: LocalSubscription) -> None:
         """The client has asked for a subscription on this session: send what it lacks.
@@ -264,15 +283,9 @@ class DeliveryWindows(Generic[Entry]):
             outlet.unacknowledged += len(delivery.left)
             numbers = tuple(local.number for local in delivery.subscriptions)
             if delivery.withheld is not None:
-                self._state.machine.send(
-                    client,
-                    Notice(
-                        numbers[0],
-                        delivery.left.source,
-                        tuple(stretches(delivery.left.sequences)),
-                        delivery.withheld,
-                    ),
-                )
+                first, last, partition = delivery.withheld
+                notice = Notice(numbers[0], delivery.left.source, ((first, last),), partition)
+                self._state.machine.send(client, notice)
                 continue
             self._state.counters["publications_delivered"] += len(delivery.left)
             self._state.machine.emit(Deliver(client, Deliveries(delivery.left, numbers)))

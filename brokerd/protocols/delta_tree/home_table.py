@@ -4,14 +4,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.errors import StorageCorrupt
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
+from brokerd.model.identity import (
+    BrokerNumber,
+    ClientId,
+    PartitionId,
+    SourceId,
+    SubscriptionId,
+)
 from brokerd.model.predicate import PredicateError
 from brokerd.protocols.delta_tree.deliveries import POSITIONS
 from brokerd.protocols.delta_tree.gates import Cut
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.regions import region
 from brokerd.protocols.delta_tree.rows import Rows, predicate_row, read_predicate
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase
+from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase, Withheld
 from brokerd.protocols.interface import Change
 
 SUBSCRIPTIONS = "subscriptions"
@@ -34,6 +40,7 @@ class HomeTable:
 def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
     """The row of a subscription, as it is to be on disk."""
     cut = [[*source, sequence] for source, sequence in local.begins_after.items()]
+    late = local.late.items()
     value = [
         local.subscription.incarnation,
         local.subscription.number,
@@ -41,6 +48,7 @@ def subscription_change(local: LocalSubscription, *, started: bool) -> Change:
         started,
         cut if started else [],
         [_tag_row(tag) for tag in local.tags],
+        [[*source, first, last, *partition] for source, (first, last, partition) in late],
     ]
     return Change(SUBSCRIPTIONS, f"{local.client}/{local.number}", value)
 
@@ -57,7 +65,7 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
         found: dict[tuple[ClientId, int], LocalSubscription] = {}
         for key, value in recovered.get(SUBSCRIPTIONS, {}).items():
             client, _, number = key.rpartition("/")
-            incarnation, serial, predicate, started, cut, tags = value
+            incarnation, serial, predicate, started, cut, tags, late = value
             local = LocalSubscription(
                 client,
                 int(number),
@@ -66,6 +74,8 @@ def read_home_table(broker: BrokerNumber, recovered: Rows) -> HomeTable:
                 Phase.STARTED if started else Phase.PENDING,
                 read_cut(cut),
                 tags=region(_read_tag(tag) for tag in tags),
+                start_cut=read_cut(cut),
+                late=dict(map(_read_late, late)),
             )
             found[client, local.number] = local
         table = POSITIONS
@@ -91,6 +101,12 @@ def _tag_row(tag: Tag) -> list[Any]:
 def _read_tag(row: Any) -> Tag:
     path, detector, incarnation, number, beyond = row
     return Tag(tuple(path), detector, incarnation, number, beyond)
+
+
+def _read_late(row: Any) -> tuple[SourceId, Withheld]:
+    broker, publisher, incarnation, first, last, detector, epoch, number, nodes = row
+    partition = PartitionId(detector, epoch, number, tuple(nodes))
+    return SourceId(broker, publisher, incarnation), (first, last, partition)
 
 
 def read_cut(row: Any) -> Cut:

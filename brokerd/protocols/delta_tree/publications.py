@@ -236,7 +236,7 @@ class Publications:
                 entry.deliveries += 1
             part = selection.having(sorted(places))
             self._state.counters["publications_withheld"] += len(part)
-            self.windows.deliver(local.client, part, (local,), tuple(entries), partition)
+            self.windows.withhold(local, part, partition, tuple(entries))
 
     def _local_audience(
         self, audience: Audience, run: PublicationRun, path: Path

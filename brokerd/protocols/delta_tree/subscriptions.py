@@ -18,7 +18,13 @@ from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
+from brokerd.model.identity import (
+    BrokerNumber,
+    ClientId,
+    PartitionId,
+    SourceId,
+    SubscriptionId,
+)
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.gates import (
@@ -36,13 +42,19 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
-from brokerd.protocols.delta_tree.regions import Region, region, under
+from brokerd.protocols.delta_tree.regions import Region, covering, covers, region, under
 from brokerd.protocols.delta_tree.rows import Rows, read_routing, routing_change
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State, is_plain_path, onward_path
 from brokerd.protocols.interface import Change
 
 AUDIT = "audit"
+
+Withheld = tuple[int, int, PartitionId]
+"""First and last sequence of a source that a subscription does not get, and by which partition."""
+
+Opened = dict[SourceId, PartitionId]
+"""Sources that a subscription has begun to hear, with the partition that was in the way."""
 
 
 class Phase(Enum):
@@ -63,6 +75,9 @@ class LocalSubscription:
             cut, raised by what the client had before this broker restarted.
         claimed: the client has asked for it on its current session.
         tags: the part of the tree that it does not hear; only shrinks after the start.
+        start_cut: `begins_after` as it was at the start.
+        late: per source that it did not hear at the start, what it has been told it does not
+            get: first and last sequence, and by which partition.
     """
 
     client: ClientId
@@ -73,6 +88,17 @@ class LocalSubscription:
     begins_after: Cut = field(default_factory=dict)
     claimed: bool = False
     tags: Region = ()
+    start_cut: Cut = field(default_factory=dict)
+    late: dict[SourceId, Withheld] = field(default_factory=dict)
+
+    def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
+        """Nothing of a source comes up to `last`: what of this is to be told; None if nothing."""
+        known = self.late.get(source)
+        told = known[1] if known else self.start_cut.get(source, 0)
+        if last <= told:
+            return None
+        self.late[source] = (known[0] if known else told + 1, last, partition)
+        return told + 1, last, partition
 
 
 @dataclass(slots=True)
@@ -177,7 +203,7 @@ class Subscriptions:
         )
         self._tagged: dict[SubscriptionId, RoutedSubscription] = {}
         self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
-        self._on_opened_at_home: Callable[[LocalSubscription, Callable[[], None]], None]
+        self._on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None]
         self._on_replaced: Callable[[RoutedSubscription, Replacement], None]
         self._may_confirm: Callable[[], bool] = lambda: True
 
@@ -185,7 +211,7 @@ class Subscriptions:
         self,
         *,
         on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None],
-        on_opened_at_home: Callable[[LocalSubscription, Callable[[], None]], None],
+        on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
         on_replaced: Callable[[RoutedSubscription, Replacement], None],
         may_confirm: Callable[[], bool],
     ) -> None:
@@ -507,18 +533,32 @@ class Subscriptions:
         raise_covered_cut(cut, touched, received, paths)
         local.tags = row.tags
 
-        def opened() -> None:
+        def is_on_disk() -> None:
             self._partitions.release(touched)
             done()
 
         self._partitions.hold(touched)
-        self._on_opened_at_home(local, opened)
+        self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
 
     def _set_tags(self, row: RoutedSubscription, tags: Region) -> None:
         """Give a row its tags; partitions of ours stay in the table while a row names them."""
         self._partitions.hold(tags)
         self._partitions.release(row.tags)
         row.tags = tags
+
+    def _opened(self, row: RoutedSubscription, local: LocalSubscription, touched: Region) -> Opened:
+        """The sources that are heard from now on, with the partition that was in the way."""
+        opened: Opened = {}
+        for source in local.begins_after:
+            path = row.source_paths.get(source.broker)
+            if path is None and source.broker in self._sequences.paths:
+                path = self._sequences.paths[source.broker][::-1]
+            if path is None or covers(row.tags, path):
+                continue
+            tag = covering(touched, path)
+            if tag is not None:
+                opened[source] = tag.partition
+        return opened
 
     def _ask_about_tags(self, row: RoutedSubscription, node: Node) -> None:
         """Have a peer confirm anew; of the tags under it only what it names will stay."""
