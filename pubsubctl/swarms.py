@@ -16,6 +16,7 @@ from brokerd.simulator.ledger import (
     LedgerError,
     check_ledger,
     empty_ledger,
+    in_one_line,
     with_runs,
 )
 from brokerd.simulator.plan import PlanError, read_plan
@@ -80,12 +81,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants)
         _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
-    sentences = [
-        f"{len(seeds)} seeds, {len(wrong)} with a violation; "
-        f"{grouped(counted.get('deliveries', 0))} deliveries, "
-        f"{grouped(counted.get('at_risk', 0))} at risk, "
-        f"{grouped(counted.get('broker_events', 0))} steps"
-    ]
+    sentences = [in_one_line(counted)]
     if canaries:
         seen = sum(canary.failed_at >= 0 for canary in canaries)
         sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")

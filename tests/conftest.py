@@ -5,12 +5,27 @@ import os
 import pytest
 from hypothesis import settings
 
+from tests.helpers.summary import SUMMARY
+
 # No deadline: how long an example takes says more about the machine's other work than about us.
 # The same examples on every run, so that a red suite is red for everybody; `make explore` looks
 # for new ones.
 settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing to say yet."""
+    config.stash[SUMMARY] = []
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what the tests measured."""
+    for line in config.stash[SUMMARY]:
+        terminalreporter.write_line(line)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,10 +24,9 @@ def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list
     Raises:
         RuntimeError: an interpreter broke down; with what it said.
     """
-    arguments = [str(first), str(last), protocol, row]
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "brokerd.simulator.determinism", *arguments],
+            _command(first, last, protocol, row),
             env={
                 **os.environ,
                 "PYTHONHASHSEED": hash_seed,
@@ -55,6 +54,11 @@ def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list
     if not len(one) == len(other) == len(seeds):
         raise RuntimeError(f"{len(one)} and {len(other)} answers for {len(seeds)} seeds")
     return [seed for seed, *lines in zip(seeds, one, other, strict=True) if lines[0] != lines[1]]
+
+
+def _command(first: int, last: int, protocol: str, row: str) -> list[str]:
+    arguments = [str(first), str(last), protocol, row]
+    return [sys.executable, "-m", "brokerd.simulator.determinism", *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -114,6 +114,17 @@ def with_runs(
     }
 
 
+def in_one_line(counted: Mapping[str, int]) -> str:
+    """What `swarm.total` has added up, for people."""
+    broken, seeds = counted["seeds_with_links_broken_for_ever"], counted["seeds"]
+    return (
+        f"{seeds:,} seeds, {counted['simulated_ms'] / _MS_PER_HOUR:.1f} simulated hours, "
+        f"{counted['faults_landed']:,} faults landed, {counted['deliveries']:,} deliveries, "
+        f"{counted['at_risk']:,} at risk, {broken:,} seeds with links broken for ever, "
+        f"{counted['violations']} violations"
+    )
+
+
 def _add_reports(entry: dict[str, Any], reports: Sequence[SeedReport]) -> None:
     known = {seed for first, last in entry["seeds"] for seed in range(first, last + 1)}
     new = [report for report in reports if report.seed not in known]

@@ -12,8 +12,7 @@ when no direction between them is broken. Demanded, within the same time as afte
 - "done" for every publication of a source from which all subscriptions are so reached, started
   or not. (What is done is said of whole runs: one publication that somebody unreached wants
   keeps its neighbours waiting.)
-- the start of every subscription, unless a link of the tree itself is broken: without tags a
-  subscription waits for every broker it has to be confirmed by, on both sides of that link.
+- the start of every subscription: what it cannot be confirmed by stands in its tags.
 
 Let off are brokers that had not recovered yet when a link of the tree broke: whoever could
 teach them may be one with which they have a session that is not active at its end. Nothing is
@@ -91,7 +90,7 @@ class WhileBroken:
             home = clients[subscriber].broker
             if home in self._let_off:
                 continue
-            if not started and self._tree_is_whole:
+            if not started:
                 yield f"{subscriber}/{number} has not started"
             for publisher, missing in lacking if started else ():
                 source = clients[publisher].broker

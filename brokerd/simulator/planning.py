@@ -38,6 +38,9 @@ from brokerd.simulator.plan import (
 MOST_PUBLICATIONS = 500
 """Per seed; what a small client window lets through a slow network well within convergence."""
 
+LONG_MOST_PUBLICATIONS = 4_000
+"""Of a long seed, whose publications are spread over minutes."""
+
 KEEPS_LINKS_BROKEN = 0.3
 """Share of the seeds that keep links broken for ever; at least a quarter is asked for."""
 
@@ -59,6 +62,7 @@ class _Draft:
 
     `flaps`: sessions break all the time under many new subscriptions, and nothing else fails;
     what a subscription is owed from where on is then asked for most often.
+    `long`: ten minutes with the timeouts of a deployment, and faults that last.
     """
 
     random: Random
@@ -66,6 +70,7 @@ class _Draft:
     tree: PrimaryTree
     adversarial: bool
     flaps: bool
+    long: bool
     failures_at_once: int
     links_at_once: int
     keeps_old_messages: bool
@@ -91,10 +96,11 @@ def draw_plan(
     """
     random = Random(f"swarm {seed}")
     adversarial = layer == "adversarial" or (not layer and seed % 2 == 1)
+    long = not adversarial and setting is None and is_long(seed)
     topology = _draw_topology(random, adversarial, setting)
     flaps = random.random() < 0.3
     kinds = _draw_kinds(random, flaps, setting)
-    parameters, network = _draw_parameters(random, topology.delta, setting)
+    parameters, network = _draw_parameters(random, topology.delta, long, setting)
     if not mutants and protocol == "delta_tree":
         parameters = _draw_options(Random(f"options {seed}"), parameters)
     failures_at_once = topology.delta
@@ -109,6 +115,7 @@ def draw_plan(
         PrimaryTree(topology),
         adversarial,
         flaps,
+        long,
         failures_at_once,
         links_at_once,
         network.keep_old_messages,
@@ -117,7 +124,7 @@ def draw_plan(
     )
     for _ in range(random.randrange(1, 5)):
         _subscribe(draft, 0)
-    late = random.randrange(4, 16) if flaps else random.randrange(1, 8)
+    late = random.randrange(4, 16) if flaps or long else random.randrange(1, 8)
     if adversarial:
         heal = _draw_steps(draft, kinds if faults else (), late)
     else:
@@ -143,6 +150,11 @@ def draw_plan(
         broken=broken,
         end=end,
     ).with_moves(draft.moves)
+
+
+def is_long(seed: int) -> bool:
+    """Whether a seed of the mix runs for ten minutes and not for seconds."""
+    return seed % 8 == 6
 
 
 # ---------------------------------------------------------------- the cluster
@@ -177,9 +189,9 @@ def _draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[s
 
 
 def _draw_parameters(
-    random: Random, delta: int, setting: Setting | None
+    random: Random, delta: int, long: bool, setting: Setting | None
 ) -> tuple[DeltaTreeParameters, NetworkParameters]:
-    quick = random.random() < 0.8
+    quick = random.random() < 0.8 and not long
     parameters = DeltaTreeParameters(
         delta=delta,
         retry_first_ns=(100 if quick else 500) * MILLISECOND_NS,
@@ -218,17 +230,22 @@ def _draw_instants(draft: _Draft, kinds: tuple[str, ...], late: int) -> int:
     """Publications, subscriptions and faults on a clock; returns when it all ends."""
     random = draft.random
     start_ns = random.randrange(50, 400) * MILLISECOND_NS if random.random() < 0.7 else 0
-    end_ns = start_ns + random.randrange(2_000, 5_000) * MILLISECOND_NS
+    length_ms = (480_000, 720_000) if draft.long else (2_000, 5_000)
+    publishing = (1_000, 2_000, 4_000) if draft.long else (15, 40, 120)
+    failing = (1_500, 3_000, 6_000) if draft.long else (60, 200, 500)
+    end_ns = start_ns + random.randrange(*length_ms) * MILLISECOND_NS
     for _ in range(late):
         _subscribe(draft, random.randrange(start_ns, end_ns))
     instants = [
         (when_ns, publisher)
         for publisher in draft.publishers
-        for when_ns in _poisson(random, start_ns, end_ns, (15, 40, 120))
+        for when_ns in _poisson(random, start_ns, end_ns, publishing)
     ]
-    _publish_runs(draft, sorted(instants))
+    _publish_runs(
+        draft, sorted(instants), LONG_MOST_PUBLICATIONS if draft.long else MOST_PUBLICATIONS
+    )
     if kinds:
-        for when_ns in _poisson(random, start_ns, end_ns, (60, 200, 500)):
+        for when_ns in _poisson(random, start_ns, end_ns, failing):
             _fail(draft, kinds, when_ns, end_ns)
     return end_ns
 
@@ -281,7 +298,8 @@ def _draw_moves_after_healing(draft: _Draft, heal: int) -> int:
     whens = sorted(
         (heal + random.randrange(length), publisher) for publisher in draft.publishers * 3
     )
-    _publish_runs(draft, whens, MOST_PUBLICATIONS + 50)
+    most = LONG_MOST_PUBLICATIONS if draft.long else MOST_PUBLICATIONS
+    _publish_runs(draft, whens, most + 50)
     for _ in range(random.randrange(3)):
         _subscribe(draft, heal + random.randrange(length))
     return heal + length
@@ -327,7 +345,8 @@ def _fail(draft: _Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
     """A fault of some kind, where the plan leaves room for it."""
     random = draft.random
     kind = random.choice(kinds)
-    mean = random.choice((10, 60, 300) if draft.adversarial else (5, 100, 600))
+    means = (100, 2_000, 15_000) if draft.long else (5, 100, 600)
+    mean = random.choice((10, 60, 300) if draft.adversarial else means)
     stages = []
     at = when
     for _ in range(STAGES[kind] - 1):

@@ -1,5 +1,7 @@
 """The campaign's rows, 50 seeds each; `make campaign` runs them in full."""
 
+import os
+
 import pytest
 
 from brokerd.errors import ConfigError
@@ -7,12 +9,14 @@ from brokerd.simulator.campaign import CAMPAIGN, setting
 from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm, total
 
 SEEDS = 50
+CORES = os.cpu_count() or 1
 
 
 @pytest.mark.parametrize("name", [name for name, row in CAMPAIGN.items() if row.bound])
 def test_a_row_of_the_campaign_shows_no_violation(name: str) -> None:
     reports = []
-    for report in run_swarm(range(SEEDS), "delta_tree", options=SwarmOptions(campaign=name)):
+    options = SwarmOptions(campaign=name)
+    for report in run_swarm(range(SEEDS), "delta_tree", CORES, options):
         assert not report.violations, report.in_words()
         reports.append(report)
     ledger = total(reports)
