@@ -56,6 +56,8 @@ ELSEWHERE = {
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: test_stories.py",
     Mutant.PARTITIONS_SPREAD_DELTA: "partition tables: delta_tree/test_partitions.py",
     Mutant.GONE_EARLY: "partition tables: delta_tree/test_partitions.py",
+    Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publication logs: test_publication_log.py",
+    Mutant.LOG_RELEASED_ON_APPEND: "publication logs: test_publication_log.py",
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
     Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",
