@@ -56,6 +56,7 @@ class Mutant(StrEnum):
     RECEIVER_TAKES_ANY_TAGS = "receiver-takes-any-tags"
     HALF_AN_INTERSECTION = "half-an-intersection"
     ISLANDS_AS_BARRIERS = "islands-as-barriers"
+    NEWCOMER_IS_COMPLETE = "newcomer-is-complete"
     ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
     PARTITIONS_SPREAD_DELTA = "M17"
@@ -175,6 +176,7 @@ class BrokerConfig:
         fault_injection: whether fault commands are obeyed.
         mutants: named bugs to switch on; only with fault_injection.
         core: the CPU to pin to, or -1.
+        joining: it joins brokers that run already, so it asks them for what they know first.
     """
 
     broker: str
@@ -189,6 +191,7 @@ class BrokerConfig:
     fault_injection: bool = False
     mutants: tuple[Mutant, ...] = ()
     core: int = -1
+    joining: bool = False
     delta_tree: DeltaTreeParameters = field(default_factory=DeltaTreeParameters)
     session: SessionParameters = field(default_factory=SessionParameters)
 

@@ -24,6 +24,12 @@ class PrimaryTree:
         self._neighbours = topology.neighbours()
         self._towards: dict[BrokerNumber, list[BrokerNumber]] = {}
 
+    def change(self, topology: Topology) -> None:
+        """Go on with another tree: the same, but for leaves that have joined or left."""
+        self.topology = topology
+        self._neighbours = topology.neighbours()
+        self._towards.clear()
+
     def path(self, start: BrokerNumber, end: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """All brokers from `start` to `end`, both included."""
         towards = self._parents_towards(end)
@@ -106,3 +112,25 @@ class Neighbourhood:
         """Neighbours of `broker` that lie one link farther from the center, in link order."""
         nearer = self.paths[broker][-2] if broker != self.center else -1
         return tuple(near for near in self.neighbours[broker] if near != nearer)
+
+    def grown(self, broker: BrokerNumber, parent: BrokerNumber) -> "Neighbourhood":
+        """The neighbourhood with a new leaf behind `parent`, which is near enough for that."""
+        assert broker not in self.neighbours, f"broker {broker} is there already"
+        before = self.paths[parent] if parent != self.center else (self.center,)
+        assert len(before) <= self.radius, f"broker {broker} is {len(before)} links away"
+        paths = {near: path for near, path in self.paths.items() if len(path) <= len(before) + 1}
+        paths[broker] = (*before, broker)
+        neighbours = {**self.neighbours, parent: (*self.neighbours[parent], broker)}
+        neighbours[broker] = (parent,)
+        return Neighbourhood(self.center, self.radius, {**paths, **self.paths}, neighbours)
+
+    def shrunk(self, broker: BrokerNumber) -> "Neighbourhood":
+        """The neighbourhood without a leaf."""
+        assert len(self.neighbours[broker]) == 1, f"broker {broker} is no leaf"
+        paths = {near: path for near, path in self.paths.items() if near != broker}
+        neighbours = {
+            near: tuple(other for other in others if other != broker)
+            for near, others in self.neighbours.items()
+            if near != broker
+        }
+        return Neighbourhood(self.center, self.radius, paths, neighbours)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from brokerd.config import DeltaTreeParameters
@@ -19,8 +19,22 @@ SCHEMA = "pubsubctl/topology/1"
 KINDS = ("tree",)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MAXIMUM_DELTA = 16
-_KEYS = ("schema", "name", "kind", "parameters", "brokers", "links")
+_KEYS = ("schema", "name", "kind", "parameters", "brokers", "links", "joined", "left")
 _PARAMETERS = tuple(item.name for item in fields(DeltaTreeParameters))
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A broker that joined the running tree as a leaf.
+
+    Attributes:
+        at: the broker that it is linked to.
+        address: "host:port" of its listener; "" in a simulation.
+    """
+
+    name: str
+    at: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,9 @@ class Topology:
         links: pairs of numbers, each pair (smaller, larger), in file order.
         settings: what the file's `[parameters]` set besides delta, in file order; the rest of
             DeltaTreeParameters has its default.
+        joined: brokers that joined at run time: the last ones of `brokers`, with the last ones
+            of `links`.
+        left: names of brokers that have left for good. They keep their numbers, without links.
     """
 
     name: str
@@ -43,6 +60,8 @@ class Topology:
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
     settings: tuple[tuple[str, Any], ...] = ()
+    joined: tuple[Joined, ...] = ()
+    left: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -70,18 +89,80 @@ class Topology:
         links = _links(values["links"], brokers, where)
         topology = cls(values["name"], values["kind"], delta, brokers, links, settings)
         topology._check_tree(where)
+        for place, entry in enumerate(values.get("joined", ())):
+            topology = topology.with_joined(_joined(entry, f"{where}: joined[{place}]"), where)
+        for name in values.get("left", ()):
+            topology = topology.without(name, where)
         return topology
+
+    def with_joined(self, joined: Joined, where: str) -> Self:
+        """The topology with one more leaf.
+
+        Raises:
+            ConfigError: names `where`: its name is taken or no name, or it is to be linked to a
+                broker that is not there.
+        """
+        if not NAME.fullmatch(joined.name):
+            raise ConfigError(f"{where}: {joined.name!r} is not of [a-z0-9-], at most 32")
+        if joined.name in self.brokers:
+            raise ConfigError(f"{where}: a broker is or was called {joined.name!r} already")
+        if joined.at not in self.present():
+            known = nearest(joined.at, self.present())
+            raise ConfigError(f"{where}: no broker called {joined.at!r} to link it to{known}")
+        number = len(self.brokers)
+        return replace(
+            self,
+            brokers=(*self.brokers, joined.name),
+            links=(*self.links, (self.brokers.index(joined.at), number)),
+            joined=(*self.joined, joined),
+        )
+
+    def without(self, name: str, where: str) -> Self:
+        """The topology without a leaf.
+
+        Raises:
+            ConfigError: names `where`: there is no such broker, or it has more than one link.
+        """
+        if name not in self.present():
+            raise ConfigError(f"{where}: no broker called {name!r}{nearest(name, self.present())}")
+        near = self.neighbours()[self.brokers.index(name)]
+        if len(near) != 1:
+            names = ", ".join(self.brokers[number] for number in near) or "nobody"
+            raise ConfigError(f"{where}: {name} is linked to {names}; only a leaf can leave")
+        return replace(self, left=(*self.left, name))
+
+    def present(self) -> tuple[str, ...]:
+        """The brokers that have not left."""
+        return tuple(name for name in self.brokers if name not in self.left)
 
     def to_mapping(self) -> dict[str, Any]:
         """The content of the topology's TOML file."""
+        first = self.as_deployed()
+        changes: dict[str, Any] = {}
+        if self.joined:
+            changes["joined"] = [[row.name, row.at, row.address] for row in self.joined]
+        if self.left:
+            changes["left"] = list(self.left)
         return {
             "schema": SCHEMA,
             "name": self.name,
             "kind": self.kind,
             "parameters": {"delta": self.delta, **dict(self.settings)},
-            "brokers": list(self.brokers),
-            "links": [[self.brokers[a], self.brokers[b]] for a, b in self.links],
+            "brokers": list(first.brokers),
+            "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
+            **changes,
         }
+
+    def as_deployed(self) -> Self:
+        """The topology before anybody joined or left."""
+        joined = len(self.joined)
+        return replace(
+            self,
+            brokers=self.brokers[: len(self.brokers) - joined],
+            links=self.links[: len(self.links) - joined],
+            joined=(),
+            left=(),
+        )
 
     def delta_tree_parameters(self) -> DeltaTreeParameters:
         """What the file says about delta_tree, with the defaults for the rest."""
@@ -101,9 +182,12 @@ class Topology:
             ) from None
 
     def digest(self, protocol: str, parameters: Mapping[str, Any]) -> str:
-        """What all brokers of a deployment must agree on, as 32 hex digits."""
+        """What all brokers of a deployment must agree on, as 32 hex digits.
+
+        Who joins and leaves does not change it: brokers learn of that one after the other.
+        """
         agreed = {
-            "topology": self.to_mapping(),
+            "topology": self.as_deployed().to_mapping(),
             "protocol": protocol,
             "parameters": dict(sorted(parameters.items())),
         }
@@ -111,9 +195,12 @@ class Topology:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def neighbours(self) -> tuple[tuple[BrokerNumber, ...], ...]:
-        """Per broker, its neighbours in the tree, in link order."""
+        """Per broker, its neighbours in the tree, in link order; none for one that has left."""
         found: list[list[BrokerNumber]] = [[] for _ in self.brokers]
+        left = [self.brokers.index(name) for name in self.left]
         for a, b in self.links:
+            if a in left or b in left:
+                continue
             found[a].append(b)
             found[b].append(a)
         return tuple(tuple(row) for row in found)
@@ -163,6 +250,13 @@ def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any]
     settings = {key: value for key, value in parameters.items() if key != "delta"}
     DeltaTreeParameters.from_mapping(settings, where)
     return delta, tuple(settings.items())
+
+
+def _joined(entry: Any, where: str) -> Joined:
+    plain = isinstance(entry, list | tuple) and all(isinstance(item, str) for item in entry)
+    if not plain or len(entry) != 3:
+        raise ConfigError(f"{where} = {entry!r} is not [name, linked to, address]")
+    return Joined(*entry)
 
 
 def _brokers(names: Any, where: str) -> tuple[str, ...]:

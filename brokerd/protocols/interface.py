@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from brokerd.model.client_messages import Deliveries
-from brokerd.model.identity import ClientId, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 
 Instant = int
@@ -27,7 +27,8 @@ class Started:
 
     Attributes:
         incarnation: of this broker; already on disk.
-        recovering: True when this deployment has run on this disk before.
+        recovering: True when this deployment has run on this disk before, and for a broker
+            that joins: neither knows what its neighbours know.
         recovered: the meta store's rows, table → key → value, as the last Commit that was
             durable (or later) left them.
         logged: the publication log: what was appended, in order, and not released; at least
@@ -83,6 +84,24 @@ class Persisted:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyGrown:
+    """A broker has joined the tree as a leaf, within this broker's neighbourhood.
+
+    That is on disk already; the broker itself may not have started yet.
+    """
+
+    broker: BrokerNumber
+    parent: BrokerNumber
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyShrunk:
+    """A leaf of this broker's neighbourhood has left for good, without clients; it is on disk."""
+
+    broker: BrokerNumber
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """The instant of next_deadline() has come."""
 
@@ -94,6 +113,8 @@ Event = (
     | OpenFailed
     | MessageReceived
     | Persisted
+    | TopologyGrown
+    | TopologyShrunk
     | DeadlineReached
 )
 

@@ -33,6 +33,7 @@ class Commands:
 
     Attributes:
         tell: publishes an event to whoever listens on the control socket.
+        reload_topology: reads the topology file again; answers with what is in it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Commands:
         own: SelfDescription,
     ) -> None:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
+        self.reload_topology: Callable[[], dict[str, Any]] = dict
         self._config = config
         self._core = core
         self._links = links
@@ -52,6 +54,7 @@ class Commands:
         self._log = log
         self._own = own
         self._unprobed: dict[BrokerNumber, str] = dict.fromkeys(own.names, "not tried yet")
+        self._more_to_probe = trio.Event()
         self._healed: dict[str, LinkFault] = {}
 
     def handlers(self) -> dict[str, Handler]:
@@ -67,15 +70,19 @@ class Commands:
             "fault_heal": self._fault_heal,
             "fault_renew": self._fault_renew,
             "fault_counters": self._fault_counters,
+            "reload_topology": self._reload_topology,
         }
 
     # ------------------------------------------------------------ in the background
 
     async def probe_all_once(self) -> None:
-        """Find out of each broker around whether a session with it is possible."""
-        while self._unprobed:
-            await self._probe_unprobed()
-            await trio.sleep(PROBE_RETRY_S)
+        """Find out of each broker around, once, whether a session with it is possible."""
+        while True:
+            while self._unprobed:
+                await self._probe_unprobed()
+                await trio.sleep(PROBE_RETRY_S)
+            self._more_to_probe = trio.Event()
+            await self._more_to_probe.wait()
 
     async def sample_for_ever(self) -> None:
         """Write statistics down, once a second."""
@@ -114,6 +121,16 @@ class Commands:
     async def _statistics(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         return {"t_ns": time.monotonic_ns(), **self._all_counters()}
+
+    async def _reload_topology(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        answer = self.reload_topology()
+        for number in self._own.names:
+            self._unprobed.setdefault(number, "not tried yet")
+        for number in [number for number in self._unprobed if number not in self._own.names]:
+            del self._unprobed[number]
+        self._more_to_probe.set()
+        return answer
 
     def _all_counters(self) -> dict[str, Any]:
         with open("/proc/self/statm", encoding="ascii") as statm:

@@ -19,9 +19,7 @@ import trio
 
 from brokerd.config import BrokerConfig, Mutant
 from brokerd.errors import BrokerError, ConfigError, ControlError
-from brokerd.model.identity import BrokerNumber
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Started
 from brokerd.protocols.registry import make_protocol
@@ -31,6 +29,7 @@ from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.driver import Driver
 from brokerd.runtime.event_log import EventLog
+from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.publication_log import LogWriter, read_log
 from brokerd.sessions.session import SelfDescription, SessionTable
@@ -93,14 +92,7 @@ class BrokerProcess:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self._topology = _read_topology(config)
-        self._number = self._topology.number_of(config.broker)
-        radius = self._topology.delta + 1
-        self._neighbourhood = PrimaryTree(self._topology).neighbourhood(self._number, radius)
-        self._near = {
-            number: self._topology.brokers[number] for number in self._neighbourhood.paths
-        }
-        self._addresses = _addresses(config, self._near)
+        self._around = Surroundings(config, partial(_read_topology, config))
 
     async def run(
         self,
@@ -134,11 +126,11 @@ class BrokerProcess:
     ) -> None:
         config = self._config
         mutants = frozenset(config.mutants)
-        digest = self._topology.digest(config.protocol, asdict(config.delta_tree))
+        digest = self._around.topology.digest(config.protocol, asdict(config.delta_tree))
         core = make_protocol(
             config.protocol,
-            self._number,
-            self._neighbourhood,
+            self._around.number,
+            self._around.neighbourhood,
             config.delta_tree,
             decode_attributes,
             mutants - LINK_MUTANTS,
@@ -150,15 +142,15 @@ class BrokerProcess:
                 config.deployment_id,
                 digest,
                 config.broker,
-                self._number,
+                self._around.number,
                 beginning.incarnation,
-                self._near,
+                self._around.names,
             )
         )
         links = Links(
             table,
             config.session,
-            self._addresses,
+            self._around.addresses,
             driver.post,
             log.record,
             is_recovering=lambda: core.status()["state"] == "recovering",
@@ -168,6 +160,7 @@ class BrokerProcess:
         writer = LogWriter(files, driver.post) if files is not None else None
         driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, table.own)
+        commands.reload_topology = partial(self._reload_topology, driver)
         server = ControlServer(commands.handlers())
         commands.tell = server.publish_event
         logged: tuple[PublicationRun, ...] = ()
@@ -198,7 +191,14 @@ class BrokerProcess:
                 nursery.start_soon(driver.run)
                 await nursery.start(links.run, listeners, commands.fault_expired)
                 driver.post(
-                    [Started(beginning.incarnation, beginning.recovering, beginning.rows, logged)]
+                    [
+                        Started(
+                            beginning.incarnation,
+                            beginning.recovering or config.joining,
+                            beginning.rows,
+                            logged,
+                        )
+                    ]
                 )
                 nursery.start_soon(commands.probe_all_once)
                 nursery.start_soon(commands.sample_for_ever)
@@ -212,6 +212,14 @@ class BrokerProcess:
                         await writer.settle()
                 log.record("stopped", {})
                 nursery.cancel_scope.cancel()
+
+    def _reload_topology(self, driver: Driver) -> dict[str, Any]:
+        if self._config.protocol != "delta_tree":
+            raise ControlError("user", f"nobody joins or leaves a {self._config.protocol} overlay")
+        events = self._around.reload()
+        driver.post(events)
+        topology = self._around.topology
+        return {"brokers": list(topology.present()), "changes": len(events)}
 
 
 @contextmanager
@@ -272,16 +280,6 @@ def _read_topology(config: BrokerConfig) -> Topology:
             f"at least {8 * CLIENT_MARGIN_BYTES}"
         )
     return topology
-
-
-def _addresses(config: BrokerConfig, near: Mapping[BrokerNumber, str]) -> dict[BrokerNumber, str]:
-    missing = [name for name in near.values() if name not in config.addresses]
-    if missing:
-        raise ConfigError(
-            f"addresses: none for {', '.join(missing)}; every broker within delta + 1 links "
-            "may have to be dialled"
-        )
-    return {number: config.addresses[name] for number, name in near.items()}
 
 
 def _raise_descriptor_limit() -> None:

@@ -27,6 +27,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyGrown,
+    TopologyShrunk,
 )
 from brokerd.simulator.clock import MILLISECOND_NS, Schedule
 from brokerd.simulator.disk import SimulatedDisk
@@ -50,6 +52,7 @@ class SimulatedBroker(Endpoint):
         core: of the current or last incarnation.
         events: how many its cores have handled, all incarnations together.
         history: of this incarnation, (event, instant, effects), where it is to be kept.
+        joins: it knows nothing when it first starts, but others do.
         recorded: what the core had to say for the event log, as (event, details).
     """
 
@@ -67,6 +70,7 @@ class SimulatedBroker(Endpoint):
         self.name = name
         self.core: DeliveryProtocol
         self.events = 0
+        self.joins = False
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
         self.recorded: list[tuple[str, Any]] = []
         self._network = network
@@ -100,7 +104,7 @@ class SimulatedBroker(Endpoint):
         self.core = self._make_core(self.number)
         if self.history is not None:
             self.history = []
-        recovering = self.incarnation > 1
+        recovering = self.incarnation > 1 or self.joins
         self._handle(
             Started(self.incarnation, recovering, self._disk.recovered(), self._disk.logged())
         )
@@ -145,6 +149,10 @@ class SimulatedBroker(Endpoint):
         for end, message in absorbed:
             if end.up:
                 self._handle(MessageReceived(end.peer, end.number, message))
+
+    def change_topology(self, event: TopologyGrown | TopologyShrunk) -> None:
+        """Somebody near has joined or left; a broker that is down sees it when it starts."""
+        self._handle(event)
 
     # ------------------------------------------------------------ what the network says
 

@@ -17,8 +17,13 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
-from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import DeliveryProtocol, Instant
+from brokerd.overlay.topology import Joined, Topology
+from brokerd.protocols.interface import (
+    DeliveryProtocol,
+    Instant,
+    TopologyGrown,
+    TopologyShrunk,
+)
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.broker import SimulatedBroker
@@ -103,17 +108,12 @@ class SimulatedCluster:
             self._awareness,
         )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
+        self._watched = watched
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
-        self.brokers = [
-            SimulatedBroker(
-                number, name, self.network, self.random, self._make_core,
-                self.checker if watched else None,
-            )
-            for number, name in enumerate(topology.brokers)
-        ]  # fmt: skip
-        for broker in self.brokers:
-            self.network.endpoints[broker.number] = broker
+        self.brokers: list[SimulatedBroker] = []
+        for name in topology.brokers:
+            self._add_broker(name)
 
     def start(self) -> Self:
         """Start every broker."""
@@ -121,6 +121,25 @@ class SimulatedCluster:
             if not broker.alive:
                 broker.start()
         return self
+
+    def join(self, name: str, at: str) -> "BrokerHandle":
+        """A new broker is to be a leaf behind `at`: all near are told; it has yet to start."""
+        self._change(self.topology.with_joined(Joined(name, at, ""), "join"))
+        number = self._add_broker(name)
+        self.note(f"join {name} at {at}")
+        for near in self._near(number):
+            near.change_topology(TopologyGrown(number, self.topology.number_of(at)))
+        return self.broker(name)
+
+    def leave(self, name: str) -> None:
+        """A leaf, which has no clients any more, stops, and all near are told."""
+        number = self.topology.number_of(name)
+        near = self._near(number)
+        self.broker(name).kill()
+        self._change(self.topology.without(name, "leave"))
+        self.note(f"{name} has left")
+        for other in near:
+            other.change_topology(TopologyShrunk(number))
 
     # ------------------------------------------------------------ names
 
@@ -287,18 +306,38 @@ class SimulatedCluster:
 
     # ------------------------------------------------------------ inside
 
+    def _add_broker(self, name: str) -> BrokerNumber:
+        number = len(self.brokers)
+        observer = self.checker if self._watched else None
+        broker = SimulatedBroker(number, name, self.network, self.random, self._make_core, observer)
+        broker.joins = number >= len(self.topology.as_deployed().brokers)
+        self.brokers.append(broker)
+        self.network.endpoints[number] = broker
+        return number
+
+    def _change(self, topology: Topology) -> None:
+        self.topology = topology
+        self.tree.change(topology)
+
+    def _near(self, number: BrokerNumber) -> list[SimulatedBroker]:
+        ball = self.tree.ball(number, self.parameters.delta + 1)
+        return [self.brokers[near] for near in ball if self.brokers[near].alive]
+
     def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        neighbourhood = self._neighbourhoods.get(number)
-        if neighbourhood is None:
-            neighbourhood = self.tree.neighbourhood(number, self.parameters.delta + 1)
-            self._neighbourhoods[number] = neighbourhood
-        return make_protocol(
-            self.protocol, number, neighbourhood, self.parameters, decode_attributes, self.mutants
-        )
+        neighbourhood = self.tree.neighbourhood(number, self.parameters.delta + 1)
+        self._neighbourhoods[number] = neighbourhood
+        return self.fresh_core(number)
 
     def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        """A core like a broker's own, to repeat its events on."""
-        return self._make_core(number)
+        """A core like a broker's own when it started, to repeat its events on."""
+        return make_protocol(
+            self.protocol,
+            number,
+            self._neighbourhoods[number],
+            self.parameters,
+            decode_attributes,
+            self.mutants,
+        )
 
     def check_internals(self) -> None:
         """Look into every broker; what random steps leave behind must make sense."""

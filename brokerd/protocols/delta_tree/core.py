@@ -44,6 +44,7 @@ from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import AUDIT, Subscriptions
 from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
+    CloseSession,
     DeadlineReached,
     Instant,
     MessageReceived,
@@ -52,6 +53,8 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyGrown,
+    TopologyShrunk,
 )
 
 
@@ -91,6 +94,8 @@ class DeltaTree(EventMachine):
                 OpenFailed: self._on_open_failed,
                 MessageReceived: self._on_message,
                 Persisted: self._on_persisted,
+                TopologyGrown: self._on_grown,
+                TopologyShrunk: self._on_shrunk,
                 DeadlineReached: self._on_deadline,
             }
         )
@@ -163,6 +168,10 @@ class DeltaTree(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._state.incarnation = event.incarnation
+        joins = event.recovering and event.incarnation == 1
+        if joins and Mutant.NEWCOMER_IS_COMPLETE in self._state.mutants:
+            self._sessions_changed()
+            return
         if event.recovering:
             self._state.restarted = True
             self._subscriptions.recover(event.recovered)
@@ -184,16 +193,43 @@ class DeltaTree(EventMachine):
         if isinstance(event.peer, str):
             self._clients.on_lost(event.peer, event.session)
             return
+        if not self._sessions.knows(event.peer):
+            return  # it has left the tree
         self._sessions.lost(event.peer, event.session)
         self._sessions_changed()
 
     def _on_open_failed(self, event: OpenFailed) -> None:
         assert isinstance(event.peer, int), f"a broker opens no session to {event.peer!r}"
+        if not self._sessions.knows(event.peer):
+            return
         if self._sessions.open_failed(event.peer):
             self._sessions_changed()
         else:
             self._sessions.refresh()  # only when to try again is new
             self._partitions.follow_sessions()
+
+    def _on_grown(self, event: TopologyGrown) -> None:
+        """A leaf joins: until it is here it counts as any broker that cannot be reached.
+
+        Paper: [DFT11] §II lines 272-276. Deviates: whoever runs the brokers tells all of the
+        leaf's neighbourhood, instead of the parent.
+        """
+        state = self._state
+        state.neighbourhood = state.neighbourhood.grown(event.broker, event.parent)
+        self._sessions.adjust_to_neighbourhood()
+        self._subscriptions.add_broker(event.broker)
+        state.machine.record("topology_grown", broker=event.broker, parent=event.parent)
+        self._sessions_changed()
+
+    def _on_shrunk(self, event: TopologyShrunk) -> None:
+        state = self._state
+        state.neighbourhood = state.neighbourhood.shrunk(event.broker)
+        for broker in self._sessions.adjust_to_neighbourhood():
+            state.machine.emit(CloseSession(broker, "has left the tree"))
+        self._publications.forget_hop(event.broker)
+        self._subscriptions.remove_broker(event.broker)
+        state.machine.record("topology_shrunk", broker=event.broker)
+        self._sessions_changed()
 
     def _on_persisted(self, event: Persisted) -> None:
         self._state.on_persisted(event.token)
@@ -217,7 +253,7 @@ class DeltaTree(EventMachine):
     def _on_message(self, event: MessageReceived) -> None:
         peer = event.peer
         if isinstance(peer, int):
-            current = self._sessions.current(peer)
+            current = self._sessions.current(peer) if self._sessions.knows(peer) else -1
         else:
             current = self._clients.session_of(peer)
         if event.session != current and Mutant.OLD_SESSION_FRAMES not in self._state.mutants:

@@ -92,6 +92,16 @@ class Publications:
         """Leave acknowledging to a publication log, which is told whenever something is done."""
         self._on_logged_done = on_done
 
+    def forget_hop(self, broker: BrokerNumber) -> None:
+        """A leaf has left the tree: what was for it is for nobody."""
+        self._sent.pop(broker, None)
+        for queue in list(self._queue.values()):
+            for entry in queue:
+                transfer = entry.transfers.pop(broker, None)
+                if transfer is not None or entry.unsent >> broker & 1:
+                    entry.unsent &= ~(1 << broker)
+                    self._end_if_done(entry)
+
     def client_session(self, client: ClientId, session: int) -> None:
         """The session of a client, 0 when it has none."""
         self._client_sessions[client] = session

@@ -70,6 +70,21 @@ class Sessions:
             broker: Node(broker, path) for broker, path in state.neighbourhood.paths.items()
         }
 
+    def adjust_to_neighbourhood(self) -> list[BrokerNumber]:
+        """Leaves have joined or left; returns those with whom a session has to be ended."""
+        paths = self._state.neighbourhood.paths
+        left = [node for broker, node in self.nodes.items() if broker not in paths]
+        for node in left:
+            self._state.deadlines.cancel((RETRY, node.broker))
+        self.nodes = {
+            broker: self.nodes.get(broker) or Node(broker, path) for broker, path in paths.items()
+        }
+        return [node.broker for node in left if node.session or node.attempting]
+
+    def knows(self, peer: BrokerNumber) -> bool:
+        """Whether the broker is (still) in the neighbourhood."""
+        return peer in self.nodes
+
     def node(self, peer: BrokerNumber) -> Node:
         """The broker `peer`, which has or had a session here."""
         assert peer in self.nodes, f"broker {peer} is outside the neighbourhood"

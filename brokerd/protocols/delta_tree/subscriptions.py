@@ -245,6 +245,35 @@ class Subscriptions:
             self.paths_home[home] = path
             self._homes_behind[path[1]] |= 1 << home
 
+    def add_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has joined within the neighbourhood; it knows nothing."""
+        self._known[broker] = set()
+        if self._state.neighbourhood.direction(broker) == broker:
+            self._homes_behind[broker] = 0
+
+    def remove_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left, with nothing of its own: nobody need hear from it any more."""
+        self._known.pop(broker)
+        for row in list(self._rows.values()):
+            assert row.subscription.home != broker, f"broker {broker} has left {row.subscription}"
+            row.answers.pop(broker, None)
+            row.senders.pop(broker, None)
+            gone = region(tag for tag in row.tags if tag.node == broker)
+            if gone or not row.settled:
+                replacement = Replacement(gone or self._tags_in_answers(row, broker), (), (), ())
+                if replacement.removed:
+                    self._replace(row, replacement, _nothing)
+                    if row.local is None:
+                        self._on_replaced(row, replacement)
+        if broker in self.paths_home:
+            path = self.paths_home.pop(broker)
+            self._homes_behind[path[1]] &= ~(1 << broker)
+        self._homes_behind.pop(broker, None)
+
+    def _tags_in_answers(self, row: RoutedSubscription, broker: BrokerNumber) -> Region:
+        tags = [tag for answer in row.answers.values() for tag in answer.tags]
+        return region(tag for tag in tags if tag.node == broker)
+
     def check_home_path(self, path: Path, peer: BrokerNumber) -> None:
         """Make sure that the way from here to a home broker is the known one.
 

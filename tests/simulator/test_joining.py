@@ -1,0 +1,191 @@
+"""Brokers that join the running tree as leaves, and leaves that leave it."""
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.errors import ConfigError
+from brokerd.simulator.clock import MILLISECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain, star
+
+
+def _settled(cluster: SimulatedCluster) -> None:
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    cluster.check_internals()
+    assert cluster.statistics()["queue_publications"] == 0
+
+
+def _chain() -> SimulatedCluster:
+    return SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
+
+
+def _publish_from_a_newcomer_at_once(mutants: frozenset[Mutant]) -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, mutants=mutants).start()
+    old = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    newcomer = cluster.join("n", "b3")
+    cluster.link("n", "b3").delay(100 * MILLISECOND_NS)
+    newcomer.start()
+    sent = [cluster.publish("n", n=1), cluster.publish("n", n=2)]
+    _settled(cluster)
+    assert old.received == sent
+
+
+def test_what_a_newcomer_is_given_before_it_knows_who_wants_it_waits() -> None:
+    _publish_from_a_newcomer_at_once(frozenset())
+
+
+def test_that_is_lost_when_a_newcomer_takes_itself_for_complete() -> None:
+    with pytest.raises(InvariantViolated, match="acknowledged too early: n calls"):
+        _publish_from_a_newcomer_at_once(frozenset((Mutant.NEWCOMER_IS_COMPLETE,)))
+
+
+def test_a_broker_that_joins_is_used_in_both_directions() -> None:
+    cluster = _chain()
+    old = cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    cluster.join("n", "b3").start()
+    new = cluster.subscribe("n")
+    cluster.run_until_quiet()
+    assert new.started
+    sent = [cluster.publish("n", n=1), cluster.publish("n", n=2)]
+    cluster.run_until_quiet()
+    sent.append(cluster.publish("b1", n=3))
+    _settled(cluster)
+    assert old.received == sent
+    assert new.received == sent
+    status = cluster.broker("n").status()
+    assert status["state"] == "running"
+    assert [cluster.topology.brokers[number] for number in status["ready"]] == ["b3"]
+
+
+def test_it_learns_its_neighbourhood_and_goes_around_a_parent_that_dies() -> None:
+    cluster = _chain()
+    old = cluster.subscribe("b1")
+    cluster.join("n", "b3").start()
+    cluster.run_until_quiet()
+    cluster.broker("b3").kill()
+    cluster.run_for(2)
+    one = cluster.publish("n", n=1)
+    cluster.run_for(1)
+    assert old.received == [one]  # b3 is still dead
+    cluster.broker("b3").start()
+    _settled(cluster)
+
+
+def test_nothing_under_way_is_lost_while_it_joins() -> None:
+    """Publications flow, subscriptions start, and the newcomer's parent crashes meanwhile."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY, seed=5).start()
+    before = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    sent = []
+    for n in range(60):
+        sent.append(cluster.publish("b1", n=n))
+        cluster.run_for(0.05)
+        if n == 10:
+            cluster.join("n", "b2")
+        if n == 12:
+            cluster.broker("n").start()
+        if n == 13:
+            during = cluster.subscribe("n")
+        if n == 14:
+            cluster.broker("b2").kill()
+        if n == 45:
+            cluster.broker("b2").start()
+    _settled(cluster)
+    assert before.received == sent
+    assert during.received == sent[-len(during.received) :]
+    assert len(during.received) > 10
+
+
+def test_a_subscription_made_before_it_starts_hears_it_in_the_end() -> None:
+    """Until it is there the newcomer is a broker that cannot be reached, tagged like one."""
+    cluster = _chain()
+    cluster.join("n", "b3")
+    cluster.run_for(1)
+    early = cluster.subscribe("b1")
+    cluster.run_for(5)
+    assert early.started
+    cluster.broker("n").start()
+    cluster.run_until_quiet()
+    one = cluster.publish("n", n=1)
+    _settled(cluster)
+    assert early.received == [one]
+
+
+def test_a_newcomer_restarts_like_any_other_broker() -> None:
+    cluster = _chain()
+    cluster.join("n", "b3").start()
+    subscriber = cluster.subscribe("n")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("b1", n=1)]
+    cluster.broker("n").restart()
+    cluster.broker("b3").restart()
+    sent.append(cluster.publish("b1", n=2))
+    _settled(cluster)
+    assert subscriber.received == sent
+
+
+def test_a_newcomer_may_be_joined_in_its_turn() -> None:
+    cluster = _chain()
+    for name, at in (("n", "b3"), ("m", "n"), ("o", "m")):
+        cluster.join(name, at).start()
+    first, last = cluster.subscribe("b1"), cluster.subscribe("o")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("o", n=1), cluster.publish("n", n=2)]
+    _settled(cluster)
+    assert set(first.received) == set(last.received) == set(sent)
+
+
+def test_a_leaf_leaves_and_the_rest_goes_on() -> None:
+    cluster = SimulatedCluster(star("b1", "b2", "b3", "b4"), network=STEADY).start()
+    subscriber = cluster.subscribe("b2")
+    cluster.run_until_quiet()
+    cluster.leave("b4")
+    cluster.run_for(1)
+    one = cluster.publish("b3", n=1)
+    late = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    assert late.started
+    two = cluster.publish("b2", n=2)
+    _settled(cluster)
+    assert subscriber.received == [one, two]
+    assert late.received == [two]
+    assert 3 not in cluster.broker("b1").status()["wanted"]
+
+
+def test_gates_that_only_a_departed_leaf_kept_closed_are_gone() -> None:
+    cluster = _chain()
+    cluster.join("n", "b3")
+    cluster.run_for(1)
+    early = cluster.subscribe("b1")
+    cluster.run_for(3)
+    assert early.started
+    assert cluster.statistics()["subscriptions_tagged"] > 0
+    cluster.broker("n").start()
+    cluster.broker("n").freeze()
+    cluster.broker("n").thaw()
+    cluster.leave("n")
+    cluster.run_until_quiet()
+    assert cluster.statistics()["subscriptions_tagged"] == 0
+    _settled(cluster)
+
+
+@pytest.mark.parametrize(
+    "name, at, why",
+    [
+        ("b1", "b2", "a broker is or was called 'b1' already"),
+        ("n", "b9", "no broker called 'b9' to link it to; did you mean"),
+        ("N!", "b1", "'N!' is not of"),
+    ],
+)
+def test_who_cannot_join(name, at, why) -> None:
+    with pytest.raises(ConfigError, match=why):
+        _chain().join(name, at)
+
+
+def test_who_cannot_leave() -> None:
+    with pytest.raises(ConfigError, match="b2 is linked to b1, b3; only a leaf can leave"):
+        _chain().leave("b2")
