@@ -171,7 +171,7 @@ class ExperimentSpec:
 
     def topology_toml(self) -> str:
         """The topology file."""
-        return toml_text(self.topology.to_mapping())
+        return toml_text(self.topology.as_it_is())
 
 
 def load_experiment(

@@ -9,7 +9,7 @@ import importlib.metadata
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
@@ -147,9 +147,14 @@ def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
     hosts = [connector.host for connector in lab.connectors]
     cores = {connector.host.name: connector.cores() for connector in lab.connectors}
     parameters = asdict(topology.delta_tree_parameters())
-    return Wanted(
-        topology, protocol, topology.digest(protocol, parameters), place(topology, hosts, cores)
+    placement = place(topology, hosts, cores)
+    addresses = {row.broker: row.address for row in placement.brokers}
+    # Brokers that run already learn from the topology file where the newcomers listen.
+    joined = tuple(
+        replace(row, address=addresses.get(row.name, row.address)) for row in topology.joined
     )
+    topology = replace(topology, joined=joined)
+    return Wanted(topology, protocol, topology.digest(protocol, parameters), placement)
 
 
 async def planned(lab: Lab, wanted: Wanted) -> Plan:
@@ -190,6 +195,7 @@ async def deployed(
     purpose: str,
     timeout_s: float = READY_TIMEOUT_S,
     lease_ms: int = 0,
+    may_change: bool = False,
 ) -> AsyncIterator[Deployment]:
     """Make `wanted` run, and give access to it; it goes on running when the block is left.
 
@@ -199,13 +205,21 @@ async def deployed(
     Args:
         lease_ms: what is started is stopped by its agents this long after the last renewal;
             0 lets it run until `down`.
+        may_change: whether brokers may join and leave a deployment that runs already.
 
     Raises:
-        PreflightFailed: as `planned`.
+        PreflightFailed: as `planned`; also where it would take joining or leaving.
         HostError: an agent or broker did not start; says why.
     """
     with interruption.stoppable():
         plan = await planned(lab, wanted)
+        changes = [*plan.of("join"), *plan.of("stop-broker")]
+        if changes and not may_change:
+            names = ", ".join(step.subject for step in changes)
+            raise PreflightFailed(
+                f"the running deployment of {wanted.topology.name} differs in {names}; "
+                "`pubsubctl deploy` lets brokers join and leave it"
+            )
         deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, plan)
     async with AsyncExitStack() as stack:
         try:
@@ -218,6 +232,8 @@ async def deployed(
             with interruption.stoppable():
                 if lease_ms:
                     await deployment.hold(lease_ms)
+                if plan.of("change-topology"):
+                    await _change_topology(deployment, progress, purpose, timeout_s)
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
                 await _wait_until_ready(deployment, progress, timeout_s)
@@ -314,6 +330,7 @@ def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any
         "fault_injection": True,
         "core": placed.core,
         "delta_tree": wanted.topology.to_mapping()["parameters"],
+        "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
     }
 
 
@@ -322,8 +339,8 @@ def control_socket(root: Path, process: str) -> str:
     return str(socket_folder(root) / f"{process}.sock")
 
 
-def _record(deployment: Deployment, purpose: str) -> None:
-    """Write down what is going to run, on every host that has no record of it yet."""
+def _record(deployment: Deployment, purpose: str, verb: str = "record") -> None:
+    """Write down what is going to run, on every host that the plan names for that."""
     content = {
         "schema": DEPLOYMENT_SCHEMA,
         "deployment_id": deployment.identity,
@@ -338,7 +355,7 @@ def _record(deployment: Deployment, purpose: str) -> None:
         "tool_version": importlib.metadata.version("pubsubctl"),
     }
     topology = toml_text(deployment.wanted.topology.to_mapping())
-    for step in deployment.plan.of("record"):
+    for step in deployment.plan.of(verb):
         connector = deployment.lab.connector(step.host)
         connector.write_deployment({**content, "host": step.host}, topology)
 
@@ -355,6 +372,44 @@ async def _start_agents(deployment: Deployment, progress: Progress, purpose: str
         await connector.start_agent(deployment.identity)
 
     await lab.on_all(start, starting)
+
+
+async def _change_topology(
+    deployment: Deployment, progress: Progress, purpose: str, timeout_s: float
+) -> None:
+    """Let leaves go that nobody needs any more, and tell all others who joins and leaves.
+
+    Raises:
+        HostError: a leaving broker still has clients or publications; nothing has changed then.
+    """
+    plan = deployment.plan
+    leaving = {step.subject: step.host for step in plan.of("stop-broker")}
+    progress.phase("changing the topology", 1.0)
+    for name in leaving:
+        await _wait_until_drained(deployment, name, leaving[name], timeout_s)
+    _record(deployment, purpose, "change-record")
+    for name, host in leaving.items():
+        await deployment.agents[host].stop(name)
+    for step in plan.of("change-topology"):
+        await deployment.broker(step.subject, "reload_topology")
+
+
+async def _wait_until_drained(
+    deployment: Deployment, name: str, host: str, timeout_s: float
+) -> None:
+    agent = deployment.agents[host]
+    status: dict[str, Any] = {}
+    with trio.move_on_after(timeout_s):
+        while True:
+            status = await agent.broker(name, "status", {})
+            if not (status["clients"] or status["own_subscriptions"] or status["queue"]):
+                return
+            await trio.sleep(_POLL_S)
+    raise HostError(
+        f"host {host}: {name} cannot leave: {status['clients']} clients, "
+        f"{status['own_subscriptions']} subscriptions of its own clients, "
+        f"{status['queue']} publications that are not done"
+    )
 
 
 async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
@@ -433,9 +488,10 @@ async def _broker_status(deployment: Deployment, name: str) -> dict[str, Any] | 
 
 async def _fail_if_ended(deployment: Deployment) -> None:
     problems: list[str] = []
+    present = deployment.wanted.topology.present()
     for host, agent in deployment.agents.items():
         for name, row in (await agent.status())["processes"].items():
-            if row["role"] == "broker" and row["state"] != "running":
+            if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
                 how = row["exit_signal"] or f"status {row['exit_code']}"
                 problems.append(f"host {host}: {name} ended ({how}){_last_line(log)}")

@@ -107,7 +107,7 @@ def place(
                 "brokers there"
             )
         core = -1
-        if host.cores == "own":
+        if host.cores == "own" and broker not in topology.left:
             wanting_cores += 1
             free = [
                 cpu
@@ -116,7 +116,8 @@ def place(
             ]
             core = free[0] if free else -1
             given.add(core)
-        placed.append(PlacedBroker(broker, host.name, host.ports.start + turn, core))
+        if broker not in topology.left:
+            placed.append(PlacedBroker(broker, host.name, host.ports.start + turn, core))
     without = [row.broker for row in placed if row.core < 0]
     if wanting_cores and len(without) > len(placed) - wanting_cores:
         raise PreflightFailed(

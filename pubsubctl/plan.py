@@ -66,7 +66,8 @@ class Step:
     """One thing to do on one host.
 
     Attributes:
-        verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove.
+        verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove;
+            change-record, change-topology, join, stop-broker where brokers join or leave.
         host: where.
         subject: what, such as a broker's name.
         details: the rest, for people and for golden files.
@@ -119,6 +120,8 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
     steps += [
         Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
     ]
+    changes = _changes(wanted, found)
+    steps += changes
     started: list[str] = []
     for row in wanted.placement.brokers:
         if (by_host[row.host].processes or {}).get(row.broker) != "running":
@@ -126,10 +129,38 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
             details = f"{row.address}{core} {wanted.protocol}"
             steps.append(Step("start-broker", row.host, row.broker, details))
             started.append(row.broker)
-    if started:
+    if started or changes:
         count = len(wanted.placement.brokers)
         steps.append(Step("await-ready", "all", f"{count} brokers", f"digest {wanted.digest[:8]}"))
     return Plan(tuple(steps))
+
+
+def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
+    """What it takes that brokers join and leave what runs already."""
+    recorded = [row.deployment for row in found if row.deployment is not None]
+    before = recorded[0]["topology"] if recorded else wanted.topology.to_mapping()
+    if before == wanted.topology.to_mapping():
+        return []
+    there = Topology.from_mapping(before, "deployment.json").present()
+    by_host = {row.host: row for row in found}
+    steps = [
+        Step("change-record", host, "deployment.json")
+        for host in wanted.placement.hosts
+        if by_host[host].deployment is not None
+    ]
+    steps += [
+        Step("stop-broker", row.host, name, "leaves")
+        for row in found
+        for name in row.processes or {}
+        if name in wanted.topology.left
+    ]
+    for placed in wanted.placement.brokers:
+        running = (by_host[placed.host].processes or {}).get(placed.broker) == "running"
+        if running:
+            steps.append(Step("change-topology", placed.host, placed.broker))
+        elif placed.broker not in there:
+            steps.append(Step("join", placed.host, placed.broker))
+    return steps
 
 
 def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
@@ -154,6 +185,8 @@ def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
         found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
     topology = deployment["topology"]
     ours = wanted.topology.to_mapping()
+    if _follows(wanted.topology, topology) and not found:
+        return []
     if topology != ours:
         found.append(f"topology is {_said(topology, ours)}, wanted is {_said(ours, topology)}")
     elif deployment["digest"] != wanted.digest and not found:
@@ -161,6 +194,12 @@ def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
     if not found and deployment["placement"] != wanted.placement.to_mapping():
         found.append("brokers are placed on other hosts, ports or cores")
     return found
+
+
+def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
+    """Whether a running deployment becomes what is wanted by leaves that join and leave."""
+    before = Topology.from_mapping(recorded, "deployment.json")
+    return before != wanted and wanted.follows(before)
 
 
 def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -173,6 +212,10 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     count, links = len(topology["brokers"]), len(topology["links"])
     if (count, links) != (len(other["brokers"]), len(other["links"])):
         return f"{name} with {count} brokers"
+    changes = [f"{row[0]} joined" for row in topology.get("joined", ())]
+    changes += [f"{left} left" for left in topology.get("left", ())]
+    if changes or "joined" in other or "left" in other:
+        return f"{name}, {', '.join(changes) or 'nobody joined or left'}"
     return f"{name} with other links"
 
 

@@ -82,8 +82,8 @@ async def lab_state(lab: Lab) -> LabState:
                 )
 
     await lab.on_all(look)
-    order = state.deployment["topology"]["brokers"] if state.deployment else []
-    state.brokers = [by_broker[name] for name in order if name in by_broker]
+    placed = state.deployment["placement"]["brokers"] if state.deployment else []
+    state.brokers = [by_broker[row["broker"]] for row in placed if row["broker"] in by_broker]
     return state
 
 

@@ -58,6 +58,16 @@ def topology_file(topology: Topology) -> str:
     return toml_text(topology.to_mapping())
 
 
+def changed_file(path: Path, topology: Topology) -> str:
+    """What the file is to say now, below the comment it begins with."""
+    comment: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if not line.startswith("#"):
+            break
+        comment.append(line)
+    return "".join(comment) + topology_file(topology)
+
+
 def drawn(topology: Topology, *, plain: bool) -> str:
     """The tree as text, from its first broker, one line per broker.
 
@@ -68,7 +78,7 @@ def drawn(topology: Topology, *, plain: bool) -> str:
     corner, tee, bar = ("`-- ", "|-- ", "|   ") if plain else ("└── ", "├── ", "│   ")
     lines: list[str] = []
     # (broker, where it was come from, what stands before it, what stands before its children)
-    stack = [(0, -1, "", "")]
+    stack = [(topology.number_of(topology.present()[0]), -1, "", "")]
     while stack:
         broker, parent, before, below = stack.pop()
         lines.append(before + topology.brokers[broker])
@@ -89,13 +99,14 @@ def drawn(topology: Topology, *, plain: bool) -> str:
 def summary(topology: Topology) -> dict[str, int | str]:
     """What one wants to know of a topology before deploying it."""
     tree = PrimaryTree(topology)
-    balls = [len(tree.ball(number, topology.delta + 1)) for number in range(len(topology.brokers))]
-    far, _ = _farthest(tree, 0)
+    present = [topology.number_of(name) for name in topology.present()]
+    balls = [len(tree.ball(number, topology.delta + 1)) for number in present]
+    far, _ = _farthest(tree, present[0])
     _, diameter = _farthest(tree, far)
     return {
         "name": topology.name,
-        "brokers": len(topology.brokers),
-        "links": len(topology.links),
+        "brokers": len(present),
+        "links": len(present) - 1,
         "delta": topology.delta,
         "longest_path_links": diameter,
         "neighbourhood_smallest": min(balls),

@@ -35,6 +35,7 @@ class PrimaryTree:
         towards = self._parents_towards(end)
         path = [start]
         while path[-1] != end:
+            assert towards[path[-1]] >= 0, f"broker {end} or {start} has left the tree"
             path.append(towards[path[-1]])
         return tuple(path)
 

@@ -131,6 +131,15 @@ class Topology:
             raise ConfigError(f"{where}: {name} is linked to {names}; only a leaf can leave")
         return replace(self, left=(*self.left, name))
 
+    def follows(self, before: "Topology") -> bool:
+        """Whether leaves that joined and left since are all that tells it from `before`."""
+        return (
+            self.as_deployed() == before.as_deployed()
+            and [(row.name, row.at) for row in self.joined[: len(before.joined)]]
+            == [(row.name, row.at) for row in before.joined]
+            and self.left[: len(before.left)] == before.left
+        )
+
     def present(self) -> tuple[str, ...]:
         """The brokers that have not left."""
         return tuple(name for name in self.brokers if name not in self.left)
@@ -152,6 +161,14 @@ class Topology:
             "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             **changes,
         }
+
+    def as_it_is(self) -> dict[str, Any]:
+        """The content of a topology file that does not say who joined; who left has no link."""
+        pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
+        links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
+        mapping = {**self.to_mapping(), "brokers": list(self.brokers), "links": links}
+        mapping.pop("joined", None)
+        return mapping
 
     def as_deployed(self) -> Self:
         """The topology before anybody joined or left."""

@@ -45,9 +45,7 @@ class Surroundings:
             after = self._read()
         except ConfigError as error:
             raise ControlError("user", str(error)) from error
-        kept = after.brokers[: len(before.brokers)] == before.brokers
-        same = before.as_deployed() == after.as_deployed()
-        if not (kept and same and after.left[: len(before.left)] == before.left):
+        if not after.follows(before):
             raise ControlError(
                 "user",
                 f"{self._config.topology_file}: brokers can only join and leave; anything else "

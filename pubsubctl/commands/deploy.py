@@ -52,7 +52,13 @@ def deploy(
     async def work(interruption: Interruption) -> tuple[str, int]:
         with call.console.progress() as progress, lab.locked(f"deploy {topology}"):
             async with deployed(
-                lab, wanted, progress, interruption, purpose=f"deploy {topology}", timeout_s=timeout
+                lab,
+                wanted,
+                progress,
+                interruption,
+                purpose=f"deploy {topology}",
+                timeout_s=timeout,
+                may_change=True,
             ) as deployment:
                 return deployment.identity, len(deployment.plan.steps)
 

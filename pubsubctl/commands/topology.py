@@ -1,10 +1,12 @@
-"""`topology gen|show|lint`: who is next to whom."""
+"""`topology gen|show|lint|join|leave`: who is next to whom."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
@@ -95,3 +97,48 @@ def lint(
         text="\n".join(good),
         because=(UserError(*problems),) if problems else (),
     )
+
+
+@app.command("join")
+def join(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    broker: Annotated[str, typer.Argument(help="Its name: new, of [a-z0-9-].")],
+    at: Annotated[str, typer.Option("--at", help="The broker it is linked to.")],
+) -> Result:
+    """Add a leaf to a topology file; `deploy` then lets it join brokers that run."""
+    from brokerd.overlay.topology import Joined
+
+    return _change(
+        context, file, lambda topology: topology.with_joined(Joined(broker, at, ""), file)
+    )
+
+
+@app.command("leave")
+def leave(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    broker: Annotated[str, typer.Argument(help="A leaf.")],
+) -> Result:
+    """Mark a leaf of a topology file as left; `deploy` then stops it once it is drained."""
+    return _change(context, file, lambda topology: topology.without(broker, file))
+
+
+def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:
+    from brokerd.errors import ConfigError
+    from pubsubctl import topologies
+
+    call = invocation(context)
+    path = call.project.find("topology", file)
+    try:
+        topology = change(topologies.load_topology(path))
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+    document = {**topology.to_mapping(), "file": str(path)}
+    if call.dry_run:
+        return Result(document=document, text=f"would change {path}")
+    fresh = path.with_suffix(".new")
+    fresh.write_text(topologies.changed_file(path, topology), encoding="utf-8")
+    fresh.replace(path)
+    present = len(topology.present())
+    return Result(document=document, text=f"{path}: {present} brokers; `pubsubctl deploy` does it")

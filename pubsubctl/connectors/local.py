@@ -96,11 +96,14 @@ class LocalConnector:
     def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
         """See Connector."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self.root / TOPOLOGY_FILE).write_text(topology, encoding="utf-8")
-        path = self.root / DEPLOYMENT_FILE
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        fresh.replace(path)
+        for name, text in (
+            (TOPOLOGY_FILE, topology),
+            (DEPLOYMENT_FILE, json.dumps(content, indent=1)),
+        ):
+            path = self.root / name
+            fresh = path.with_suffix(".new")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
 
     def read_text(self, path: Path) -> str:
         """See Connector."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.end_to_end.conftest import Lab, wait_until
 
 pytestmark = pytest.mark.end_to_end
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> None:
@@ -70,6 +73,39 @@ def test_a_broker_that_was_killed_is_started_again_by_the_next_deploy(lab: Lab) 
         "c2": False,
         "c3": True,
     }
+
+
+def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> None:
+    tree = lab.folder / "project" / "tree.toml"
+    tree.write_text((ROOT / "bench" / "topologies" / "chain3.toml").read_text())
+    assert lab.call("deploy", "tree.toml").status == 0
+    before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
+    assert lab.call("topology", "join", "tree.toml", "n1", "--at", "c3").status == 0
+    joined = lab.call("deploy", "tree.toml")
+    assert joined.status == 0, joined.err
+    after = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+    assert {name: after[name]["pid"] for name in before} == before
+    assert after["n1"]["state"] == "running"
+    assert sorted(after["c3"]["ready"]) == ["c2", "n1"]
+    assert lab.call("deploy", "tree.toml", "--expect-noop").status == 0
+
+    workload = (ROOT / "bench" / "workloads" / "chain3.toml").read_text()
+    workload = workload.replace('topology = "chain3"', 'topology = "tree.toml"')
+    workload = workload.replace('at = "c3"', 'at = "n1"').replace('"5s"', '"1s"')
+    (lab.folder / "project" / "over.toml").write_text(workload)
+    bench = lab.call("bench", "over.toml", "--no-check", "-j")
+    assert bench.status == 0, bench.err
+    assert bench.document["delivered"] > 0
+    assert bench.document["online"]["missing"] == 0
+
+    assert lab.call("topology", "leave", "tree.toml", "n1").status == 0
+    left = lab.call("deploy", "tree.toml")
+    assert left.status == 0, left.err
+    names = [row["broker"] for row in lab.call("status", "-j").document["brokers"]]
+    assert names == ["c1", "c2", "c3"]
+    down = lab.call("down", "--verify")
+    assert down.status == 0, down.err
+    assert lab.left_behind() == []
 
 
 def test_a_killed_agent_is_replaced_and_its_brokers_live_on(lab: Lab) -> None:

@@ -152,6 +152,7 @@ class DeltaTree(EventMachine):
             "ready": ready,
             "pending": [broker for broker in wanted if broker not in ready],
             "subscriptions": len(self._subscriptions),
+            "own_subscriptions": self._subscriptions.of_own_clients,
             "queue": self._publications.publications,
             "partitions": len(self._partitions),
             "profile": self._state.parameters.profile,

@@ -230,6 +230,11 @@ class Subscriptions:
         """How many of them do not hear the whole tree, as far as this broker knows."""
         return sum(bool(row.tags) for row in self._rows.values())
 
+    @property
+    def of_own_clients(self) -> int:
+        """How many of them are of this broker's own clients."""
+        return sum(row.local is not None for row in self._rows.values())
+
     def all_ids(self) -> tuple[SubscriptionId, ...]:
         """Every subscription this broker routes by."""
         return tuple(self._rows)
