@@ -17,16 +17,21 @@ class PrimaryTree:
     """Paths and distances of the whole tree; for tools, the simulator and the checker's side.
 
     A broker itself knows no more than its Neighbourhood.
+
+    Attributes:
+        present: the brokers that have not left.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self.present = _present(topology)
         self._neighbours = topology.neighbours()
         self._towards: dict[BrokerNumber, list[BrokerNumber]] = {}
 
     def change(self, topology: Topology) -> None:
         """Go on with another tree: the same, but for leaves that have joined or left."""
         self.topology = topology
+        self.present = _present(topology)
         self._neighbours = topology.neighbours()
         self._towards.clear()
 
@@ -135,3 +140,8 @@ class Neighbourhood:
             if near != broker
         }
         return Neighbourhood(self.center, self.radius, paths, neighbours)
+
+
+def _present(topology: Topology) -> tuple[BrokerNumber, ...]:
+    left = topology.left
+    return tuple(n for n, name in enumerate(topology.brokers) if name not in left)

@@ -133,7 +133,7 @@ class StepChecker:
             tags = read_tags(value)
             closed = frozenset(
                 other
-                for other in range(len(self._tree.topology.brokers))
+                for other in self._tree.present
                 if covers(tags, self._tree.path(broker, other))
             )
             self._oracle.gates(client, int(number), closed)

@@ -86,7 +86,7 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     after = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
     assert {name: after[name]["pid"] for name in before} == before
     assert after["n1"]["state"] == "running"
-    assert sorted(after["c3"]["ready"]) == ["c2", "n1"]
+    assert {"c2", "n1"} <= {*after["c3"]["ready"]}
     assert lab.call("deploy", "tree.toml", "--expect-noop").status == 0
 
     workload = (ROOT / "bench" / "workloads" / "chain3.toml").read_text()
@@ -99,7 +99,7 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert bench.document["online"]["missing"] == 0
 
     assert lab.call("topology", "leave", "tree.toml", "n1").status == 0
-    left = lab.call("deploy", "tree.toml")
+    left = lab.call("deploy", "tree.toml", "--timeout", "100")
     assert left.status == 0, left.err
     names = [row["broker"] for row in lab.call("status", "-j").document["brokers"]]
     assert names == ["c1", "c2", "c3"]

@@ -41,6 +41,7 @@ class Node:
         attempting: an attempt to open a session has not been answered yet.
         wait_ns: how long to wait before the next attempt but one.
         partition: number of the partition that it is in; 0 while it is not unreachable.
+        expected: it is joining: there is no use in trying it at once.
     """
 
     broker: BrokerNumber
@@ -56,6 +57,7 @@ class Node:
     attempting: bool = False
     wait_ns: int = 0
     partition: int = 0
+    expected: bool = False
 
 
 class Sessions:
@@ -76,8 +78,11 @@ class Sessions:
         left = [node for broker, node in self.nodes.items() if broker not in paths]
         for node in left:
             self._state.deadlines.cancel((RETRY, node.broker))
+            if node.partition:
+                self._partitions_ended.append(node.partition)
         self.nodes = {
-            broker: self.nodes.get(broker) or Node(broker, path) for broker, path in paths.items()
+            broker: self.nodes.get(broker) or Node(broker, path, expected=True)
+            for broker, path in paths.items()
         }
         return [node.broker for node in left if node.session or node.attempting]
 
@@ -125,7 +130,7 @@ class Sessions:
 
     def retry(self, peer: BrokerNumber) -> None:
         """The wait before another attempt is over."""
-        if self.nodes[peer].reach is Reach.UNREACHABLE:
+        if self.nodes[peer].reach in (Reach.UNREACHABLE, Reach.TRYING):
             self._open(self.nodes[peer])
 
     def refresh(self) -> list[Node]:
@@ -190,7 +195,11 @@ class Sessions:
             self._state.deadlines.cancel(key)
         elif node.reach is Reach.NOT_WANTED:
             node.reach = Reach.TRYING
-            self._open(node)
+            if node.expected:
+                node.expected = False
+                self._retry_later(node)
+            else:
+                self._open(node)
         elif node.attempting or key in self._state.deadlines:
             return
         elif node.reach is Reach.UNREACHABLE:

@@ -260,7 +260,10 @@ class Subscriptions:
         """A leaf has left, with nothing of its own: nobody need hear from it any more."""
         self._known.pop(broker)
         for row in list(self._rows.values()):
-            assert row.subscription.home != broker, f"broker {broker} has left {row.subscription}"
+            if row.subscription.home == broker:
+                # Its end has not come through yet; nobody is left who wants anything for it.
+                self._remove(row)
+                continue
             row.answers.pop(broker, None)
             row.senders.pop(broker, None)
             gone = region(tag for tag in row.tags if tag.node == broker)
@@ -311,10 +314,14 @@ class Subscriptions:
 
     def remove_local(self, local: LocalSubscription) -> None:
         """Take a local subscription out of this broker's table; others keep theirs."""
-        self._set_tags(self._rows.pop(local.subscription), ())
-        self._unconfirmed.pop(local.subscription, None)
-        self._tagged.pop(local.subscription, None)
-        self._index.remove(local.subscription)
+        self._remove(self._rows[local.subscription])
+
+    def _remove(self, row: RoutedSubscription) -> None:
+        del self._rows[row.subscription]
+        self._set_tags(row, ())
+        self._unconfirmed.pop(row.subscription, None)
+        self._tagged.pop(row.subscription, None)
+        self._index.remove(row.subscription)
         self._forget_matches()
 
     # ------------------------------------------------------------ from other brokers
