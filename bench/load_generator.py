@@ -23,7 +23,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -394,6 +394,7 @@ class LoadGenerator:
         return {
             "publishers": self._directory.names,
             "subscriptions": self.receiver.subscriptions,
+            "partitions": [asdict(partition) for partition in self.receiver.partitions],
         }
 
 

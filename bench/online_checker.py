@@ -6,14 +6,15 @@ publications that come next, which is one comparison. What is kept is how far a 
 has come, and the holes it left behind, which a correct protocol never leaves.
 
 It takes every sequence number for published and acknowledged. Where a publisher was refused
-one, or does not know, only the checkers that read the publishers' logs can tell; the verdict of
-record is theirs, and this one is there to agree with them.
+one, or does not know, only the checkers that read the publishers' logs can tell; whether a
+partition had a reason, only those that read the fault log. The verdict of record is theirs, and
+this one is there to agree with them.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import compress
 from operator import itemgetter
 from typing import Any
@@ -40,7 +41,11 @@ class LaneCounts:
         reordered: first delivered after a later one of the source.
         wrong_match: the subscription does not match it.
         corrupted: the content is not what the seed says.
-        missing: skipped and not delivered since; counted for a report only.
+        withheld_delivered: delivered though it, or a later one, had been announced as withheld.
+        withheld_late: announced as withheld after the source had been heard; counted for a
+            report only, as all that follow.
+        withheld: data publications between the fences, announced and not delivered.
+        missing: skipped and neither delivered since nor announced.
         low, high: the lowest and highest matching sequence number delivered; 0 before any.
     """
 
@@ -50,6 +55,9 @@ class LaneCounts:
     reordered: int = 0
     wrong_match: int = 0
     corrupted: int = 0
+    withheld_delivered: int = 0
+    withheld_late: int = 0
+    withheld: int = 0
     missing: int = 0
     low: int = 0
     high: int = 0
@@ -256,11 +264,29 @@ class MatchingSequences:
         return position == len(sequences)
 
 
+@dataclass(frozen=True, slots=True)
+class ToldStretch:
+    """Consecutive sequence numbers that a subscriber was told it does not get.
+
+    Attributes:
+        partition: which withholds them.
+        told_ns: when the first of them was announced.
+        late: whether something of the source had been delivered before.
+    """
+
+    first: int
+    last: int
+    partition: str
+    told_ns: int
+    late: bool
+
+
 class Lane:
     """One subscription's deliveries of one source, in the order they came.
 
     Attributes:
-        counts: of everything so far, but for `missing`.
+        counts: of everything so far, but for those that are counted for a report.
+        told: what was announced as withheld, each number once, in the order it was.
         exact: False once there were so many holes that the oldest was given up; an arrival in
             it counts as a duplicate.
     """
@@ -273,11 +299,33 @@ class Lane:
         self._fences = [OPENING_FENCE]
         self._holes: list[tuple[int, int]] = []
         self._given_up = 0
+        self.told: list[ToldStretch] = []
+        self._told_to = 0
 
     def know_fence(self, sequence: int) -> None:
         """Sequence number `sequence` is a fence, which every subscription matches."""
         if sequence not in self._fences:
             insort(self._fences, sequence)
+
+    def withhold(self, first: int, last: int, partition: str, told_ns: int) -> None:
+        """The subscriber was told that it does not get the numbers from `first` to `last`."""
+        last = min(last, self.counts.high + _FARTHEST_JUMP)
+        late = self.counts.high > 0
+        for low, high in _left_of(first, last, self.told):
+            before = self.told[-1] if self.told else None
+            if before is not None and (before.last + 1, before.partition, before.late) == (
+                low,
+                partition,
+                late,
+            ):
+                self.told[-1] = replace(before, last=high)
+            else:
+                self.told.append(ToldStretch(low, high, partition, told_ns, late))
+        self._told_to = max(self._told_to, last)
+
+    def accounted_to(self) -> int:
+        """The highest sequence number that was delivered or announced as withheld."""
+        return max(self.counts.high, self._told_to)
 
     def take(self, sequences: Sequence[int], content: RunContent) -> None:
         """Judge a delivered run."""
@@ -285,6 +333,7 @@ class Lane:
         high = counts.high
         if (
             high >= OPENING_FENCE
+            and sequences[0] > self._told_to
             and not content.fences
             and not content.corrupted
             and not self._fences_between(high, sequences[-1])
@@ -313,6 +362,7 @@ class Lane:
         elif not self._fill(sequence):
             counts.duplicate += 1
             return
+        counts.withheld_delivered += sequence <= self._told_to
         counts.low = min(counts.low or sequence, sequence)
         counts.reordered += sequence < self._previous
         self._previous = sequence
@@ -335,7 +385,7 @@ class Lane:
         self._holes.append((first, last))
         if len(self._holes) > _HOLES_KEPT:
             first, last = self._holes.pop(0)
-            self._given_up += self._owed_between(first - 1, last)
+            self._given_up += self._silent_between(first - 1, last)
             self.exact = False
 
     def _fill(self, sequence: int) -> bool:
@@ -350,16 +400,52 @@ class Lane:
         ]
         return True
 
+    def _silent_between(self, after: int, up_to: int) -> int:
+        """How many of those owed were not announced either."""
+        told = sum(
+            self._owed_between(max(after, part.first - 1), min(up_to, part.last))
+            for part in self.told
+        )
+        return self._owed_between(after, up_to) - told
+
     def missing(self) -> int:
-        """How many owed publications, fences too, were not delivered up to the last fence."""
-        last_fence = self._fences[-1]
-        holes = sum(self._owed_between(first - 1, last) for first, last in self._holes)
-        return self._given_up + holes + self._owed_between(self.counts.high, last_fence)
+        """How many publications, fences too, were neither delivered nor announced in time."""
+        holes = sum(self._silent_between(first - 1, last) for first, last in self._holes)
+        return self._given_up + holes + self._silent_between(self.counts.high, self._fences[-1])
 
     def owed(self) -> int:
-        """How many data publications lie between the outermost fences."""
-        inner = self._fences_between(self._fences[0], self._fences[-1])
-        return self._owed_between(self._fences[0], self._fences[-1]) - len(inner)
+        """How many data publications lie between the outermost fences and were not withheld."""
+        opening, closing = self._fences[0], self._fences[-1]
+        return self._data_between(opening, closing) - sum(self.withheld().values())
+
+    def withheld(self) -> dict[str, int]:
+        """By partition, the data publications between the fences that never came."""
+        opening, closing = self._fences[0], self._fences[-1]
+        absent = [*self._holes, (self.counts.high + 1, closing)]
+        found: dict[str, int] = {}
+        for part in self.told:
+            found[part.partition] = found.get(part.partition, 0) + sum(
+                self._data_between(
+                    max(opening, part.first - 1, first - 1), min(closing, part.last, last)
+                )
+                for first, last in absent
+            )
+        return {partition: n for partition, n in found.items() if n}
+
+    def announcements(self) -> list[dict[str, Any]]:
+        """What was announced, with how many publications of each stretch match."""
+        return [
+            {**asdict(part), "publications": self._owed_between(part.first - 1, part.last)}
+            for part in self.told
+        ]
+
+    def late(self) -> int:
+        """How many were announced after something of the source had been delivered."""
+        return sum(self._owed_between(part.first - 1, part.last) for part in self.told if part.late)
+
+    def _data_between(self, after: int, up_to: int) -> int:
+        inner = self._fences_between(after, up_to)
+        return self._owed_between(after, up_to) - len(inner)
 
 
 class OnlineChecker:
@@ -410,7 +496,7 @@ class OnlineChecker:
         for publisher, incarnation, sequence in fences:
             for subscription in self._matching:
                 lane = self._lanes.get((subscription, publisher, incarnation))
-                missing += lane is None or lane.counts.high < sequence
+                missing += lane is None or lane.accounted_to() < sequence
         return missing
 
     def report(self) -> dict[str, Any]:
@@ -420,15 +506,32 @@ class OnlineChecker:
         del totals["low"], totals["high"]
         for (subscription, publisher, incarnation), lane in self._lanes.items():
             lane.counts.missing = lane.missing()
+            lane.counts.withheld_late = lane.late()
+            lane.counts.withheld = sum(lane.withheld().values())
             row = {"owed": lane.owed(), **lane.counts.as_mapping()}
             totals = {name: value + row[name] for name, value in totals.items()}
-            source = {"publisher": publisher, "incarnation": incarnation}
+            source: dict[str, Any] = {"publisher": publisher, "incarnation": incarnation}
+            if lane.told:
+                source["announced"] = lane.announcements()
             lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
         return {
             "schema": "pubsubctl/online/1",
             "totals": {**totals, "phantom": self.foreign},
             "lanes": lanes,
         }
+
+
+def _left_of(first: int, last: int, told: Iterable[ToldStretch]) -> list[tuple[int, int]]:
+    """The stretches of [first, last] of which nothing has been told."""
+    parts = [(first, last)]
+    for known in told:
+        parts = [
+            part
+            for low, high in parts
+            for part in ((low, min(high, known.first - 1)), (max(low, known.last + 1), high))
+            if part[0] <= part[1]
+        ]
+    return parts
 
 
 def match_table(

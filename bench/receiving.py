@@ -14,11 +14,12 @@ from typing import Any, Self
 from bench.content import AttributeSet, ContentTables, SourceContent
 from bench.online_checker import ContentCheck, Lane, OnlineChecker, RunContent, match_table
 from bench.recording import delivery_rows, notice_rows
-from brokerd.history.records import APPLICATION, WIRE
+from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.publication import PublicationRun
 from results.expectation import parse_predicate
+from results.withheld import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,14 @@ class SourceDirectory:
             return f"{self._brokers[source.broker]}/{source.publisher}"
         return f"#{source.broker}/{source.publisher}"
 
+    def partition(self, partition: PartitionId) -> Partition:
+        """How logs call a partition."""
+        detector, *nodes = [
+            self._brokers[number] if number < len(self._brokers) else f"#{number}"
+            for number in (partition.detector, *partition.nodes)
+        ]
+        return Partition(detector, partition.incarnation, partition.number, tuple(nodes))
+
     def number(self, source: SourceId) -> int:
         """The number that stands for a source's publisher in our records."""
         number = self._numbers.get(source)
@@ -114,7 +123,8 @@ class Receiver:
     Attributes:
         delivered: rows of layer 1 so far, fences too.
         withheld: rows of layer 0.
-        notices: rows that announce a publication which a partition withholds.
+        notices: rows that announce what a partition withholds.
+        partitions: the partitions of notices, by their numbers in our records.
     """
 
     def __init__(
@@ -129,6 +139,7 @@ class Receiver:
         self.delivered = 0
         self.withheld = 0
         self.notices = 0
+        self.partitions: list[Partition] = []
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
@@ -155,11 +166,19 @@ class Receiver:
 
     def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
         """A partition keeps these publications from the subscription."""
-        source = notice.source
-        number = self._directory.number(source)
-        sequences = [n for first, last in notice.ranges for n in range(first, last + 1)]
-        self._record(notice_rows(sequences, received_ns, subscription, number, source.incarnation))
-        self.notices += len(sequences)
+        stream = self._stream(subscription, notice.source)
+        partition = self._directory.partition(notice.partition)
+        if partition not in self.partitions:
+            self.partitions.append(partition)
+        rows = notice_rows(
+            notice.ranges, received_ns, subscription, stream.publisher, stream.incarnation,
+            self.partitions.index(partition),
+        )  # fmt: skip
+        self._record(rows)
+        self.notices += len(rows) // ROW_BYTES
+        if stream.lane is not None:
+            for first, last in notice.ranges:
+                stream.lane.withhold(first, last, str(partition), received_ns)
 
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""

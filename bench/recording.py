@@ -17,6 +17,7 @@ from brokerd.history.records import (
     ROW_BYTES,
 )
 
+_LONGEST = (1 << 32) - 1
 _SINGLE = 4  # rows up to which packing them one by one is faster
 
 
@@ -50,19 +51,22 @@ def publication_rows(
 
 
 def notice_rows(
-    sequences: Iterable[int],
+    ranges: Iterable[tuple[int, int]],
     received_ns: int,
     subscription: int,
     publisher: int,
     incarnation: int,
+    partition: int,
 ) -> bytes:
-    """Rows of deliveries.rec for publications that were announced as withheld."""
+    """Rows of deliveries.rec for publications that were announced as withheld, one per stretch."""
     return b"".join(
         DELIVERIES.row.pack(
-            sequence, received_ns, 0, subscription, publisher, incarnation, NOTICE, APPLICATION
+            start, received_ns, min(last - start + 1, _LONGEST), subscription, publisher,
+            incarnation, NOTICE, APPLICATION, partition,
         )
-        for sequence in sequences
-    )
+        for first, last in ranges
+        for start in range(first, last + 1, _LONGEST)
+    )  # fmt: skip
 
 
 def delivery_rows(
@@ -84,7 +88,7 @@ def delivery_rows(
         return b"".join(
             DELIVERIES.row.pack(
                 sequence, received_ns, digest, subscription, publisher, incarnation,
-                FENCE if position in fences else DATA, layer,
+                FENCE if position in fences else DATA, layer, 0,
             )
             for position, (sequence, digest) in enumerate(zip(sequences, digests, strict=True))
         )  # fmt: skip

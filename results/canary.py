@@ -159,6 +159,7 @@ def _facts_of_piece(facts: RunFacts, name: str, row: Row) -> RunFacts:
             replace(s, closed=True) for s in facts.subscriptions if s.sub_id == row["sub_id"]
         ],
         faults=(),
+        notices={},
         doubts=(),
     )
 

@@ -31,6 +31,7 @@ from results.reference_check import (
 from results.schema import TABLES
 from results.small_tables import arrow_table
 from results.spark import planned_for
+from results.withheld import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -180,6 +181,8 @@ def _document(
             "pairs": counts.pairs,
             "owed": counts.owed,
             "delivered": counts.delivered,
+            "withheld": sum(counts.withheld.values()),
+            "withheld_by": dict(sorted(counts.withheld.items())),
             "violations": dict(sorted(counts.violations.items())),
         },
         "exercised": _exercised(loaded, findings),
@@ -199,6 +202,7 @@ def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
     return {
         "at_risk_deliveries": findings.at_risk,
         "recovered": findings.recovered,
+        "withheld": sum(findings.counts.withheld.values()),
         "faults_observed": sum(row.get("t_observed_ns") is not None for row in rows),
         "absorbed_msgs": sum(row.get("absorbed_msgs") or 0 for row in rows),
         "sessions_lost": sessions_lost,
@@ -249,10 +253,12 @@ def _lines(
     word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
     relation = "=" if counts.owed == counts.delivered else "≠"
     wrong = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.violations.items()))
+    withheld = in_words(counts.withheld)
     yield (
         f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
         f"{counts.owed:,} owed {relation} {counts.delivered:,} delivered · "
-        f"{wrong or 'nothing missing, repeated or out of order'}"
+        + (f"{withheld} · " if withheld else "")
+        + (wrong or "nothing missing, repeated or out of order")
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
@@ -316,6 +322,7 @@ def _write_tables(loaded: LoadedRun, findings: Findings, document: Mapping[str, 
             "n_out_of_order": pair.reordered,
             "n_owed": pair.owed,
             "n_missing": pair.missing,
+            "n_withheld": pair.withheld,
             "first_ns": pair.first_ns,
             "last_ns": pair.last_ns,
             "xor_hash": pair.xor_hash,

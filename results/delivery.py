@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from results.announced import Announcements
 from results.expectation import parse_predicate
 from results.facts import RunFacts
+from results.frames import (
+    EVIDENCE,
+    FIRST_KEY,
+    LAST_KEY,
+    PAIR,
+    PUBLICATION,
+    key_column,
+    small_frame,
+)
 from results.reference_check import Counts, Recovery, RiskWindow, Tree, risk_windows
-from results.schema import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,13 +42,8 @@ DELIVERY_COLUMNS = (
     "attrs_expected", "outcome", "digest_ok",
 )  # fmt: skip
 
-SEQUENCE_BITS = 47
-FIRST_KEY, LAST_KEY = 0, (1 << 63) - 1
 # One pair's deliveries are walked in stretches of so many places, side by side.
 STRETCH_BITS = 20
-
-PAIR = ("run_id", "sub_id", "pubend")
-PUBLICATION = ("run_id", "pubend", "incarnation", "seq")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class PairSummary:
 
     Attributes:
         received, duplicates, reordered, missing: deliveries.
-        owed, delivered: data publications between the fences.
+        owed, delivered: data publications between the fences, without those withheld.
+        withheld: data publications between the fences that were announced, and never came.
         first_ns, last_ns: of the receipts; None without any.
         xor_hash: equal for equal sets of deliveries.
     """
@@ -76,6 +81,7 @@ class PairSummary:
     first_ns: int | None
     last_ns: int | None
     xor_hash: int
+    withheld: int = 0
 
 
 @dataclass
@@ -84,6 +90,7 @@ class Findings:
 
     Attributes:
         at_risk_of: by subscription, how many deliveries were at risk and how many recovered.
+        withheld: by partition, how many deliveries it withheld.
     """
 
     sources: dict[str, SourceSummary] = field(default_factory=dict)
@@ -93,6 +100,7 @@ class Findings:
     recovered: int = 0
     recoveries: list[Recovery] = field(default_factory=list)
     at_risk_of: dict[str, tuple[int, int]] = field(default_factory=dict)
+    withheld: dict[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:
@@ -104,6 +112,7 @@ class Findings:
             at_risk=self.at_risk,
             recovered=self.recovered,
             violations=self.violations,
+            withheld={partition: n for partition, n in self.withheld.items() if n},
         )
 
     @property
@@ -144,11 +153,14 @@ class DeliveryCheck:
         self._small = _SmallTables(spark, facts)
         self.findings = {run_id: Findings() for run_id in facts}
         self._kept: list[DataFrame] = []
+        self._arrived_in_spite: dict[tuple[str, str, str], int] = {}
         self._matches = self._keep(self._small.matches)
         judged = self._keep(self._judged(deliveries))
         self._publications = self._keep(self._with_fate(publications, judged))
         self._summarise_sources()
         pairs = self._walk(judged)
+        first_places = {names: row["first_place"] for names, row in pairs.items()}
+        self._announced = Announcements(spark, facts, first_places)
         self._wanted = self._publications.join(
             F.broadcast(self._matches), ["run_id", "attrs_expected"]
         )
@@ -176,7 +188,7 @@ class DeliveryCheck:
         from pyspark.sql import functions as F
 
         rows = (
-            deliveries.where((F.col("layer") == "application") & (F.col("kind") != "notice"))
+            deliveries.where(F.col("layer") == "application")
             .join(F.broadcast(self._small.subscriptions), ["run_id", "sub_id"])
             .join(F.broadcast(self._small.sources), ["run_id", "pubend"], "left")
             .join(
@@ -210,7 +222,7 @@ class DeliveryCheck:
             objection.alias("objection"),
             (wanted & (F.col("kind") != "gap")).alias("is_wanted"),
             "matches_fence",
-            _key().alias("key"),
+            key_column().alias("key"),
         )
 
     def _with_fate(self, publications: "DataFrame", judged: "DataFrame") -> "DataFrame":
@@ -237,7 +249,7 @@ class DeliveryCheck:
         return (
             rows.join(seen, [*PUBLICATION], "left")
             .withColumn("happened", F.coalesce(happened, F.lit(False)))
-            .withColumn("key", _key())
+            .withColumn("key", key_column())
         )
 
     # --- Sources and pairs ------------------------------------------------------------------
@@ -292,6 +304,7 @@ class DeliveryCheck:
                 F.max(wanted_key).alias("highest"),
                 F.min_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first"),
                 F.max_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("last"),
+                F.min(F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first_place"),
                 F.min("seq").alias("first_seq"),
                 F.max("seq").alias("last_seq"),
                 F.min("t_recv_ns").alias("first_ns"),
@@ -314,7 +327,7 @@ class DeliveryCheck:
                 opening = FIRST_KEY - 1 if source.opening is None else source.opening
                 closing = LAST_KEY if source.closing is None else source.closing
                 rows.append((run_id, pubend, opening + 1, closing - 1))
-        return _frame(
+        return small_frame(
             self._spark,
             rows,
             "run_id STRING, pubend STRING, after_opening BIGINT, before_closing BIGINT",
@@ -332,10 +345,14 @@ class DeliveryCheck:
         spans: dict[tuple[Any, ...], None] = {}
         for run_id, facts in self._facts.items():
             for pair in self._pairs_of(run_id, facts):
-                spans[self._span(pair, pairs)] = None
-                spans[self._owed_span(pair)] = None
+                whole, owed = self._span(pair, pairs), self._owed_span(pair)
+                spans[whole] = None
+                spans[owed] = None
+                for told in self._announced.of(pair.names):
+                    spans[told.within(whole)] = None
+                    spans[told.within(owed)] = None
         ddl = "run_id STRING, predicate_id INT, pubend STRING, first BIGINT, last BIGINT"
-        table = _frame(self._spark, [span for span in spans if span[3] <= span[4]], ddl)
+        table = small_frame(self._spark, [span for span in spans if span[3] <= span[4]], ddl)
         rows = (
             self._wanted.where("happened")
             .join(F.broadcast(table), ["run_id", "predicate_id", "pubend"])
@@ -404,6 +421,13 @@ class DeliveryCheck:
                 must, _ = counted.get(span, (0, 0))
                 _, owed = counted.get(self._owed_span(pair), (0, 0))
                 place = len(self.findings[run_id].pairs)
+                withheld = 0
+                for told in self._announced.of(pair.names):
+                    must -= counted.get(told.within(span), (0, 0))[0]
+                    _, kept = counted.get(told.within(self._owed_span(pair)), (0, 0))
+                    of_run = self.findings[run_id].withheld
+                    of_run[told.partition] = of_run.get(told.partition, 0) + kept
+                    withheld += kept
                 self.findings[run_id].pairs.append(
                     PairSummary(
                         pair.sub_id,
@@ -413,16 +437,19 @@ class DeliveryCheck:
                         walked.get("received", 0),
                         0,
                         0,
-                        owed,
+                        owed - withheld,
                         walked.get("delivered", 0),
                         0,
                         walked.get("first_ns"),
                         walked.get("last_ns"),
                         walked.get("xor_hash") or 0,
+                        withheld,
                     )
                 )
-                if walked.get("back", 0) or walked.get("walked", 0) != must:
-                    bad.append(_BadPair(pair, place, span[3], span[4]))
+                # What was delivered in spite of a notice would make up for what is missing.
+                in_spite = self._announced.is_contradicted(pair.names, walked.get("lowest"))
+                if walked.get("back", 0) or walked.get("walked", 0) != must or in_spite:
+                    bad.append(_BadPair(pair, place, span[3], span[4], in_spite))
         return bad
 
     # --- Violations -------------------------------------------------------------------------
@@ -435,7 +462,7 @@ class DeliveryCheck:
         if self._has_objections:
             parts.append(
                 judged.where(F.col("objection").isNotNull()).select(
-                    F.col("objection").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+                    F.col("objection").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
                     F.lit(False).alias("owed"),
                 )
             )  # fmt: skip
@@ -449,6 +476,7 @@ class DeliveryCheck:
             )  # fmt: skip
         if bad:
             parts += self._explain_pairs(judged, bad)
+        parts += self._announced.violations(self._wanted.where("happened"))
         if not parts:
             return None
         violations = parts[0]
@@ -460,7 +488,7 @@ class DeliveryCheck:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        table = _frame(
+        table = small_frame(
             self._spark,
             [
                 (b.pair.run_id, b.pair.sub_id, b.pair.pubend, b.pair.predicate_id, b.first, b.last,
@@ -479,7 +507,7 @@ class DeliveryCheck:
             .withColumn("time", F.row_number().over(of_publication))
         )
         again = walked.where("time > 1").select(
-            F.lit("duplicate").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+            F.lit("duplicate").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
             owed.alias("owed"),
         )  # fmt: skip
         firsts = walked.where("time = 1")
@@ -487,22 +515,30 @@ class DeliveryCheck:
             firsts.withColumn("before", F.lag("key").over(in_order))
             .where("before > key")
             .select(
-                F.lit("reordered").alias("kind"), *_EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+                F.lit("reordered").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
                 owed.alias("owed"),
             )
         )  # fmt: skip
         missing = (
-            self._wanted.where("happened")
-            .join(F.broadcast(table), ["run_id", "pubend", "predicate_id"])
-            .where(F.col("key").between(F.col("first"), F.col("last")))
-            .join(firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
+            self._announced.spared(
+                self._wanted.where("happened")
+                .join(F.broadcast(table), ["run_id", "pubend", "predicate_id"])
+                .where(F.col("key").between(F.col("first"), F.col("last")))
+                .join(firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
+            )
             .select(
                 F.lit("missing").alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
                 F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
                 owed.alias("owed"),
             )
         )  # fmt: skip
-        return [again, back, missing]
+        contradicted = [b.pair.names for b in bad if b.in_spite]
+        if contradicted:
+            for (names, partition), n in self._announced.arrived(firsts, owed).items():
+                self.findings[names[0]].withheld[partition] -= n
+                self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
+        in_spite = self._announced.deliveries_in_spite(firsts, contradicted)
+        return [again, back, missing, *in_spite]
 
     def _count_violations(self, bad: Sequence["_BadPair"]) -> None:
         from pyspark.sql import functions as F
@@ -528,8 +564,11 @@ class DeliveryCheck:
             counts = of_pair[item.pair.names]
             findings = self.findings[item.pair.run_id]
             summary = findings.pairs[item.place]
+            in_spite = self._arrived_in_spite.get(item.pair.names, 0)
             findings.pairs[item.place] = replace(
                 summary,
+                owed=summary.owed + in_spite,
+                withheld=summary.withheld - in_spite,
                 duplicates=counts.get("duplicate", 0),
                 reordered=counts.get("reordered", 0),
                 missing=counts.get("missing", 0),
@@ -570,7 +609,10 @@ class DeliveryCheck:
             .agg(F.min("t_recv_ns").alias("arrived_ns"))
         )
         rows = (
-            at_risk.join(arrivals, delivery, "left")
+            self._announced.spared(
+                at_risk.join(arrivals, delivery, "left").withColumn("key", key_column()),
+                unless=F.col("arrived_ns").isNotNull(),
+            )
             .groupBy("run_id", "sub_id", "windows")
             .agg(
                 F.count("*").alias("at_risk"),
@@ -600,7 +642,9 @@ class DeliveryCheck:
             for run_id, of_run in windows.items()
             for number, window in enumerate(of_run)
         ]
-        return _frame(self._spark, rows, "run_id STRING, window INT, from_ns BIGINT, to_ns BIGINT")
+        return small_frame(
+            self._spark, rows, "run_id STRING, window INT, from_ns BIGINT, to_ns BIGINT"
+        )
 
     def _exposure_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
         """Which pairs each fault stands in the way of."""
@@ -614,14 +658,11 @@ class DeliveryCheck:
                 for number, window in enumerate(of_run):
                     if tree.passes(window.target, starts[pair.pubend], brokers[pair.sub_id]):
                         rows.append((run_id, number, pair.pubend, pair.predicate_id, pair.sub_id))
-        return _frame(
+        return small_frame(
             self._spark,
             rows,
             "run_id STRING, window INT, pubend STRING, predicate_id INT, sub_id STRING",
         )
-
-
-_EVIDENCE = ("run_id", "sub_id", "pubend", "incarnation", "seq", "order_idx")
 
 
 @dataclass(frozen=True)
@@ -645,12 +686,18 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _BadPair:
-    """A pair that did not walk what it had to; `place` is that of its summary."""
+    """A pair that did not walk what it had to.
+
+    Attributes:
+        place: of its summary.
+        in_spite: whether it may have received what it was told it would not.
+    """
 
     pair: _Pair
     place: int
     first: int
     last: int
+    in_spite: bool
 
 
 class _SmallTables:
@@ -666,12 +713,14 @@ class _SmallTables:
             ]
             sources += [(run_id, source.pubend, source.closed) for source in of_run.sources]
             predicates += [(run_id, number, text) for text, number in ids.items()]
-        self.subscriptions = _frame(
+        self.subscriptions = small_frame(
             spark,
             subscriptions,
             "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN",
         )
-        self.sources = _frame(spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN")
+        self.sources = small_frame(
+            spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"
+        )
         contents = {run_id: of_run.content for run_id, of_run in facts.items()}
         self.matches = _match_table(spark, predicates, contents)
 
@@ -706,30 +755,9 @@ def _match_table(
                 names=["run_id", "predicate_id", "attrs_expected", "matches_fence"],
             )
 
-    table = _frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
+    table = small_frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
     ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
     return table.mapInArrow(match, ddl)
-
-
-def _frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFrame":
-    """A small table from rows of the driver."""
-    fields = [column.split() for column in ddl.split(", ")]
-    columns: list[Any] = [*zip(*rows, strict=True)] if rows else [[] for _ in fields]
-    table = pa.table(
-        {
-            name: pa.array(values, arrow_type(kind))
-            for (name, kind), values in zip(fields, columns, strict=True)
-        }
-    )
-    return spark.createDataFrame(table, ddl)
-
-
-def _key() -> "Column":
-    """Incarnation and sequence in one number that sorts as they do."""
-    from pyspark.sql import functions as F
-
-    high = F.shiftleft(F.col("incarnation").cast("BIGINT"), SEQUENCE_BITS)
-    return high.bitwiseOR(F.col("seq"))
 
 
 def _owed() -> "Column":
@@ -753,6 +781,8 @@ def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, A
     row["first"] = earlier["first"] if earlier["first"] is not None else later["first"]
     row["last"] = later["last"] if later["last"] is not None else earlier["last"]
     row["xor_hash"] = earlier["xor_hash"] ^ later["xor_hash"]
+    places = earlier["first_place"], later["first_place"]
+    row["first_place"] = places[0] if places[0] is not None else places[1]
     return row
 
 

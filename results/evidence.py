@@ -8,9 +8,10 @@ it, the way it had to go, and which faults held on that way at the time.
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from results.delivery import SEQUENCE_BITS, DeliveryCheck
+from results.delivery import DeliveryCheck
 from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
+from results.frames import SEQUENCE_BITS
 from results.load import LoadedRun
 from results.reference_check import NEVER_NS, VIOLATIONS, Tree
 

@@ -1,12 +1,13 @@
 """What a check needs to know of a run beside its bulk tables: small, and kept by the driver."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from results.expectation import ExpectedContent
 from results.load import LoadedRun
-from results.logs import Source, Subscription
+from results.logs import Source, Subscription, notices_of
 from results.reference_check import EXACTLY_ONCE, Fault, Guarantee
+from results.withheld import Notice
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,8 @@ class RunFacts:
     Attributes:
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
+        delta: how many brokers in a row the tree is wired to get around.
+        notices: by subscription and source, what was announced as withheld, in order.
         doubts: what is incomplete about the records.
     """
 
@@ -30,6 +33,8 @@ class RunFacts:
     deliveries_per_pair_min: int = 100
     numbers_used_once: bool = False
     doubts: tuple[str, ...] = ()
+    delta: int = 1
+    notices: Mapping[tuple[str, str], Sequence[Notice]] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -48,6 +53,8 @@ class RunFacts:
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
             numbers_used_once=all(file.rising for file in logs.files("publications")),
             doubts=(*run.doubts, *logs.doubts),
+            delta=run.delta,
+            notices=notices_of(logs, run.origin_ns),
         )
 
     @property

@@ -23,7 +23,7 @@ from results.expectation import (
     ExpectedContent,
     seed_of_source,
 )
-from results.logs import RECORD_BYTES, RECORDS, Logs, RecordFile, Source, read_logs
+from results.logs import NOTICE, RECORD_BYTES, RECORDS, Logs, RecordFile, Source, read_logs
 from results.manifest import Run, read_json, read_run, verify_seal, write_json
 from results.schema import SCHEMA_VERSION, TABLES
 from results.small_tables import small_tables
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PIECE_ROWS = 1 << 19
 BATCH_ROWS = 1 << 16
 OUTCOMES = ("unknown", "acked", "rejected")
-KINDS = ("data", "fence", "gap", "notice")
+KINDS = ("data", "fence", "gap")
 LAYERS = ("wire", "application")
 
 LOADED = "loaded.json"
@@ -328,6 +328,10 @@ class DeliveryReader(RecordReader):
         self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
+        places = np.arange(first_row, first_row + len(rows))
+        delivered = rows["kind"] != NOTICE
+        if not delivered.all():
+            rows, places = rows[delivered], places[delivered]
         subscriptions = file.tables["subscriptions"]
         brokers = [self._brokers.get(name, "unknown") for name in subscriptions]
         return _batch(
@@ -340,7 +344,7 @@ class DeliveryReader(RecordReader):
                 "seq": rows["sequence"].astype("i8"),
                 "kind": _names(KINDS, rows["kind"]),
                 "layer": _names(LAYERS, rows["layer"]),
-                "order_idx": np.arange(first_row, first_row + len(rows)),
+                "order_idx": places,
                 "t_recv_ns": self._clock.moved(rows["received_ns"]),
                 "received_digest": rows["digest"].astype("i8"),
                 "broker": _names(brokers, rows["subscription"]),

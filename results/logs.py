@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from results.manifest import IntegrityError, Run, read_json, read_json_lines
+from results.withheld import Notice, Partition
 
 RECORD_BYTES = 32
 RECORDS: Mapping[str, np.dtype[Any]] = {
@@ -32,12 +33,13 @@ RECORDS: Mapping[str, np.dtype[Any]] = {
     "deliveries": np.dtype(
         [("sequence", "<i8"), ("received_ns", "<i8"), ("digest", "<u4"), ("subscription", "<u4"),
          ("publisher", "<u2"), ("incarnation", "<u2"), ("kind", "u1"), ("layer", "u1"),
-         ("", "V2")]
+         ("partition", "<u2")]
     ),
 }  # fmt: skip
 # Column → the string table of the sidecar that it points into, or the values it may have.
 POINTERS = {"publisher": "publishers", "subscription": "subscriptions"}
 LARGEST_VALUE = {"kind": 3, "layer": 1, "outcome": 2}
+NOTICE = 3
 LONGEST_ACK = 1 << 24
 LARGEST_SEQUENCE = (1 << 47) - 1  # so that incarnation and sequence fit into one 64-bit key
 
@@ -57,6 +59,7 @@ class RecordFile:
         facts: everything else in the sidecar.
         rising: of publications, whether each source's sequence numbers only went up, so that
             none was used twice.
+        notices: of deliveries, the records that announce what is withheld, with their places.
     """
 
     path: Path
@@ -70,6 +73,7 @@ class RecordFile:
     tables: Mapping[str, Sequence[Any]]
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     rising: bool = True
+    notices: Sequence[tuple[int, Any]] = field(default=(), repr=False)
 
     @property
     def is_whole(self) -> bool:
@@ -161,15 +165,21 @@ def read_record_file(path: Path, run_id: str) -> RecordFile:
         raise IntegrityError(
             f"{path}: {size} bytes; its sidecar says {sidecar.get('rows')} records"
         )
-    return replace(file, rising=_verify_content(file, str(sidecar.get("blake2b", ""))))
+    rising, notices = _verify_content(file, str(sidecar.get("blake2b", "")))
+    return replace(file, rising=rising, notices=notices)
 
 
-def _verify_content(file: RecordFile, expected_hash: str) -> bool:
-    """Check hash and columns in one pass; returns whether sequence numbers only went up."""
+def _verify_content(file: RecordFile, expected_hash: str) -> tuple[bool, list[tuple[int, Any]]]:
+    """Check hash and columns in one pass.
+
+    Returns:
+        Whether sequence numbers only went up, and the notices with their places.
+    """
     digest = hashlib.blake2b(digest_size=len(expected_hash) // 2 or 64)
     dtype = RECORDS[file.layout]
     highest: dict[int, int] = {}
     rising = True
+    notices: list[tuple[int, Any]] = []
     with file.path.open("rb") as stream:
         place = 0
         while place < file.rows:
@@ -180,10 +190,13 @@ def _verify_content(file: RecordFile, expected_hash: str) -> bool:
             _verify_columns(file, records, place)
             if file.layout == "publications":
                 rising = _only_go_up(records, highest) and rising
+            if file.layout == "deliveries":
+                found = np.flatnonzero(records["kind"] == NOTICE)
+                notices += [(place + int(n), records[n].copy()) for n in found]
             place += count
     if file.closed and digest.hexdigest() != expected_hash:
         raise IntegrityError(f"{file.path}: its content is not what was written")
-    return rising
+    return rising, notices
 
 
 def _only_go_up(records: Any, highest: dict[int, int]) -> bool:
@@ -217,6 +230,17 @@ def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
         if wrong.size:
             raise IntegrityError(
                 f"{file.path}, record {place + int(wrong[0])}: a number of no sense"
+            )
+    if file.layout == "deliveries":
+        partitions = len(file.tables.get("partitions", ()))
+        notices = rows["kind"] == NOTICE
+        counts = rows["digest"]
+        wrong = np.flatnonzero(
+            notices & ((rows["partition"] >= partitions) | (counts < 1) | (rows["sequence"] < 1))
+        )
+        if wrong.size:
+            raise IntegrityError(
+                f"{file.path}, record {place + int(wrong[0])}: a notice of no sense"
             )
     if file.layout == "acks":
         lengths = rows["last"] - rows["first"]
@@ -295,6 +319,31 @@ def read_logs(run: Run) -> Logs:
     _miss(doubts, "publisher", run.content.publishers, [source.name for source in sources])
     _miss(doubts, "subscriber", run.subscribers(), [s.subscriber for s in subscriptions])
     return Logs(processes, sources, subscriptions, doubts)
+
+
+def notices_of(logs: Logs, origin_ns: int) -> dict[tuple[str, str], list[Notice]]:
+    """What each subscription was told of each source that it does not get, in order."""
+    found: dict[tuple[str, str], list[Notice]] = {}
+    for file in logs.files("deliveries"):
+        tables = file.tables
+        partitions = [Partition.of_mapping(values) for values in tables.get("partitions", ())]
+        for place, row in file.notices:
+            pair = (
+                tables["subscriptions"][row["subscription"]],
+                tables["publishers"][row["publisher"]],
+            )
+            first = int(row["sequence"])
+            notice = Notice(
+                source=pair[1],
+                incarnation=int(row["incarnation"]),
+                first=first,
+                last=first + int(row["digest"]) - 1,
+                partition=partitions[row["partition"]],
+                place=place,
+                received_ns=int(row["received_ns"]) - origin_ns,
+            )
+            found.setdefault(pair, []).append(notice)
+    return found
 
 
 def _miss(doubts: list[str], role: str, wanted: Any, found: Sequence[str]) -> None:

@@ -94,6 +94,11 @@ class Run:
         return [(a, b) for a, b in self.topology["links"]]
 
     @property
+    def delta(self) -> int:
+        """How many brokers in a row the tree is wired to get around."""
+        return int(self.topology.get("parameters", {}).get("delta", 1))
+
+    @property
     def faults(self) -> list[Fault]:
         """The faults as the checkers need them."""
         return [

@@ -6,8 +6,12 @@ rank from its opening fence to its closing fence once, in order. Which publicati
 risk follows from the publisher's log, the tree and the fault log, never from a counter of a
 broker that died.
 
-The clock enters in two places only, and neither decides between valid and invalid: which
-publications were sent while a fault held, and how long the last of them took to arrive.
+What a subscriber was told it does not get is not owed to it, if the tree and the fault log
+bear out that a partition was in the way (`results.withheld`), and nothing had come before.
+
+The clock enters in three places only. Two do not decide between valid and invalid: which
+publications were sent while a fault held, and how long the last of them took to arrive. The
+third is whether a fault is old enough, with much to spare, to explain a partition.
 """
 
 from collections import Counter, defaultdict
@@ -18,12 +22,13 @@ from itertools import pairwise
 from typing import Literal
 
 from results.expectation import AttributeSet, ExpectedContent, parse_predicate
+from results.withheld import Barriers, Notice, Partition, in_words
 
 VerdictName = Literal["VALID", "INVALID", "UNKNOWN"]
 EXIT_STATUS: Mapping[str, int] = {"VALID": 0, "INVALID": 1, "UNKNOWN": 3}
 
 ACKNOWLEDGED, REJECTED = 1, 2
-DATA, FENCE, GAP, NOTICE = 0, 1, 2, 3
+DATA, FENCE, GAP = 0, 1, 2
 
 HOLDING_VERBS = ("absorb", "freeze", "blackhole", "cut")
 ENDING_VERBS = ("kill", "term", "cut")
@@ -42,6 +47,9 @@ VIOLATIONS: Mapping[str, str] = {
     "corrupted": "delivered with other content than was published",
     "sequence_reuse": "a sequence number was used for two publications",
     "gap_not_permitted": "declared lost where nothing may be lost",
+    "withheld_unjustified": "announced as withheld by a partition that no fault explains",
+    "withheld_late": "announced as withheld after its source had been heard",
+    "withheld_delivered": "delivered though it, or a later one, had been announced as withheld",
 }
 
 
@@ -61,7 +69,7 @@ class Guarantee:
 
     def forbids(self, violation: str) -> bool:
         """Whether a run with this kind of violation breaks the guarantee."""
-        if violation in ("missing", "gap_not_permitted"):
+        if violation in _LOSSES:
             return self.delivery != "at-most-once" or self.gapless
         if violation == "duplicate":
             return self.delivery != "at-least-once"
@@ -70,6 +78,8 @@ class Guarantee:
     def __str__(self) -> str:
         return self.delivery + (", publisher order" if self.order == "publisher" else "")
 
+
+_LOSSES = ("missing", "gap_not_permitted", "withheld_unjustified", "withheld_late")
 
 EXACTLY_ONCE = Guarantee()
 
@@ -129,6 +139,9 @@ class SubscriptionLog:
 
     Attributes:
         closed: whether the log was ended in order; if not, nothing is said about its end.
+        notices: what it was told that it does not get; each has as its place how many rows of
+            `delivered` came before it.
+        issued_ns: when it was asked for.
     """
 
     subscription: str
@@ -136,6 +149,8 @@ class SubscriptionLog:
     predicate: str
     delivered: Sequence[Delivered]
     closed: bool = True
+    notices: Sequence[Notice] = ()
+    issued_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +171,7 @@ class History:
 
     Attributes:
         links: of the tree, by name.
+        delta: how many brokers in a row the tree is wired to get around.
         doubts: why the records are less than complete, found while they were read.
     """
 
@@ -168,6 +184,7 @@ class History:
     calm: bool = False
     deliveries_per_pair_min: int = 100
     doubts: tuple[str, ...] = ()
+    delta: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +239,13 @@ class Counts:
 
     Attributes:
         pairs: of subscription and source.
-        owed: data publications between the fences that match, summed over pairs.
+        owed: data publications between the fences that match, summed over pairs, without
+            those withheld.
         delivered: of those, how many arrived at least once.
         at_risk, recovered: of those owed, and of those at risk.
         violations: by kind; kinds without any are absent.
+        withheld: by partition, how many data publications between the fences that match were
+            announced and never arrived.
     """
 
     pairs: int
@@ -234,6 +254,7 @@ class Counts:
     at_risk: int
     recovered: int
     violations: Mapping[str, int] = field(default_factory=dict)
+    withheld: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +288,14 @@ def check(history: History) -> Judgement:
     }
     at_risk_in_any = recovered_in_any = 0
     tree = Tree(history.links)
+    barriers = Barriers(tree, history.delta, history.faults)
+    withheld: Counter[str] = Counter()
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)
         for source in sources:
-            pair = _Pair(subscription, source)
+            pair = _Pair(subscription, source, barriers)
             violations += pair.violations()
+            withheld.update(pair.withheld())
             arrived = pair.first_arrivals
             on_the_way = [
                 window
@@ -299,6 +323,7 @@ def check(history: History) -> Judgement:
         at_risk=at_risk_in_any,
         recovered=recovered_in_any,
         violations=dict(Counter(violation.kind for violation in violations)),
+        withheld=dict(withheld),
     )
     recoveries = tuple(_recovery(window, arrivals) for window, arrivals in at_risk.items())
     verdict, because, doubts = decide(
@@ -324,7 +349,13 @@ def decide(
         return "INVALID", named, doubts
     if doubts:
         return "UNKNOWN", doubts, doubts
-    return "VALID", [f"{guarantee}: each of {counts.owed:,} owed deliveries arrived"], doubts
+    arrived = f"{guarantee}: each of {counts.owed:,} owed deliveries arrived"
+    told = in_words(counts.withheld)
+    return (
+        "VALID",
+        [arrived, f"{told}, each announced, with a reason"] if told else [arrived],
+        doubts,
+    )
 
 
 def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> list[str]:
@@ -431,9 +462,10 @@ class _Source:
 class _Pair:
     """What one subscription received of one source."""
 
-    def __init__(self, subscription: SubscriptionLog, source: _Source) -> None:
+    def __init__(self, subscription: SubscriptionLog, source: _Source, barriers: Barriers) -> None:
         self.subscription = subscription
         self.source = source
+        self.barriers = barriers
         predicate = parse_predicate(subscription.predicate)
         self.matching = [
             publication
@@ -445,7 +477,7 @@ class _Pair:
         self.rows = [
             (place, row)
             for place, row in enumerate(subscription.delivered)
-            if row.source == source.log.source and row.kind != NOTICE
+            if row.source == source.log.source
         ]
 
     @cached_property
@@ -457,8 +489,41 @@ class _Pair:
                 found.setdefault((row.incarnation, row.sequence), row.received_ns)
         return found
 
+    @cached_property
+    def announced(self) -> dict[int, Notice]:
+        """By rank, the notice that named a publication first."""
+        found: dict[int, Notice] = {}
+        for notice in self.subscription.notices:
+            if notice.source == self.source.log.source:
+                for publication in self.matching:
+                    incarnation, sequence = publication.key
+                    if incarnation == notice.incarnation and (
+                        notice.first <= sequence <= notice.last
+                    ):
+                        found.setdefault(self.rank[publication.key], notice)
+        return found
+
+    def withheld(self) -> list[str]:
+        """Per data publication between the fences that never came, the partition announced."""
+        return [
+            str(self.announced[self.rank[publication.key]].partition)
+            for publication in self._between_fences()
+            if self._was_withheld(publication)
+        ]
+
     def owed(self) -> list[Published]:
-        """Data publications between the fences."""
+        """Data publications between the fences, but for those withheld."""
+        return [
+            publication
+            for publication in self._between_fences()
+            if not self._was_withheld(publication)
+        ]
+
+    def _was_withheld(self, publication: Published) -> bool:
+        announced = self.rank[publication.key] in self.announced
+        return announced and publication.key not in self.first_arrivals
+
+    def _between_fences(self) -> list[Published]:
         opening = self.source.opening or (0, -1)
         closing = self.source.closing or (1 << 62, 0)
         return [
@@ -469,7 +534,7 @@ class _Pair:
         ]
 
     def violations(self) -> list[Violation]:
-        found = []
+        found = [*self._wrong_notices()]
         walked: set[int] = set()
         before = -1
         for place, row in self.rows:
@@ -484,15 +549,53 @@ class _Pair:
                 continue
             if rank < before:
                 found.append(self._violation("reordered", row, place))
+            if self._is_announced_before(place, (row.incarnation, row.sequence)):
+                found.append(self._violation("withheld_delivered", row, place))
             walked.add(rank)
             before = rank
         first, last = self._must_have_walked(walked)
         for rank in range(first, last + 1):
-            if rank not in walked:
+            if rank not in walked and rank not in self.announced:
                 key = self.matching[rank].key
                 name = self.subscription.subscription
                 found.append(Violation("missing", name, self.source.log.source, *key))
         return found
+
+    def _is_announced_before(self, place: int, key: Key) -> bool:
+        """Whether a publication or a later one had been announced when this row was written."""
+        return any(
+            notice.place <= place and key <= (notice.incarnation, notice.last)
+            for notice in self.subscription.notices
+            if notice.source == self.source.log.source
+        )
+
+    def _wrong_notices(self) -> Iterable[Violation]:
+        """Publications announced for no reason, or after the stream had begun."""
+        source = self.source.log
+        heard = [
+            place
+            for place, row in self.rows
+            if row.kind != GAP and (row.incarnation, row.sequence) in self.rank
+        ]
+        # A partition that once had a reason has it for as long as the subscription is told of it.
+        reasons: dict[Partition, bool] = {}
+        for notice in self.subscription.notices:
+            if notice.source == source.source and notice.partition not in reasons:
+                reasons[notice.partition] = bool(
+                    self.barriers.justify(
+                        notice.partition,
+                        self.subscription.broker,
+                        source.broker,
+                        self.subscription.issued_ns,
+                        notice.received_ns,
+                    )
+                )
+        for rank, notice in sorted(self.announced.items()):
+            name, key = self.subscription.subscription, self.matching[rank].key
+            if not reasons[notice.partition]:
+                yield Violation("withheld_unjustified", name, source.source, *key)
+            if heard and heard[0] < notice.place:
+                yield Violation("withheld_late", name, source.source, *key)
 
     def _must_have_walked(self, walked: set[int]) -> tuple[int, int]:
         """First and last rank that must be there; an open log says nothing about its end."""
@@ -531,7 +634,7 @@ def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> lis
             "phantom", subscription.subscription, row.source, row.incarnation, row.sequence, place
         )
         for place, row in enumerate(subscription.delivered)
-        if row.source not in known and row.kind != NOTICE
+        if row.source not in known
     ]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ TABLES: Mapping[str, Table] = {
             pubend STRING source
             incarnation INT of the publisher's counter
             seq BIGINT sequence number
-            kind STRING data, fence, gap or notice
+            kind STRING data, fence or gap
             layer STRING application: what the client library handed on; wire: what it was given
             order_idx BIGINT place in the subscriber's log
             t_recv_ns BIGINT received
@@ -193,6 +193,16 @@ TABLES: Mapping[str, Table] = {
             phase STRING by intended time
             broker STRING the subscriber's broker
         """, partition="broker"),
+        _table("notices", "What subscribers were told that they do not get.", """
+            sub_id STRING subscription
+            pubend STRING source
+            incarnation INT of the publisher's counter
+            first_seq BIGINT first sequence number
+            last_seq BIGINT last sequence number; of these, what the predicate matches
+            partition STRING who withholds them: detector#incarnation.number:unreachable brokers
+            order_idx BIGINT place in the subscriber's log
+            t_ns BIGINT told
+        """),
         _table("coverage", "What each subscription received of each source.", """
             sub_id STRING subscription
             pubend STRING source
@@ -201,8 +211,9 @@ TABLES: Mapping[str, Table] = {
             n BIGINT deliveries
             n_dup BIGINT of which repeated
             n_out_of_order BIGINT of which after a later one
-            n_owed BIGINT data publications it had to receive
+            n_owed BIGINT data publications it had to receive, without those withheld
             n_missing BIGINT of which it never did
+            n_withheld BIGINT data publications announced as withheld, and not received
             first_ns BIGINT first receipt
             last_ns BIGINT last receipt
             xor_hash BIGINT exclusive or of a hash of each delivery; equal sets have equal ones
@@ -264,7 +275,7 @@ TABLES: Mapping[str, Table] = {
         """),
         _table("violations", "Each proven breach of the guarantee.", """
             check STRING which check found it
-            kind STRING missing, duplicate, reordered, phantom, rejected, wrong_match, corrupted, …
+            kind STRING missing, duplicate, reordered, phantom, rejected, withheld_late, …
             sub_id STRING subscription
             pubend STRING source
             incarnation INT of the publisher's counter

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from results.logs import Logs, Process
+from results.logs import Logs, Process, notices_of
 from results.manifest import Run, read_json
 from results.reference_check import Tree
 from results.schema import TABLES, Table
@@ -37,6 +37,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
             for p in run.phases
         ],
         "subscriptions": [*_subscription_rows(logs)],
+        "notices": [*_notice_rows(run, logs)],
         "sessions": [*_session_rows(run, logs)],
         "broker_stats": [*_broker_stat_rows(run, logs)],
         "loadgen_stats": [*_loadgen_stat_rows(run, logs)],
@@ -64,6 +65,21 @@ def _texts(values: Any) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value).lower() if value is True else f"{value}"
+
+
+def _notice_rows(run: Run, logs: Logs) -> Iterator[Row]:
+    for (sub_id, pubend), notices in notices_of(logs, run.origin_ns).items():
+        for notice in notices:
+            yield {
+                "sub_id": sub_id,
+                "pubend": pubend,
+                "incarnation": notice.incarnation,
+                "first_seq": notice.first,
+                "last_seq": notice.last,
+                "partition": str(notice.partition),
+                "order_idx": notice.place,
+                "t_ns": notice.received_ns,
+            }
 
 
 def _run_row(run: Run) -> Row:

@@ -60,11 +60,12 @@ INTENTS: Final = Layout(
 )
 DELIVERIES: Final = Layout(
     "deliveries",
-    struct.Struct("<qqIIHHBBxx"),
+    # A notice stands for `digest` publications from `sequence` on, withheld by `partition`.
+    struct.Struct("<qqIIHHBBH"),
     (
         "sequence", "received_ns", "digest", "subscription", "publisher", "incarnation",
-        "kind", "layer",
+        "kind", "layer", "partition",
     ),
-    ("publishers", "subscriptions"),
+    ("publishers", "subscriptions", "partitions"),
 )  # fmt: skip
 LAYOUTS: Final = {layout.name: layout for layout in (PUBLICATIONS, ACKS, INTENTS, DELIVERIES)}

@@ -34,6 +34,9 @@ VIOLATIONS: Mapping[str, str] = {
     "corrupted": "altered",
     "sequence_reuse": "numbers used twice",
     "gap_not_permitted": "declared lost",
+    "withheld_unjustified": "withheld without a reason",
+    "withheld_late": "withheld behind others of their source",
+    "withheld_delivered": "delivered though announced as withheld",
 }
 VERBS: Mapping[str, str] = {
     "absorb": "took everything in and passed nothing on",
@@ -120,18 +123,32 @@ def outcome(story: RunStory) -> str:
     """What the run came to, in a sentence or two."""
     name = sentence(protocol(story))
     owed, at_risk = story.counted("owed") or 0, story.exercised("at_risk_deliveries")
+    told = withheld(story)
     if story.word == "VALID":
         if at_risk:
             return (
                 f"{name} lost nothing. {plural(at_risk, 'delivery', 'deliveries')} of {owed:,} "
-                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived."
+                f"{'was' if at_risk == 1 else 'were'} put at risk, and every one arrived.{told}"
             )
-        return f"{name} delivered everything it owed. Nothing was broken on purpose in this run."
+        return (
+            f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{told}"
+        )
     if story.word == "INVALID":
-        return f"{name} broke the guarantee: of {owed:,} owed, {violations(story)}."
+        return f"{name} broke the guarantee: of {owed:,} owed, {violations(story)}.{told}"
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
     return f"Nobody has judged this run of {protocol(story)} yet."
+
+
+def withheld(story: RunStory) -> str:
+    """What a partition withheld, in a sentence with a blank before it; empty if nothing."""
+    total = story.counted("withheld") or 0
+    if not total:
+        return ""
+    by = (story.verdict.get("counts") or {}).get("withheld_by") or {}
+    named = ", ".join(f"{n:,} by {partition}" for partition, n in [*by.items()][:8])
+    more = f" and {len(by) - 8} more" if len(by) > 8 else ""
+    return f" {total:,} beside these were withheld and announced: {named}{more}."
 
 
 def violations(story: RunStory) -> str:

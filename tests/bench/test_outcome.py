@@ -49,7 +49,7 @@ def write_run(raw: Path) -> None:
             )
     publishers = ["p1/1", "p1/2"]
     publications.close({"publishers": publishers, "attribute_sets": [{}, {}, {"fence": "run"}]})
-    deliveries.close({"publishers": publishers, "subscriptions": ["a/1", "b/1"]})
+    deliveries.close({"publishers": publishers, "subscriptions": ["a/1", "b/1"], "partitions": []})
 
 
 def test_a_phase_is_counted_by_intended_and_received_time(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.recording import delivery_rows, publication_rows
+from bench.recording import delivery_rows, notice_rows, publication_rows
 
 INSTANTS = st.integers(0, 2**62)
 SHORTS = st.integers(0, 2**16 - 1)
@@ -65,3 +65,14 @@ def test_sequences_may_be_a_range_or_have_holes(sequences: Sequence[int]) -> Non
     digests = array("I", [7] * len(sequences))
     rows = bytes(delivery_rows(sequences, 1, digests, 0, 0, 1))
     assert [row[0] for row in struct.iter_unpack("<q24x", rows)] == list(sequences)
+
+
+def test_notice_rows_are_one_per_stretch_however_long_it_is() -> None:
+    rows = notice_rows([(1, 3), (5, 5), (10, 10 + (1 << 33))], 7, 2, 3, 4, 6)
+    assert [*struct.iter_unpack("<qqIIHHBBH", rows)] == [
+        (1, 7, 3, 2, 3, 4, 3, 1, 6),
+        (5, 7, 1, 2, 3, 4, 3, 1, 6),
+        (10, 7, (1 << 32) - 1, 2, 3, 4, 3, 1, 6),
+        (9 + (1 << 32), 7, (1 << 32) - 1, 2, 3, 4, 3, 1, 6),
+        (8 + (1 << 33), 7, 3, 2, 3, 4, 3, 1, 6),
+    ]

@@ -10,13 +10,14 @@ from results.facts import RunFacts
 from results.logs import Source, Subscription
 from results.reference_check import History
 from results.schema import TABLES, arrow_type
+from results.withheld import Notice
 from tests.helpers.histories import outcome_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OUTCOMES = {0: "unknown", 1: "acked", 2: "rejected"}
-KINDS = ("data", "fence", "gap", "notice")
+KINDS = ("data", "fence", "gap")
 
 
 def facts_of(run_id: str, history: History) -> RunFacts:
@@ -27,7 +28,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         sources=[Source(log.source, log.name, log.closed) for log in history.publishers],
         subscriptions=[
             Subscription(
-                s.subscription, s.subscription, s.broker, s.predicate, None, 1, s.closed
+                s.subscription, s.subscription, s.broker, s.predicate, s.issued_ns, 1, s.closed
             )
             for s in history.subscriptions
         ],
@@ -37,7 +38,17 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         calm=history.calm,
         deliveries_per_pair_min=history.deliveries_per_pair_min,
         doubts=history.doubts,
+        delta=history.delta,
+        notices=_notices_of(history),
     )  # fmt: skip
+
+
+def _notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
+    found: dict[tuple[str, str], list[Notice]] = {}
+    for subscription in history.subscriptions:
+        for notice in subscription.notices:
+            found.setdefault((subscription.subscription, notice.source), []).append(notice)
+    return found
 
 
 def tables_of(

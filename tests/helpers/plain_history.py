@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from results.expectation import ExpectedContent
+from results.logs import NOTICE
 from results.reference_check import (
     Delivered,
     Fault,
@@ -17,6 +18,7 @@ from results.reference_check import (
     PublisherLog,
     SubscriptionLog,
 )
+from results.withheld import Notice, Partition
 
 
 def read_history(folder: Path) -> History:
@@ -41,6 +43,7 @@ def read_history(folder: Path) -> History:
         guarantee=Guarantee(**workload.get("guarantee", {})),
         calm=workload.get("calm", False),
         deliveries_per_pair_min=workload["bars"]["deliveries_per_pair_min"],
+        delta=topology["parameters"]["delta"],
     )
 
 
@@ -71,24 +74,38 @@ def _publishers(process: Path, origin_ns: int) -> Iterator[PublisherLog]:
 
 
 def _subscriptions(process: Path, origin_ns: int) -> Iterator[SubscriptionLog]:
-    tables, rows = _rows(process, "deliveries", "<qqIIHHBBxx")
+    tables, rows = _rows(process, "deliveries", "<qqIIHHBBH")
     lines = (process / "subscriptions.jsonl").read_text().splitlines()
     accepted = {line["sub_id"]: line for line in map(json.loads, lines)}
+    partitions = [Partition.of_mapping(values) for values in tables.get("partitions", ())]
     for number, name in enumerate(tables["subscriptions"]):
+        delivered: list[Delivered] = []
+        notices: list[Notice] = []
+        for row in rows:
+            sequence, stamp_ns, digest, of, publisher, incarnation, kind, layer, partition = row
+            if of != number or layer != 1:
+                continue
+            source, received_ns = tables["publishers"][publisher], stamp_ns - origin_ns
+            if kind == NOTICE:
+                last = sequence + digest - 1
+                notices.append(
+                    Notice(
+                        source, incarnation, sequence, last, partitions[partition],
+                        len(delivered), received_ns,
+                    )
+                )  # fmt: skip
+            else:
+                delivered.append(
+                    Delivered(source, incarnation, sequence, received_ns, digest, kind)
+                )
         yield SubscriptionLog(
             subscription=name,
             broker=accepted[name]["broker"],
             predicate=accepted[name]["predicate"],
-            delivered=[
-                Delivered(
-                    tables["publishers"][publisher], incarnation, sequence,
-                    received_ns - origin_ns, digest, kind,
-                )
-                for sequence, received_ns, digest, subscription, publisher, incarnation, kind, layer
-                in rows
-                if subscription == number and layer == 1
-            ],
-        )  # fmt: skip
+            delivered=delivered,
+            notices=notices,
+            issued_ns=accepted[name]["t_issued_ns"] - origin_ns,
+        )
 
 
 def _faults(folder: Path, origin_ns: int) -> Iterator[Fault]:

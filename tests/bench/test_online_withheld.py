@@ -1,0 +1,110 @@
+"""The online checker counts what is withheld as the reference does, run by run."""
+
+from array import array
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from bench.content import ContentTables, SourceContent
+from bench.online_checker import OnlineChecker, RunContent, match_table
+from results.expectation import encode_attributes, parse_predicate
+from results.reference_check import History, Tree, check
+from results.withheld import Barriers
+from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
+
+PREDICATES = ("true", "price > 40")
+COUNTS = ("missing", "duplicate", "reordered", "withheld_delivered", "withheld_late")
+
+
+def judged_online(history: History, rng: Random) -> OnlineChecker:
+    """The checker of the subscriber's process, after everything in the history came to it."""
+    (subscription,) = history.subscriptions
+    sets = history.content.attribute_sets
+    tables = ContentTables.build(history.content.seed, sets, 12, encode_attributes)
+    content = SourceContent(tables, history.content.seed, 0, 0, block_size=16)
+    matching = match_table(parse_predicate(subscription.predicate).holds, sets)
+    checker = OnlineChecker({"s": matching}, lambda name, incarnation: content)
+    lane = checker.lane("s", "a/0", 0)
+    assert lane is not None
+    rows = subscription.delivered
+    # Notices and steps back cut what arrives into runs, and so does chance.
+    cuts = {0, len(rows), *(notice.place for notice in subscription.notices)}
+    cuts |= {n + 1 for n, (a, b) in enumerate(pairwise(rows)) if b.sequence <= a.sequence}
+    cuts |= {rng.randrange(len(rows)) for _ in range(4)}
+    waiting = [*subscription.notices]
+    for start, end in pairwise([*sorted(cuts), len(rows)]):
+        while waiting and waiting[0].place <= start:
+            notice = waiting.pop(0)
+            lane.withhold(notice.first, notice.last, str(notice.partition), notice.received_ns)
+        if part := rows[start:end]:
+            fences = tuple(n for n, row in enumerate(part) if row.sequence in (1, PUBLICATIONS))
+            digests = array("I", [row.digest for row in part])
+            lane.take([row.sequence for row in part], RunContent(digests, fences=fences))
+    assert not waiting
+    for fence in (1, PUBLICATIONS):
+        checker.know_fence("a/0", 0, fence)
+    return checker
+
+
+def agree(history: History, rng: Random) -> None:
+    plain = check(history).counts
+    checker = judged_online(history, rng)
+    report = checker.report()
+    totals, (lane,) = report["totals"], report["lanes"]
+    assert (totals["owed"], totals["withheld"]) == (plain.owed, sum(plain.withheld.values()))
+    assert {name: totals[name] for name in COUNTS} == {
+        name: plain.violations.get(name, 0) for name in COUNTS
+    }
+    barriers = Barriers(Tree(history.links), history.delta, history.faults)
+    (subscription,) = history.subscriptions
+    by_name = {str(notice.partition): notice.partition for notice in subscription.notices}
+    reasons: dict[str, bool] = {}
+    unjustified = 0
+    for told in lane.get("announced", ()):
+        name = told["partition"]
+        if name not in reasons:
+            reasons[name] = bool(
+                barriers.justify(
+                    by_name[name], subscription.broker, "a", subscription.issued_ns, told["told_ns"]
+                )
+            )
+        unjustified += 0 if reasons[name] else told["publications"]
+    assert unjustified == plain.violations.get("withheld_unjustified", 0)
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_a_stream_may_begin_late_at_a_gate(predicate: str) -> None:
+    for seed in range(20):
+        rng = Random(seed)
+        agree(barrier_history(rng, predicate=predicate), rng)
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+@pytest.mark.parametrize("name", SPOILED)
+def test_what_is_not_so_is_counted_as_the_reference_does(name: str, predicate: str) -> None:
+    for seed in range(20):
+        rng = Random(seed)
+        history = barrier_history(rng, predicate=predicate)
+        agree(SPOILED[name][0](history, rng), rng)
+
+
+def test_a_fence_that_was_announced_is_not_waited_for() -> None:
+    """A gate that stays closed must not keep a run from its end."""
+    rng = Random(1)
+    checker = judged_online(barrier_history(rng, withheld=10), rng)
+    assert checker.fences_missing([("a/0", 0, 1), ("a/0", 0, PUBLICATIONS)]) == 0
+    lane = checker.lane("s", "a/0", 0)
+    assert lane is not None
+    assert checker.fences_missing([("a/0", 0, 60)]) == 1
+    lane.withhold(55, 60, "d#1.2:b-a", 1)
+    assert checker.fences_missing([("a/0", 0, 60)]) == 0
+
+
+def test_a_notice_of_more_than_can_have_been_published_costs_no_time() -> None:
+    rng = Random(1)
+    checker = judged_online(barrier_history(rng, predicate="price > 40"), rng)
+    lane = checker.lane("s", "a/0", 0)
+    assert lane is not None
+    lane.withhold(1, 1 << 60, "d#1.2:b-a", 1)
+    assert lane.accounted_to() < 1 << 27

@@ -1,0 +1,178 @@
+"""What a partition withholds is excused if it was announced, and if a fault is its reason."""
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from results.delivery import DeliveryCheck, Findings
+from results.reference_check import Fault, Guarantee, History, Tree, check
+from results.spark import planned_for
+from results.withheld import Barriers, Notice, Partition, in_words, stretches_of
+from tests.helpers.history_tables import facts_of, tables_of
+from tests.helpers.withheld_histories import (
+    BARRIER,
+    CUTS,
+    ISLAND,
+    SECOND,
+    SPOILED,
+    barrier_history,
+    changed,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEEDS = range(12)
+PREDICATES = ("true", "price > 40")
+
+
+# --- The plain checker ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stream_may_begin_late_at_a_gate(seed: int) -> None:
+    rng = Random(seed)
+    withheld = rng.randint(2, 30)
+    judgement = check(barrier_history(rng, withheld=withheld))
+    assert judgement.verdict == "VALID", judgement.violations
+    assert judgement.counts.withheld == {"d#1.2:b-a": withheld - 1}  # one is the fence
+    assert judgement.counts.owed == judgement.counts.delivered == 39 - withheld
+    assert f"{withheld - 1} withheld" in judgement.because[1]
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_what_is_not_so_is_named(name: str) -> None:
+    spoil, kinds = SPOILED[name]
+    for seed in SEEDS:
+        rng = Random(seed)
+        judgement = check(spoil(barrier_history(rng), rng))
+        assert judgement.verdict == "INVALID", f"seed {seed}"
+        assert {*judgement.counts.violations} == kinds, f"seed {seed}"
+
+
+def test_what_is_withheld_is_not_at_risk() -> None:
+    faults = (*CUTS, fault("freeze", "b", 2.9, 3.55))
+    history = replace(barrier_history(Random(1), withheld=35), faults=faults, calm=False)
+    judgement = check(history)
+    assert judgement.counts.at_risk == 0
+    assert judgement.verdict == "UNKNOWN"
+
+
+def test_whoever_may_lose_may_withhold_without_reason() -> None:
+    lossy = Guarantee("at-most-once", gapless=False)
+    history = replace(barrier_history(Random(1)), faults=(), guarantee=lossy)
+    judgement = check(history)
+    assert judgement.verdict == "VALID"
+    assert judgement.counts.violations.keys() == {"withheld_unjustified"}
+
+
+def test_notices_of_a_source_that_nobody_knows_excuse_nothing_and_harm_nothing() -> None:
+    history = barrier_history(Random(1), withheld=5)
+    (subscription,) = history.subscriptions
+    strange = Notice("a/7", 0, 1, 9, BARRIER, 0, SECOND)
+    assert check(changed(history, notices=[*subscription.notices, strange])).verdict == "VALID"
+
+
+# --- Reasons ----------------------------------------------------------------------------------
+
+CHAIN = Tree([("c", "d"), ("d", "b"), ("b", "a")])
+
+
+def reason(
+    partition: Partition, *faults: Fault, source: str = "a", delta: int = 1, told_s: float = 1.5
+) -> tuple[str, ...]:
+    barriers = Barriers(CHAIN, delta, faults)
+    return barriers.justify(partition, "c", source, SECOND, round(told_s * SECOND))
+
+
+def fault(verb: str, target: str, from_s: float, to_s: float | None = None) -> Fault:
+    healed_ns = None if to_s is None else round(to_s * SECOND)
+    at_ns = round(from_s * SECOND)
+    return Fault(f"{verb} {target}", verb, target, at_ns, at_ns, healed_ns)
+
+
+def test_each_broker_of_a_barrier_must_have_been_cut_off() -> None:
+    assert reason(BARRIER, *CUTS) == ("near", "far")
+    assert reason(BARRIER, CUTS[0]) == ()
+    assert reason(BARRIER, CUTS[0], fault("kill", "a", 0.5)) == ("near", "kill a")
+    assert reason(BARRIER, fault("freeze", "b", 0.5, 2), fault("kill", "a", 0.5)) != ()
+    assert reason(BARRIER, CUTS[0], fault("cut", "b-a", 0, 2)) == ()
+
+
+def test_one_direction_is_enough_and_so_is_a_deaf_detector() -> None:
+    assert reason(ISLAND, fault("blackhole", "b->d", 0, 2), source="b")
+    assert reason(ISLAND, fault("freeze", "d", 0, 2), source="b")
+    assert not reason(ISLAND, fault("kill", "d", 0, 2), source="b")
+
+
+def test_an_island_withholds_its_own_sources_only() -> None:
+    cut = fault("kill", "b", 0.5)
+    assert reason(ISLAND, cut, source="b")
+    assert not reason(ISLAND, cut, source="a")
+    assert reason(ISLAND, cut, source="a", delta=0)
+
+
+def test_a_fault_explains_while_it_holds_and_a_little_longer() -> None:
+    assert reason(ISLAND, fault("kill", "b", -3), fault("restart", "b", -1), source="b")
+    assert not reason(ISLAND, fault("kill", "b", -30), fault("restart", "b", -20), source="b")
+    assert reason(ISLAND, fault("kill", "b", -30), source="b")
+    assert not reason(ISLAND, fault("kill", "b", 2), source="b", told_s=1.5)
+    assert not reason(ISLAND, fault("absorb", "b", -40), fault("kill", "b", -39),
+                      fault("restart", "b", -38), source="b")  # fmt: skip
+
+
+def test_a_partition_that_leads_elsewhere_explains_nothing() -> None:
+    for nodes in (("a", "b"), ("b", "c"), ()):
+        assert not reason(Partition("d", 1, 1, nodes), *CUTS)
+    assert not reason(Partition("x", 1, 1, ("b", "a")), *CUTS)
+
+
+def test_neighbouring_stretches_are_one_and_nothing_is_told_twice() -> None:
+    barriers = Barriers(CHAIN, 1, CUTS)
+    notices = [
+        Notice("a/0", 0, first, last, BARRIER, place, SECOND)
+        for first, last, place in ((1, 3, 0), (4, 6, 0), (2, 8, 0), (12, 12, 0), (11, 14, 5))
+    ]
+    found = stretches_of(notices, 4, barriers, "c", "a", SECOND)
+    assert [(s.first[1], s.last[1], s.begun) for s in found] == [
+        (1, 8, False), (12, 12, False), (11, 11, True), (13, 14, True),
+    ]  # fmt: skip
+    assert all(stretch.justified for stretch in found)
+
+
+def test_the_words_name_the_partitions() -> None:
+    assert in_words({}) == ""
+    assert in_words({"d#1.2:b-a": 1200, "d#1.1:b": 3}) == (
+        "1,203 withheld (3 by d#1.1:b, 1,200 by d#1.2:b-a)"
+    )
+
+
+# --- Spark agrees -----------------------------------------------------------------------------
+
+
+def judged(spark: "SparkSession", of: dict[str, History]) -> dict[str, Findings]:
+    publications, deliveries = tables_of(spark, of)
+    facts = {name: facts_of(name, history) for name, history in of.items()}
+    with planned_for(spark, 0):
+        found = DeliveryCheck(spark, facts, publications, deliveries, small=True)
+        found.close()
+    return found.findings
+
+
+@pytest.mark.spark
+def test_spark_agrees_on_each_of_them(spark: "SparkSession") -> None:
+    of: dict[str, History] = {}
+    for seed in range(6):
+        predicate = PREDICATES[seed % 2]
+        of[f"whole, {seed}"] = barrier_history(Random(seed), f"run-{seed}", predicate=predicate)
+        for name, (spoil, _) in SPOILED.items():
+            rng = Random(seed)
+            history = barrier_history(rng, f"run-{seed}", predicate=predicate)
+            of[f"{name}, {seed}"] = spoil(history, rng)
+    found = judged(spark, of)
+    for name, history in of.items():
+        plain = check(history)
+        assert found[name].counts == plain.counts, name
+    assert sum(not found[name].violations for name in of) < len(of) / 3
