@@ -15,12 +15,26 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "accept": ("early", "late"),
     "tag_eval": ("path", "pt"),
     "cut": ("src", "full"),
+    "dedupe": ("source", "vector", "both"),
+    "legitimacy": ("observe", "hold"),
 }
 """What a profile of delta_tree chooses between."""
 
 PROFILES: dict[str, dict[str, str]] = {
-    "robust": {"accept": "early", "tag_eval": "path", "cut": "src"},
-    "paper": {"accept": "late", "tag_eval": "pt", "cut": "full"},
+    "robust": {
+        "accept": "early",
+        "tag_eval": "path",
+        "cut": "src",
+        "dedupe": "source",
+        "legitimacy": "observe",
+    },
+    "paper": {
+        "accept": "late",
+        "tag_eval": "pt",
+        "cut": "full",
+        "dedupe": "vector",
+        "legitimacy": "hold",
+    },
 }
 """The profiles of delta_tree: what each of its switches is unless it is set on its own."""
 
@@ -61,6 +75,9 @@ class Mutant(StrEnum):
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
     PARTITIONS_SPREAD_DELTA = "M17"
     GONE_EARLY = "gone-early"
+    SHORT_VECTORS = "M19"
+    HOLD_OUT_OF_ORDER = "hold-out-of-order"
+    DRAIN_COMPARES_PEERS = "drain-compares-peers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +114,19 @@ class DeltaTreeParameters:
             on it from their partition tables ("pt").
         cut: whose word on where a source is goes into a start cut: that of its own broker
             ("src"), or of every broker on the way too ("full", needed with "late").
+        dedupe: how a broker tells a first copy from another one. "source": by the publisher's
+            own numbers; right whatever restarts. "vector": by the stamps of the 2δ + 1 brokers
+            before it; goes wrong when one of them restarts between two copies. "both": decides
+            by source, and counts where the vectors would have decided otherwise.
+        legitimacy: what happens to a publication that would have gone past more than δ of 2δ + 1
+            consecutive brokers. "observe": it goes on, and is counted where it carries a vector.
+            "hold": it waits, and everything for the same hop behind it, until there is a way.
+        switch: what happens to unconfirmed publications when the next hop of their destination
+            changes while the old one is alive. "resend": all go to the new hop, at once.
+            "drain": they stay where they are, and newer ones wait until those are confirmed;
+            fewer duplicates, a longer pause.
 
-    Paper: [DFT11] §IV-VI.
+    Paper: [DFT11] §IV-VII.
     """
 
     delta: int = 1
@@ -115,6 +143,9 @@ class DeltaTreeParameters:
     accept: str = ""
     tag_eval: str = ""
     cut: str = ""
+    dedupe: str = ""
+    legitimacy: str = ""
+    switch: str = "resend"
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -124,10 +155,17 @@ class DeltaTreeParameters:
             if chosen not in choices:
                 raise ValueError(f"{switch} = {chosen!r}; one of {', '.join(choices)}")
             object.__setattr__(self, switch, chosen)
+        if self.switch not in ("resend", "drain"):
+            raise ValueError(f"switch = {self.switch!r}; one of resend, drain")
 
     def in_profile(self, profile: str) -> Self:
         """The same, with everything that a profile chooses chosen by this one."""
-        return replace(self, profile=profile, accept="", tag_eval="", cut="")
+        return replace(self, profile=profile, **dict.fromkeys(SWITCHES, ""))
+
+    @property
+    def carries_vectors(self) -> bool:
+        """Whether publications carry a sequence vector."""
+        return self.dedupe != "source" or self.legitimacy == "hold"
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any], where: str) -> Self:

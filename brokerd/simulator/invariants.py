@@ -30,6 +30,7 @@ from brokerd.protocols.interface import (
 from brokerd.simulator.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clock import Schedule
+from brokerd.simulator.first_copies import FirstCopyChecker
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 from brokerd.simulator.trace import Trace
 
@@ -44,6 +45,7 @@ class StepChecker:
 
     Attributes:
         bypass_sessions: ends of sessions established between brokers that are no neighbours.
+        first_copies: judges what brokers take for duplicates.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class StepChecker:
         self._watcher = watcher
         self._awareness = awareness
         self.bypass_sessions = 0
+        self.first_copies = FirstCopyChecker()
         self._homes: dict[ClientId, int] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
@@ -87,6 +90,8 @@ class StepChecker:
             return
         self._note_event(broker.number, event)
         self._awareness.step(broker, event, effects)
+        if self._oracle.reliable:
+            self.first_copies.step(broker, event, effects)
         for effect in effects:
             if type(effect) is Send:
                 self._check_send(broker, effect)

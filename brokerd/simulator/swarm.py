@@ -58,6 +58,10 @@ _SUMMED = (
     "messages_ignored",
     "publications_withheld",
     "notifiers_sent",
+    "dedupe_disagreements",
+    "legitimacy_held",
+    "legitimacy_violating",
+    "legitimacy_violated",
 )
 
 

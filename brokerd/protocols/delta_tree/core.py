@@ -22,7 +22,7 @@ from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.delta_tree.clients import LINGER, Clients
 from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
-from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.duplicates import SourceSequences, make_detection
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -80,7 +80,12 @@ class DeltaTree(EventMachine):
             self._state, self._sessions, self._partitions, sequences, decode_attributes
         )
         self._publications = Publications(
-            self._state, self._sessions, self._partitions, self._subscriptions, sequences
+            self._state,
+            self._sessions,
+            self._partitions,
+            self._subscriptions,
+            sequences,
+            make_detection(self._state, sequences),
         )
         self._clients = Clients(self._state, self._subscriptions, self._publications, sequences)
         self._recovery = Recovery(

@@ -6,11 +6,20 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.messages import RecoveryNotifier
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SequenceVector
 from brokerd.protocols.delta_tree.state import Path
 from brokerd.protocols.selection import RunSelection
 
 FRAME_PAYLOAD_BYTES = 256 << 10
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """A hop in use, and the home brokers reached through it, as a bit set."""
+
+    hop: BrokerNumber
+    session: int
+    destinations: int
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +71,7 @@ class Entry:
         transfers: hop → what was sent to it and is not confirmed.
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
+        vector: stamps of its publications, this broker's first, where vectors are in use.
     """
 
     source: SourceId
@@ -78,6 +88,15 @@ class Entry:
     deliveries: int = 0
     done: bool = False
     notifier: RecoveryNotifier | None = None
+    vector: SequenceVector | None = None
+
+    @property
+    def order(self) -> int:
+        """Its frame's place in the queue of this broker, where vectors are in use."""
+        assert self.vector is not None, f"{self} has no vector"
+        own = self.vector.stamps[0]
+        assert own is not None, f"{self} has no stamp of this broker"
+        return own.number + self.frame_first - self.vector.sequence
 
     def run(self) -> PublicationRun:
         """The publications themselves."""
@@ -87,14 +106,16 @@ class Entry:
 class SourceQueue:
     """The entries of one source that are not done, in the order of their frames.
 
-    Frames follow one another without overlap; entries of one frame may interleave.
+    Frames follow one another without overlap; entries of one frame may interleave. Where vectors
+    have taken an old frame for a new one that is not so, and everything is looked at.
     """
 
-    __slots__ = ("_done_in_front", "_entries", "_frame_firsts", "_living")
+    __slots__ = ("_done_in_front", "_entries", "_frame_firsts", "_in_order", "_living")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._frame_firsts: list[int] = []
+        self._in_order = True
         self._living = 0
         self._done_in_front = 0
 
@@ -106,6 +127,8 @@ class SourceQueue:
 
     def append(self, entry: Entry) -> None:
         """Add an entry of the newest frame."""
+        if self._frame_firsts and entry.frame_first < self._frame_firsts[-1]:
+            self._in_order = False
         self._entries.append(entry)
         self._frame_firsts.append(entry.frame_first)
         self._living += 1
@@ -128,11 +151,13 @@ class SourceQueue:
     def between(self, first: int, last: int) -> list[Entry]:
         """The entries that may hold a publication numbered in [first, last]."""
         firsts = self._frame_firsts
-        start = bisect_right(firsts, first)
-        if start:
-            start = bisect_left(firsts, firsts[start - 1])
-        found = self._entries[start : bisect_right(firsts, last)]
-        return [entry for entry in found if not entry.done and entry.last >= first]
+        found = self._entries
+        if self._in_order:
+            start = bisect_right(firsts, first)
+            if start:
+                start = bisect_left(firsts, firsts[start - 1])
+            found = found[start : bisect_right(firsts, last)]
+        return [e for e in found if not e.done and e.last >= first and e.first <= last]
 
 
 def pack_frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:

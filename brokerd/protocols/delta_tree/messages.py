@@ -165,12 +165,44 @@ class PartitionGone:
     paths: tuple[tuple[BrokerNumber, ...], ...]
 
 
+class Stamp(NamedTuple):
+    """The place of a publication in the queue of one broker, counted within its incarnation."""
+
+    incarnation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceVector:
+    """Which brokers have queued the publications of a run on their way, and in which place.
+
+    Stamps follow sequences: whoever queued publication `sequence` as number n queued
+    publication `sequence` + 3 as number n + 3. So one vector serves a whole run, and every part
+    of it.
+
+    Attributes:
+        sequence: the publication whose stamps these are; none of the run's is lower.
+        stamps: of the brokers before the receiver on the path, nearest first; None for one that
+            this copy went past.
+
+    Paper: [DFT11] §VII lines 688-816.
+    """
+
+    sequence: int
+    stamps: tuple[Stamp | None, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PublicationCopy:
-    """Publications on their way. `path`: source broker … receiver, on the primary tree."""
+    """Publications on their way. `path`: source broker … receiver, on the primary tree.
+
+    `vector` is there if and only if the deployment detects duplicates by vectors or holds back
+    what would not propagate legitimately.
+    """
 
     run: PublicationRun
     path: tuple[BrokerNumber, ...]
+    vector: SequenceVector | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ Paper: [DFT11] §VI, Fig. 8.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
@@ -18,10 +17,16 @@ from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.deliveries import DeliveryWindows, without
-from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.duplicates import (
+    LONGEST_SPAN,
+    DuplicateDetection,
+    SourceSequences,
+    check_vector,
+)
 from brokerd.protocols.delta_tree.entries import (
     Entry,
     Receipt,
+    Route,
     SourceQueue,
     Transfer,
     pack_frames,
@@ -31,8 +36,10 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
     RecoveryNotifier,
+    SequenceVector,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
+from brokerd.protocols.delta_tree.propagation import Propagation, pack_stamped
 from brokerd.protocols.delta_tree.regions import covering
 from brokerd.protocols.delta_tree.sessions import Reach, Sessions
 from brokerd.protocols.delta_tree.state import Path, State
@@ -50,15 +57,6 @@ NOTIFIER = 1 << 32
 """The publisher number of recovery notifiers; no publisher has it."""
 
 
-@dataclass(slots=True, frozen=True)
-class Route:
-    """A hop in use, and the home brokers reached through it, as a bit set."""
-
-    hop: BrokerNumber
-    session: int
-    destinations: int
-
-
 class Publications:
     """The publication queue of one broker."""
 
@@ -69,12 +67,15 @@ class Publications:
         partitions: PartitionTable,
         subscriptions: Subscriptions,
         sequences: SourceSequences,
+        duplicates: DuplicateDetection,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._partitions = partitions
         self._subscriptions = subscriptions
         self._sequences = sequences
+        self._duplicates = duplicates
+        self._propagation = Propagation(state, sessions)
         self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
         self._queue: dict[SourceId, SourceQueue] = {}
         self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
@@ -130,9 +131,17 @@ class Publications:
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
-        self.receive(run, path, peer, self._sessions.current(peer))
+        check_vector(self._state, peer, run, path, message.vector)
+        self.receive(run, path, peer, self._sessions.current(peer), message.vector)
 
-    def receive(self, run: PublicationRun, path: Path, sender: Peer, session: int) -> None:
+    def receive(
+        self,
+        run: PublicationRun,
+        path: Path,
+        sender: Peer,
+        session: int,
+        vector: SequenceVector | None = None,
+    ) -> None:
         """Queue publications, send them on, and remember who wants them confirmed.
 
         Raises:
@@ -141,11 +150,11 @@ class Publications:
         Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
         """
         audiences = match_run(self._subscriptions.memo, run, sender)
-        if run.first < 1:
-            raise RemoteProtocolError(sender, f"sequence {run.first} of {run.source}")
+        if run.first < 1 or run.last - run.first >= LONGEST_SPAN:
+            raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         self._state.counters["publications_received"] += len(run)
         receipt = Receipt(sender, session, run.source, run.first, run.last)
-        received = self._sequences.received(run.source)
+        received = self._duplicates.old_until(run, path, vector)
         fresh: PublicationRun | None = run
         if run.first <= received:
             self._receive_again(receipt, min(run.last, received))
@@ -155,10 +164,11 @@ class Publications:
                 audiences = match_run(self._subscriptions.memo, fresh, sender)
         if fresh is not None:
             self._sequences.receive(run.source, fresh.last, path)
+            stamped = self._duplicates.accept(fresh, vector)
             for part in self._where_streams_begin(fresh, audiences):
                 if part is not fresh:
                     audiences = match_run(self._subscriptions.memo, part, sender)
-                self._queue_up(part, audiences, path, receipt)
+                self._queue_up(part, audiences, path, receipt, stamped)
         if Mutant.CONFIRM_COVERS_PENDING in self._state.mutants:
             receipt.remaining = min(receipt.remaining, 1)
         if receipt.remaining == 0 or Mutant.CONFIRM_ON_RECEIPT in self._state.mutants:
@@ -193,7 +203,12 @@ class Publications:
         return parts
 
     def _queue_up(
-        self, run: PublicationRun, audiences: Sequence[Audience], path: Path, receipt: Receipt
+        self,
+        run: PublicationRun,
+        audiences: Sequence[Audience],
+        path: Path,
+        receipt: Receipt,
+        vector: SequenceVector | None,
     ) -> None:
         """Make queue entries, one per audience, and send them.
 
@@ -211,6 +226,7 @@ class Publications:
         for place, audience in enumerate(audiences):
             places_by_audience.setdefault(audience, []).append(place)
         selection = RunSelection(run)
+        careful = self._propagation.careful
         sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
         deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
         deliveries = {}
@@ -221,9 +237,10 @@ class Publications:
             if not destinations and not by_client and not withheld:
                 continue
             entry = self._new_entry(run, selection, places, path, receipt)
+            entry.vector = vector
             for route in self._routes:
                 reached = destinations & route.destinations
-                if reached:
+                if reached and (not careful or self._propagation.may_go(entry, route)):
                     destinations &= ~reached
                     transfer = self._new_transfer(entry, route, reached)
                     places_sent, transfers = sends.setdefault(route.hop, ([], []))
@@ -238,7 +255,7 @@ class Publications:
                 entries.append(entry)
         for hop, (places, transfers) in sends.items():
             self._note_sent(hop, transfers)
-            self._send(hop, selection.having(sorted(places)), path)
+            self._send(hop, selection.having(sorted(places)), path, vector)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)
         for local, (partition, places, entries) in notices.items():
@@ -372,6 +389,8 @@ class Publications:
             receipts,
             notifier=notifier,
         )
+        if self._propagation.in_stamp_order:
+            entry.vector = self._duplicates.accept(run, None)
         self._add_entry(entry)
         self._partitions.hold(notifier.removed)
         home = notifier.subscription.home
@@ -383,7 +402,7 @@ class Publications:
             self._routes = self._find_routes()
         entry.unsent = 1 << home
         for route in self._routes:
-            if route.destinations & entry.unsent:
+            if route.destinations & entry.unsent and self._propagation.may_go(entry, route):
                 entry.unsent = 0
                 transfer = self._new_transfer(entry, route, 1 << home)
                 self._note_sent(route.hop, [transfer])
@@ -417,6 +436,8 @@ class Publications:
             transfers.extendleft(reversed(kept))
             if not transfers:
                 del sent[source]
+        if self._propagation.blocks:
+            self.reroute()
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
         """Take [first, last], which is not all of it, out of a transfer."""
@@ -487,38 +508,43 @@ class Publications:
         Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
         """
         self._routes = self._find_routes()
-        session_by_hop = {route.hop: route.session for route in self._routes}
+        riding = self._propagation.riding(self._routes)
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
             for hop, by_source in self._sent.items()
             if by_source
         }
         for hop, session in sessions_used.items():
-            if session_by_hop.get(hop) != session:
+            if riding.get(hop) != session:
                 del self._sent[hop]
         sends: dict[BrokerNumber, list[Transfer]] = {}
-        for queue in list(self._queue.values()):
-            for entry in queue:
-                self._reroute_entry(entry, session_by_hop, sends)
+        entries = [entry for queue in self._queue.values() for entry in queue]
+        if self._propagation.in_stamp_order:
+            entries.sort(key=lambda entry: entry.order)
+        homeless = [self._homeless(entry, riding) for entry in entries]
+        self._propagation.begin(entries, self._routes)
+        for entry, destinations in zip(entries, homeless, strict=True):
+            if destinations:
+                self._reroute_entry(entry, destinations, sends)
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 
-    def _reroute_entry(
-        self,
-        entry: Entry,
-        session_by_hop: dict[BrokerNumber, int],
-        sends: dict[BrokerNumber, list[Transfer]],
-    ) -> None:
+    def _homeless(self, entry: Entry, riding: dict[BrokerNumber, int]) -> int:
+        """Take back what was sent where it cannot stay; the home brokers that wait for it."""
         homeless = entry.unsent
         for transfer in list(entry.transfers.values()):
-            if session_by_hop.get(transfer.hop) != transfer.session:
+            if not self._propagation.stays(transfer, riding):
                 homeless |= transfer.destinations
                 del entry.transfers[transfer.hop]
-        if not homeless:
-            return
+        return homeless
+
+    def _reroute_entry(
+        self, entry: Entry, homeless: int, sends: dict[BrokerNumber, list[Transfer]]
+    ) -> None:
+        careful = self._propagation.careful
         for route in self._routes:
             reached = homeless & route.destinations
-            if reached:
+            if reached and (not careful or self._propagation.may_go(entry, route)):
                 homeless &= ~reached
                 assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
                 transfer = self._new_transfer(entry, route, reached)
@@ -590,24 +616,37 @@ class Publications:
     def _note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
         """Remember what of one run was sent to a hop, ordered by first sequence."""
         by_source = self._sent.setdefault(hop, {})
-        for transfer in sorted(transfers, key=lambda item: item.first):
-            by_source.setdefault(transfer.entry.source, deque()).append(transfer)
+        for transfer in sorted(transfers, key=_first):
+            of_source = by_source.setdefault(transfer.entry.source, deque())
+            disordered = bool(of_source) and of_source[-1].first > transfer.first
+            of_source.append(transfer)
+            if disordered:  # vectors took an old frame for a new one
+                by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
 
-    def _send(self, hop: BrokerNumber, run: PublicationRun, path: Path) -> None:
+    def _send(
+        self, hop: BrokerNumber, run: PublicationRun, path: Path, vector: SequenceVector | None
+    ) -> None:
         self._state.counters["publications_forwarded"] += len(run)
         onward = path + self._state.neighbourhood.paths[hop][1:]
-        self._state.machine.send(hop, PublicationCopy(run, onward))
+        if vector is not None:
+            vector = self._propagation.vector_for(vector, hop, len(run))
+        self._state.machine.send(hop, PublicationCopy(run, onward, vector))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, each source in sequence order."""
         if Mutant.NO_RESEND_ON_ACTIVATION in self._state.mutants:
             self._note_sent(hop, transfers)
             return
-        by_source: dict[SourceId, list[Transfer]] = {}
-        for transfer in transfers:
-            by_source.setdefault(transfer.entry.source, []).append(transfer)
-        for of_source in by_source.values():
-            of_source.sort(key=lambda item: item.first)
+        groups: Iterable[list[Transfer]]
+        if self._propagation.in_stamp_order:
+            groups = pack_stamped(transfers)
+        else:
+            by_source: dict[SourceId, list[Transfer]] = {}
+            for transfer in transfers:
+                by_source.setdefault(transfer.entry.source, []).append(transfer)
+            groups = by_source.values()
+        for of_source in groups:
+            of_source.sort(key=_first)
             self._note_sent(hop, of_source)
             if of_source[0].entry.notifier is not None:
                 for transfer in of_source:
@@ -619,7 +658,7 @@ class Publications:
             for frame in frames:
                 run = merge_runs([transfer.entry.run() for transfer in frame])
                 self._state.counters["resent_publications"] += len(run)
-                self._send(hop, run, frame[0].entry.path)
+                self._send(hop, run, frame[0].entry.path, frame[0].entry.vector)
 
     # ------------------------------------------------------------ limits
 
@@ -637,3 +676,7 @@ class Publications:
             )
         elif self._over_limit and self.publications < limit // 2:
             self._over_limit = False
+
+
+def _first(transfer: Transfer) -> int:
+    return transfer.first

@@ -25,6 +25,10 @@ COUNTERS = (
     "messages_ignored",
     "publications_withheld",
     "notifiers_sent",
+    "dedupe_disagreements",
+    "legitimacy_held",
+    "legitimacy_violating",
+    "legitimacy_violated",
 )
 
 
