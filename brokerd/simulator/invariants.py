@@ -66,7 +66,7 @@ class StepChecker:
         self._watcher = watcher
         self._awareness = awareness
         self.bypass_sessions = 0
-        self.first_copies = FirstCopyChecker()
+        self.first_copies = FirstCopyChecker(tree, oracle)
         self._homes: dict[ClientId, int] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}

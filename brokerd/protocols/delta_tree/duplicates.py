@@ -139,13 +139,7 @@ class ByVector:
         self._queued += run.last - run.first + 1
         if vector is None:
             return SequenceVector(run.first, (own,))
-        later = run.first - vector.sequence
-        stamps = tuple(
-            [
-                stamp and Stamp(stamp.incarnation, stamp.number + later)
-                for stamp in vector.stamps[: self._window - 1]
-            ]
-        )
+        stamps = vector.at(run.first).stamps[: self._window - 1]
         return SequenceVector(run.first, (own, *stamps))
 
 

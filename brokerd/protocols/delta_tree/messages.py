@@ -191,6 +191,12 @@ class SequenceVector:
     sequence: int
     stamps: tuple[Stamp | None, ...]
 
+    def at(self, sequence: int) -> "SequenceVector":
+        """The same with the stamps of another publication, which is no lower."""
+        later = sequence - self.sequence
+        stamps = [stamp and Stamp(stamp.incarnation, stamp.number + later) for stamp in self.stamps]
+        return SequenceVector(sequence, tuple(stamps))
+
 
 @dataclass(frozen=True, slots=True)
 class PublicationCopy:

@@ -121,7 +121,7 @@ def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
     for transfer in transfers:
         entry = transfer.entry
         run_bytes = entry.run().payload_bytes()
-        if frame and entry.vector is not frame[0].entry.vector:
+        if frame and entry.vector is not frame[-1].entry.vector:
             too_large = size + run_bytes > FRAME_PAYLOAD_BYTES
             if too_large or entry.frame_first <= last or not _follows(entry, frame[-1].entry):
                 yield frame
