@@ -23,7 +23,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.errors import ConfigError
@@ -32,6 +32,7 @@ from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.network import NetworkParameters
 
 LAYERS = ("timed", "adversarial")
+_BOOLEANS = ("True", "False")
 BROKEN_FOR_EVER = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")
 
 
@@ -331,13 +332,16 @@ class _Reader:
             self.links.append((a, b))
 
     def _on_settings(self, section: str, kind: type, words: list[str]) -> None:
-        known = {item.name for item in fields(kind)} - {"session", "delta"}
+        known = {item.name: item.type for item in fields(kind)}
         for word in words:
             name, _, value = word.partition("=")
-            if name not in known:
+            if name not in known or name in ("session", "delta"):
                 raise PlanError(f"unknown parameter {name!r}{nearest(name, sorted(known))}")
+            choices = get_args(known[name])
+            if choices and value not in choices:
+                raise PlanError(f"{name} = {value!r}{nearest(value, choices)}")
             self.settings.setdefault(section, {})[name] = (
-                value == "True" if value in ("True", "False") else int(value)
+                value if choices else value == "True" if value in _BOOLEANS else int(value)
             )
 
     def _on_chance(self, words: list[str]) -> None:

@@ -134,6 +134,8 @@ def draw_plan(
     if faults and protocol != "best_effort" and random.random() < KEEPS_LINKS_BROKEN:
         broken = _draw_broken(draft)
         end = _draw_moves_after_healing(draft, heal)
+    elif not mutants and protocol == "delta_tree":
+        parameters = _draw_waiting_options(Random(f"waiting {seed}"), parameters)
     return Plan(
         protocol=protocol,
         topology=topology,
@@ -221,6 +223,18 @@ def _draw_parameters(
 def _draw_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
     """Parts of the protocol that are off by default; they leave the rest of the plan as it is."""
     return replace(parameters, publication_log=random.random() < 0.2)
+
+
+def _draw_waiting_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+    """Parts with which something may wait for a link, and for ever where it stays broken.
+
+    Vectors beside sources tell the same duplicates only where propagation is legitimate.
+    """
+    if random.random() < 0.25:
+        parameters = replace(parameters, dedupe="both", legitimacy="hold")
+    if random.random() < 0.15:
+        parameters = replace(parameters, switch="drain")
+    return parameters
 
 
 # ---------------------------------------------------------------- when what happens

@@ -3,7 +3,7 @@
 A scenario is a series of blocks with an empty line between them. A block is commands, a line
 `----`, and what came of them. Lines that begin with `#` before the first block are its story.
 
-    protocol NAME [delta=N]        first; before the brokers are named
+    protocol NAME [delta=N] [PARAMETER=VALUE]…   first; before the brokers are named
     chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
@@ -117,7 +117,7 @@ class _Player:
 
     def __init__(self) -> None:
         self._protocol = ""
-        self._delta = 1
+        self._parameters: dict[str, int | str] = {"delta": 1}
         self._cluster: SimulatedCluster | None = None
         self._said: list[str] = []
         self._watched: Peer | None = None
@@ -177,9 +177,7 @@ class _Player:
         self._protocol = words[0]
         for word in words[1:]:
             key, _, value = word.partition("=")
-            if key != "delta":
-                raise ScenarioError(f"unknown parameter {key!r}; known: delta")
-            self._delta = int(value)
+            self._parameters[key] = int(value) if value.isdecimal() else value
 
     def _on_tree(self, words: list[str]) -> None:
         links = [(word.split("-")[0], word.split("-")[1]) for word in words]
@@ -193,7 +191,7 @@ class _Player:
                 "schema": SCHEMA,
                 "name": "scenario",
                 "kind": "tree",
-                "parameters": {"delta": self._delta},
+                "parameters": self._parameters,
                 "brokers": names,
                 "links": [list(link) for link in links],
             },
