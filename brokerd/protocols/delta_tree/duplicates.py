@@ -25,6 +25,8 @@ from brokerd.protocols.delta_tree.state import Path, State
 LONGEST_SPAN = 1 << 40
 """From the first to the last publication of a run; so that stamps never run out."""
 
+HIGHEST_STAMP = 1 << 62
+
 
 class SourceSequences:
     """Per source, the highest sequence received, and the highest known to be handed out.
@@ -232,13 +234,14 @@ def check_vector(
         raise RemoteProtocolError(
             peer, f"a vector of {len(stamps)} stamps along {path[:20]}, at most {window(state)}"
         )
-    if not 1 <= vector.sequence <= run.first or run.last - vector.sequence >= LONGEST_SPAN:
+    span = run.last - vector.sequence
+    if not 1 <= vector.sequence <= run.first or span >= LONGEST_SPAN:
         raise RemoteProtocolError(peer, f"stamps of {vector.sequence} for {run.first}…{run.last}")
     for broker, stamp in zip(brokers, stamps, strict=False):
         if stamp is None:
             if broker in (peer, run.source.broker):
                 raise RemoteProtocolError(peer, f"a vector that went past broker {broker}")
-        elif not stamp.incarnation or not stamp.number:
+        elif not stamp.incarnation or not 0 < stamp.number < HIGHEST_STAMP - span:
             raise RemoteProtocolError(peer, f"no stamp of broker {broker}: {tuple(stamp)}")
     between = brokers.index(peer) if peer in brokers else 0
     if any(stamps[:between]):

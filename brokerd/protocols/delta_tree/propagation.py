@@ -57,8 +57,8 @@ class Propagation:
 
         A session is an instance: a new one with the same peer has none of what rode the old.
         """
-        if Mutant.DRAIN_COMPARES_PEERS in self._state.mutants and self._drains:
-            return transfer.hop in riding
+        if Mutant.DRAIN_COMPARES_PEERS in self._state.mutants:
+            return self._drains
         return riding.get(transfer.hop) == transfer.session
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
