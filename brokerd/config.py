@@ -160,7 +160,9 @@ class DeltaTreeParameters:
 
     def in_profile(self, profile: str) -> Self:
         """The same, with everything that a profile chooses chosen by this one."""
-        return replace(self, profile=profile, **dict.fromkeys(SWITCHES, ""))
+        return replace(
+            self, profile=profile, accept="", tag_eval="", cut="", dedupe="", legitimacy=""
+        )
 
     @property
     def carries_vectors(self) -> bool:

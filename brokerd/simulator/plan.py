@@ -23,7 +23,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, get_args
+from typing import Any
 
 from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.errors import ConfigError
@@ -337,12 +337,14 @@ class _Reader:
             name, _, value = word.partition("=")
             if name not in known or name in ("session", "delta"):
                 raise PlanError(f"unknown parameter {name!r}{nearest(name, sorted(known))}")
-            choices = get_args(known[name])
-            if choices and value not in choices:
-                raise PlanError(f"{name} = {value!r}{nearest(value, choices)}")
             self.settings.setdefault(section, {})[name] = (
-                value if choices else value == "True" if value in _BOOLEANS else int(value)
+                value
+                if known[name] is str
+                else value == "True"
+                if value in _BOOLEANS
+                else int(value)
             )
+        kind(**self.settings[section])
 
     def _on_chance(self, words: list[str]) -> None:
         self.chance, self.drawn = int(words[0]), words[1:] != ["only"]

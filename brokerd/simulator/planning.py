@@ -7,6 +7,7 @@ begin when its time comes is decided then, by what is failed at that moment.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.overlay.generate import chain, random_tree, star
@@ -43,6 +44,13 @@ LONG_MOST_PUBLICATIONS = 4_000
 
 KEEPS_LINKS_BROKEN = 0.3
 """Share of the seeds that keep links broken for ever; at least a quarter is asked for."""
+
+_NEEDED: dict[Mutant, dict[str, Any]] = {
+    Mutant.SHORT_VECTORS: {"dedupe": "vector", "legitimacy": "hold"},
+    Mutant.HOLD_OUT_OF_ORDER: {"legitimacy": "hold"},
+    Mutant.DRAIN_COMPARES_PEERS: {"switch": "drain"},
+}
+"""Bugs in what is off by default. It may wait for a link, so none stays broken."""
 
 _PREDICATES = (
     "true",
@@ -101,6 +109,7 @@ def draw_plan(
     flaps = random.random() < 0.3
     kinds = _draw_kinds(random, flaps, setting)
     parameters, network = _draw_parameters(random, topology.delta, long, setting)
+    needed = _needed(mutants)
     if not mutants and protocol == "delta_tree":
         parameters = _draw_options(Random(f"options {seed}"), parameters)
     failures_at_once = topology.delta
@@ -136,6 +145,9 @@ def draw_plan(
         end = _draw_moves_after_healing(draft, heal)
     elif not mutants and protocol == "delta_tree":
         parameters = _draw_waiting_options(Random(f"waiting {seed}"), parameters)
+    if needed:
+        parameters = replace(parameters, **needed)
+        broken = ()
     return Plan(
         protocol=protocol,
         topology=topology,
@@ -218,6 +230,13 @@ def _draw_parameters(
         session=session,
     )
     return parameters, network
+
+
+def _needed(mutants: frozenset[Mutant]) -> dict[str, Any]:
+    needed: dict[str, Any] = {}
+    for mutant in sorted(mutants):
+        needed.update(_NEEDED.get(mutant, {}))
+    return needed
 
 
 def _draw_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:

@@ -46,6 +46,8 @@ CAUGHT = {
     Mutant.NOTIFIER_BEFORE_TABLES: Catch(2, "unaware source", 40),
     Mutant.NO_NOTIFIERS: Catch(0, "liveness", 10),
     Mutant.TAGS_MAY_GROW: Catch(2, "gate closed", 40),
+    Mutant.HOLD_OUT_OF_ORDER: Catch(10, "gap", 40),
+    Mutant.DRAIN_COMPARES_PEERS: Catch(0, "transfer", 10),
 }
 
 ELSEWHERE = {
@@ -58,6 +60,7 @@ ELSEWHERE = {
     Mutant.GONE_EARLY: "partition tables: delta_tree/test_partitions.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publication logs: test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publication logs: test_publication_log.py",
+    Mutant.SHORT_VECTORS: "where only links fail: test_duplicate_detection.py",
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
     Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",

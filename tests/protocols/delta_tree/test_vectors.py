@@ -347,8 +347,8 @@ def _drained_session_renewed(mutants: frozenset[Mutant]) -> list[int]:
     "setting, said",
     [
         ({"dedupe": "vectors"}, "dedupe = 'vectors'; one of source, vector, both"),
-        ({"legitimacy": 1}, "legitimacy = 1; one of observe, hold"),
-        ({"switch": []}, "switch = \\[\\]; one of resend, drain"),
+        ({"legitimacy": "block"}, "legitimacy = 'block'; one of observe, hold"),
+        ({"switch": ""}, "switch = ''; one of resend, drain"),
     ],
 )
 def test_a_scheme_that_does_not_exist_is_refused(setting, said):
