@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from bench.content import ContentTables, SourceContent
+from bench.run_directory import RunDirectory
+from bench.simulated_run import SimulatedRun
 from bench.spec import ExperimentSpec, PublisherPlan
 from bench.workload import intended_offsets
+from brokerd.config import Mutant
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -20,27 +23,49 @@ from fault_injection.targets import read_target
 _FASTEST = Fraction(1_000)
 
 
-def simulate_experiment(spec: ExperimentSpec, schedule: FaultSchedule | None) -> SimulatedVerdict:
+def simulate_experiment(
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    *,
+    mutants: frozenset[Mutant] = frozenset(),
+    directory: RunDirectory | None = None,
+) -> SimulatedVerdict:
     """Run a workload, broken as the schedule says, on simulated brokers and judge it.
 
     Contents, predicates and intended times are those of the deployed experiment with the same
     seed; a publisher without a rate publishes 1,000 times a second, as a simulated broker has no
     fastest.
+
+    Args:
+        mutants: named bugs that every broker has.
+        directory: becomes the folder of a run that can be judged from its records alone.
     """
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
+    recorder = None
+    fence = ""
+    if directory is not None:
+        recorder = SimulatedRun(spec, schedule, steps, directory)
+        fence = f" or fence = '{directory.run_id}'"
     return simulate_schedule(
         spec.topology,
         spec.protocol,
         [_publisher(spec, plan, duration_ns) for plan in spec.publisher_plans()],
         [
-            SimulatedSubscriber(plan.name, plan.broker, plan.predicate)
+            SimulatedSubscriber(
+                plan.name,
+                plan.broker,
+                f"({plan.predicate}){fence}" if fence else plan.predicate,
+                plan.subscribes_ns,
+            )
             for plan in spec.subscriber_plans()
         ],
         [_step(spec, step) for step in steps],
         duration_ns=duration_ns,
         seed=spec.seed,
         calm=spec.workload.calm,
+        mutants=mutants,
+        recorder=recorder,
     )
 
 

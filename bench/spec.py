@@ -76,12 +76,13 @@ class PublisherPlan:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberPlan:
-    """One subscriber with its one subscription."""
+    """One subscriber with its one subscription; `subscribes_ns` is None before the measurement."""
 
     index: int
     name: str
     broker: str
     predicate: str
+    subscribes_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,9 @@ class ExperimentSpec:
                 for _ in range(entry.count):
                     places[broker] = places.get(broker, 0) + 1
                     name = f"{broker}-sub-{places[broker]}"
-                    plans.append(SubscriberPlan(len(plans), name, broker, entry.filter))
+                    plans.append(
+                        SubscriberPlan(len(plans), name, broker, entry.filter, entry.subscribes)
+                    )
         return plans
 
     def attribute_sets(self) -> list[dict[str, Scalar]]:
@@ -157,7 +160,7 @@ class ExperimentSpec:
 
     def workload_mapping(self) -> dict[str, Any]:
         """The resolved workload, as its TOML file says it."""
-        values = self.workload.model_dump(by_alias=True)
+        values = self.workload.model_dump(by_alias=True, exclude_none=True)
         attributes = {"sets": self.workload.sets, **values.pop("attributes")}
         publishers, subscribers = values.pop("publishers"), values.pop("subscribers")
         return {

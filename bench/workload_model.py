@@ -98,11 +98,16 @@ class Publishers(_Closed):
 
 
 class Subscribers(_Closed):
-    """`count` subscribers at each broker in `at`, each with this one subscription."""
+    """`count` subscribers at each broker in `at`, each with this one subscription.
+
+    `subscribes` is when, from the start of the measurement; without it before that. Only
+    simulated brokers know late ones so far.
+    """
 
     at: Places
     count: Count = 1
     filter: str = "true"
+    subscribes: Duration | None = None
 
     @field_validator("filter")
     @classmethod

@@ -58,6 +58,46 @@ class ClientObserver(Protocol):
         ...
 
 
+class Observers:
+    """Several observers as one; each is told in turn."""
+
+    def __init__(self, *observers: ClientObserver) -> None:
+        self._observers = observers
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.connected(client, source)
+
+    def started(self, client: ClientId, number: int) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.started(client, number)
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.delivered(client, number, source, sequence, blob, payload)
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.withheld(client, notice)
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.acknowledged(client, sequence)
+
+
 class SimulatedClient(Endpoint):
     """A client that publishes, subscribes, and reconnects for ever.
 

@@ -27,7 +27,7 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.broker import SimulatedBroker
-from brokerd.simulator.clients import SimulatedClient
+from brokerd.simulator.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
 from brokerd.simulator.internals import check_internals
 from brokerd.simulator.invariants import StepChecker, Watcher
@@ -79,6 +79,7 @@ class SimulatedCluster:
         trace: bool = True,
         adversarial: bool = False,
         watcher: Watcher | None = None,
+        observer: ClientObserver | None = None,
     ) -> None:
         self.topology = topology
         self.protocol = protocol
@@ -93,6 +94,9 @@ class SimulatedCluster:
         self.network = Network(self.schedule, self.random, network or NetworkParameters())
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.oracle.logged = self.parameters.publication_log
+        self._observer: ClientObserver = self.oracle
+        if observer is not None:
+            self._observer = Observers(self.oracle, observer)
         self.trace = Trace() if trace else None
         watched = strict or trace or watcher is not None
         self._awareness = AwarenessChecker(
@@ -162,7 +166,7 @@ class SimulatedCluster:
         if client is None:
             number = self.topology.number_of(broker)
             client = SimulatedClient(
-                name, number, self.network, self.random, self.oracle, publishes
+                name, number, self.network, self.random, self._observer, publishes
             )
             self.clients[name] = client
             self.network.endpoints[name] = client

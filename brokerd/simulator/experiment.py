@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import Instant
+from brokerd.simulator.clients import ClientObserver
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.network import NetworkParameters
@@ -32,11 +35,16 @@ class SimulatedPublisher:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSubscriber:
-    """One subscriber with one subscription."""
+    """One subscriber with one subscription.
+
+    Attributes:
+        subscribes_ns: when, from the start of the measurement; None for before it.
+    """
 
     name: ClientId
     broker: str
     predicate: str
+    subscribes_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,31 @@ class SimulatedStep:
     duration_ns: int | None = None
     one_way: bool = False
     released: bool = True
+
+
+class ExperimentRecorder(ClientObserver, Protocol):
+    """Writes down what clients and injectors of a real run write down."""
+
+    def began(self, now: Callable[[], Instant]) -> None:
+        """Nothing has happened yet; `now` tells the time from here on."""
+
+    def phase(self, name: str) -> None:
+        """A phase of the run begins: deploy, measure, drain, end."""
+
+    def subscribing(self, client: ClientId) -> None:
+        """A subscriber asks for its subscription."""
+
+    def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
+        """Attribute blob and payload of a fence that this publication is to be."""
+        ...
+
+    def published(
+        self, client: ClientId, sequence: int, intended_ns: Instant, *, fence: bool
+    ) -> None:
+        """A publisher has handed over a publication."""
+
+    def fault(self, step: str, stage: str) -> None:
+        """A fault was applied, healed or recovered from."""
 
 
 @dataclass(slots=True)
@@ -109,19 +142,30 @@ def simulate_schedule(
     calm: bool = False,
     parameters: DeltaTreeParameters | None = None,
     network: NetworkParameters | None = None,
+    mutants: frozenset[Mutant] = frozenset(),
+    recorder: ExperimentRecorder | None = None,
 ) -> SimulatedVerdict:
     """Run a load with faults and judge it by exactly once, in order, no gap.
 
-    Subscriptions are made and have started before the measurement begins. What publishers have
-    not been told is done when it ends may take another 30 s.
+    Subscriptions are made and have started before the measurement begins, but for those that
+    say otherwise. What publishers have not been told is done when it ends may take another 30 s.
 
     Args:
         calm: nothing need be at risk for the run to be valid.
+        recorder: is told everything; each publisher publishes a fence for it once all
+            subscriptions have started, and another one at the end.
     """
     cluster = SimulatedCluster(
-        topology, protocol, seed=seed, parameters=parameters, network=network, strict=False
+        topology,
+        protocol,
+        seed=seed,
+        parameters=parameters,
+        network=network,
+        mutants=mutants,
+        strict=False,
+        observer=recorder,
     )
-    return _Experiment(cluster, publishers, subscribers, steps, duration_ns, calm).run()
+    return _Experiment(cluster, publishers, subscribers, steps, duration_ns, calm, recorder).run()
 
 
 class _Experiment:
@@ -133,8 +177,10 @@ class _Experiment:
         steps: Sequence[SimulatedStep],
         duration_ns: int,
         calm: bool,
+        recorder: ExperimentRecorder | None,
     ) -> None:
         self._cluster = cluster
+        self._recorder = recorder
         self._schedule = cluster.schedule
         self._publishers = publishers
         self._subscribers = subscribers
@@ -147,13 +193,24 @@ class _Experiment:
         self._story: list[str] = []
 
     def run(self) -> SimulatedVerdict:
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.began(lambda: self._schedule.now_ns)
+            recorder.phase("deploy")
         cluster = self._cluster.start()
         for publisher in self._publishers:
             cluster.client(publisher.name, publisher.broker, publishes=True)
         for subscriber in self._subscribers:
-            cluster.subscribe(subscriber.broker, subscriber.predicate, subscriber.name)
+            if subscriber.subscribes_ns is None:
+                self._subscribe(subscriber)
         cluster.run_until_quiet()
         self._origin_ns = self._schedule.now_ns
+        for subscriber in self._subscribers:
+            if subscriber.subscribes_ns is not None:
+                self._at(self._origin_ns + subscriber.subscribes_ns, self._subscribe, subscriber)
+        if recorder is not None:
+            recorder.phase("measure")
+            self._open_window()
         for publisher in self._publishers:
             self._publish_from(publisher, iter(publisher.offsets_ns))
         for step in self._steps:
@@ -161,10 +218,39 @@ class _Experiment:
                 self._at(self._origin_ns + step.at_ns + step.delay_ns, self._apply, step)
         end_ns = self._origin_ns + self._duration_ns
         cluster.run_for((end_ns - self._schedule.now_ns) / SECOND_NS)
+        if recorder is not None:
+            recorder.phase("drain")
+            self._publish_fences()
         while self._schedule.now_ns < end_ns + DRAIN_NS and not self._is_done():
             cluster.run_for(_LOOK_NS / SECOND_NS)
+        if recorder is not None:
+            recorder.phase("end")
         cluster.oracle.judge_end()
         return self._verdict()
+
+    def _subscribe(self, subscriber: SimulatedSubscriber) -> None:
+        if self._recorder is not None:
+            self._recorder.subscribing(subscriber.name)
+        self._cluster.subscribe(subscriber.broker, subscriber.predicate, subscriber.name)
+
+    def _open_window(self) -> None:
+        """Have every publisher publish a fence as soon as all subscriptions have started."""
+        clients = self._cluster.clients
+        if all(
+            subscriber.name in clients and clients[subscriber.name].started_numbers
+            for subscriber in self._subscribers
+        ):
+            self._publish_fences()
+        else:
+            self._at(self._schedule.now_ns + _LOOK_NS, self._open_window)
+
+    def _publish_fences(self) -> None:
+        assert self._recorder is not None, "nobody knows what a fence is"
+        for publisher in self._publishers:
+            sequence = self._cluster.clients[publisher.name].core.next_sequence
+            content = self._recorder.fence(publisher.name, sequence)
+            self._cluster.publish_run(publisher.broker, [content], publisher.name)
+            self._recorder.published(publisher.name, sequence, self._schedule.now_ns, fence=True)
 
     def _is_done(self) -> bool:
         return not self._cluster.oracle.undelivered()
@@ -182,6 +268,10 @@ class _Experiment:
             content = publisher.content(sequence)
             self._cluster.publish_run(publisher.broker, [content], publisher.name)
             self._count_risk(publisher.name, sequence)
+            if self._recorder is not None:
+                self._recorder.published(
+                    publisher.name, sequence, self._origin_ns + offset_ns, fence=False
+                )
             self._publish_from(publisher, offsets)
 
         self._at(self._origin_ns + offset_ns, publish)
@@ -277,6 +367,8 @@ class _Experiment:
             self._at(self._schedule.now_ns + _LOOK_NS, self._await_recovery, step)
 
     def _reached(self, step: SimulatedStep, stage: str) -> None:
+        if self._recorder is not None:
+            self._recorder.fault(step.id, stage)
         for other in self._steps:
             stages = ("applied", "observed") if stage == "applied" else (stage,)
             if other.after is not None and other.after in [(step.id, name) for name in stages]:
@@ -302,6 +394,7 @@ class _Experiment:
             "deliveries": oracle.deliveries,
             "at_risk": len(self._at_risk),
             "recovered": recovered,
+            "withheld": oracle.announced,
             "violations": sum(oracle.violations.values()),
             "simulated_ms": self._schedule.now_ns // MILLISECOND_NS,
         }

@@ -89,6 +89,12 @@ def bench(
         measure=duration,
     )
     spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
+    late = [plan.name for plan in spec.subscriber_plans() if plan.subscribes_ns is not None]
+    if late:
+        raise UserError(
+            f"{spec.source}: {late[0]} subscribes while publications flow, which only simulated "
+            f"brokers do; `pubsubctl simulate {workload} --record`"
+        )
     if call.dry_run:
         return _planned(call, spec, schedule)
     from pubsubctl.experiment import run_and_judge

@@ -76,6 +76,9 @@ def simulate(
     full: Annotated[
         bool, typer.Option("--full", help="Of a figure: all draws, for hours.")
     ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Of a workload: a run folder, for check and plot.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
@@ -106,7 +109,9 @@ def simulate(
     if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             return _file(Path(what))
-        return _workload(call, what, protocol, faults, seed)
+        mutants = frozenset(_mutant(name) for name in mutant or [])
+        folder = call.project.results_folder(output) if record else None
+        return _workload(call, what, protocol, faults, seed, mutants, folder)
     from pubsubctl import swarms
 
     protocol = protocol or "delta_tree"
@@ -193,8 +198,15 @@ def _speed(call: Invocation) -> Result:
 
 
 def _workload(
-    call: Invocation, workload: str, protocol: str | None, faults: str | None, seed: int | None
+    call: Invocation,
+    workload: str,
+    protocol: str | None,
+    faults: str | None,
+    seed: int | None,
+    mutants: frozenset[Mutant],
+    runs: Path | None,
 ) -> Result:
+    from bench.run_directory import RunDirectory, new_run_directory
     from bench.simulated import simulate_experiment
     from bench.spec import Overrides
     from pubsubctl.commands.bench import experiment_of
@@ -205,7 +217,8 @@ def _workload(
     spec, schedule = experiment_of(call, workload, overrides, faults, {})
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
-        verdict = simulate_experiment(spec, schedule)
+        directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None
+        verdict = simulate_experiment(spec, schedule, mutants=mutants, directory=directory)
     problems: dict[str, tuple[PubsubctlError, ...]] = {
         "INVALID": (VerdictInvalid(f"{spec.name}: not what was promised", *verdict.violations),),
         "UNKNOWN": (VerdictUnknown(f"{spec.name}: nothing was at risk, so nothing was shown"),),
@@ -222,8 +235,9 @@ def _workload(
             "counters": verdict.counters,
             "history_digest": verdict.digest,
             "story": list(verdict.story),
+            "run_directory": str(directory.path) if directory else None,
         },
-        text=verdict.in_words(),
+        text="\n".join([verdict.in_words(), *([str(directory.path)] if directory else [])]),
         because=problems[verdict.value],
     )
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import bench
+from results.reference_check import check
+from tests.helpers.plain_history import read_history
 from tests.pubsubctl.conftest import Call
 
 SCENARIO = """\
@@ -69,6 +72,23 @@ def test_a_workload_is_broken_in_virtual_time_and_judged(call: Call) -> None:
     assert counters["published"] == 6_000
     assert counters["recovered"] == counters["at_risk"] > 1_000
     assert any("restart b1" in line for line in answer.document["story"])
+
+
+def test_a_recorded_simulation_can_be_judged_from_its_records(call: Call, project: Path) -> None:
+    answer = call("simulate", "demo", "--faults", "demo", "--record", "-o", "kept")
+    run = Path(answer.out.splitlines()[-1])
+    assert run.parts[:2] == ("kept", "demo")
+    judgement = check(read_history(run))
+    assert judgement.verdict == "VALID", judgement.because
+    assert judgement.counts.recovered == judgement.counts.at_risk > 1_000
+
+
+def test_late_subscriptions_are_for_simulated_brokers(call: Call, project: Path) -> None:
+    workload = (Path(bench.__file__).parent / "workloads" / "demo.toml").read_text()
+    (project / "late.toml").write_text(workload + 'subscribes = "2s"\n')
+    answer = call("bench", "late.toml", "--dry-run")
+    assert answer.status == 2
+    assert "simulate late.toml --record" in answer.err
 
 
 def test_best_effort_is_found_wanting_by_the_same_simulation(call: Call) -> None:
