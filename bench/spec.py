@@ -210,7 +210,9 @@ def load_topology(topology: str | Path) -> Topology:
     """
     path = find_file(topology, TOPOLOGIES, "topology")
     try:
-        return Topology.from_mapping(read_toml(path), str(path))
+        topology = Topology.from_mapping(read_toml(path), str(path))
+        topology.check_delta(str(path))
+        return topology
     except SpecError:
         raise
     except ConfigError as error:

@@ -24,7 +24,9 @@ def load_topology(path: Path) -> Topology:
     """
     file = load_toml(path)
     try:
-        return Topology.from_mapping(file.values, str(path))
+        topology = Topology.from_mapping(file.values, str(path))
+        topology.check_delta(str(path))
+        return topology
     except ConfigError as error:
         raise UserError(str(error)) from None
 
@@ -48,7 +50,9 @@ def generated(
     if kind not in makers:
         raise UserError(f"topology gen: no kind called {shown(kind)}{nearest(kind, KINDS)}")
     try:
-        return makers[kind]()
+        topology = makers[kind]()
+        topology.check_delta(f"{len(topology.brokers)} brokers")
+        return topology
     except ConfigError as error:
         raise UserError(f"topology gen {kind}: {error}") from None
 

@@ -222,6 +222,30 @@ class Topology:
             found[b].append(a)
         return tuple(tuple(row) for row in found)
 
+    def check_delta(self, where: str) -> None:
+        """Make sure that so many failures can lie on a path of the tree.
+
+        Raises:
+            ConfigError: delta is larger than the longest path has links; names `where`.
+        """
+        neighbours = self.neighbours()
+        longest = 0
+        start = 0
+        for _ in range(2):  # the broker farthest from the one that is farthest from any
+            distances = {start: 0}
+            order = [start]
+            for broker in order:
+                for near in neighbours[broker]:
+                    if near not in distances:
+                        distances[near] = distances[broker] + 1
+                        order.append(near)
+            start, longest = order[-1], distances[order[-1]]
+        if self.delta > max(1, longest):
+            raise ConfigError(
+                f"{where}: parameters: delta = {self.delta}, but no two brokers are more than "
+                f"{longest} links apart; {max(1, longest)} at most"
+            )
+
     def _check_tree(self, where: str) -> None:
         leader = list(range(len(self.brokers)))
 

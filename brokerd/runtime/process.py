@@ -268,6 +268,7 @@ def _read_topology(config: BrokerConfig) -> Topology:
     path = Path(config.topology_file)
     try:
         topology = Topology.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        topology.as_deployed().check_delta(str(path))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     for key, value in topology.to_mapping()["parameters"].items():

@@ -90,6 +90,13 @@ def test_the_digest_changes_with_everything_brokers_must_agree_on():
     assert len(dict.fromkeys(different)) == len(different)
 
 
+def test_more_failures_than_any_path_has_room_for_are_refused():
+    topology = Topology.from_mapping(mapping(parameters={"delta": 3}), FILE)
+    with pytest.raises(ConfigError, match=r"delta = 3, but no two brokers .* 2 links apart; 2 at"):
+        topology.check_delta(FILE)
+    Topology.from_mapping(mapping(parameters={"delta": 2}), FILE).check_delta(FILE)
+
+
 @given(topology=trees())
 def test_what_is_written_is_read_back(topology):
     assert Topology.from_mapping(topology.to_mapping(), FILE) == topology

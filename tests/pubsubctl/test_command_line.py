@@ -364,7 +364,7 @@ def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[st
     "words, offered",
     [
         ("pubsubctl in", ["init", "inject", "inventory"]),
-        ("pubsubctl bench ch", ["chain3"]),
+        ("pubsubctl bench ch", ["chain3", "chain3-logged"]),
         ("pubsubctl inject cu", ["cut"]),
         ("pubsubctl inventory show t", ["t1", "t2"]),
         ("pubsubctl check la", ["latest"]),
