@@ -210,13 +210,13 @@ def load_topology(topology: str | Path) -> Topology:
     """
     path = find_file(topology, TOPOLOGIES, "topology")
     try:
-        topology = Topology.from_mapping(read_toml(path), str(path))
-        topology.check_delta(str(path))
-        return topology
+        read = Topology.from_mapping(read_toml(path), str(path))
+        read.check_delta(str(path))
     except SpecError:
         raise
     except ConfigError as error:
         raise SpecError(str(error)) from error
+    return read
 
 
 def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
