@@ -78,6 +78,9 @@ class Mutant(StrEnum):
     SHORT_VECTORS = "M19"
     HOLD_OUT_OF_ORDER = "hold-out-of-order"
     DRAIN_COMPARES_PEERS = "drain-compares-peers"
+    NO_TOMBSTONES = "no-tombstones"
+    TOMBSTONES_VOLATILE = "tombstones-volatile"
+    NO_HOME_AUTHORITY = "no-home-authority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,13 +138,36 @@ LAYERS = (
     Layer(
         "brokerd.client.core",
         "the client's decisions are pure, so that the simulator runs the very same ones",
-        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.wire"),
+        ours=(
+            *_BASE,
+            "brokerd.model",
+            "brokerd.sessions",
+            "brokerd.wire",
+            "brokerd.client.window",
+        ),
+    ),
+    Layer(
+        "brokerd.client.window",
+        "what a client has published is a part of its pure decisions",
+        ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
         "brokerd.client.client",
         "it runs beside deployed brokers, which carry no simulator",
         ours=("brokerd",),
         except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
+        "brokerd.client.singles",
+        "it only takes runs apart",
+        ours=(*_BASE, "brokerd.model", "brokerd.wire"),
+    ),
+    Layer(
+        "brokerd.client.line",
+        "it runs beside deployed brokers, which carry no simulator",
+        ours=("brokerd",),
+        except_=("brokerd.simulator", "brokerd.client.client"),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -273,6 +296,7 @@ PURE = (
     "brokerd.protocols",
     "brokerd.sessions",
     "brokerd.client.core",
+    "brokerd.client.window",
 )
 _CLOCK = "the time is an argument (`now_ns`), so that simulated time is as good as real time"
 _CHANCE = "chance comes from a seeded `Random` that is handed in, so that a seed replays a run"

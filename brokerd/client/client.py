@@ -2,77 +2,51 @@
 
 It reconnects by itself, sends again what was not done, and gives each publication once. What
 the application hands over while a write is in flight goes out with the next one, as one run;
-nothing ever waits for company.
+nothing ever waits for company. It can end subscriptions, move to another broker, and leave for
+good without leaving anything behind.
 """
 
-import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
 
 from brokerd.client.core import (
+    NOTHING,
     Announced,
     Attached,
     ClientCore,
+    ClientEvent,
+    Detached,
     PublicationsDone,
     Received,
     RequestRefused,
-    RetryLater,
     SubscriptionAnswered,
     Withheld,
 )
-from brokerd.config import SECOND_NS, SessionParameters
-from brokerd.errors import BrokerError, RemoteProtocolError
+from brokerd.client.line import Line
+from brokerd.client.singles import PublicationIterator
+from brokerd.config import SessionParameters
+from brokerd.errors import BrokerError
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
-from brokerd.protocols.interface import LossReason
-from brokerd.runtime.connection import (
-    CLIENT_MARGIN_BYTES,
-    Connection,
-    Dial,
-    Incoming,
-    clock_ns,
-    close_stream,
-    dial_tcp,
-    first_message,
-)
-from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.framing import FrameDecoder
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
-from brokerd.sessions.session import Session, SessionState, client_hello
-from brokerd.wire.attributes import decode_attributes, encode_attributes
-from brokerd.wire.codec import encode
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, Dial, dial_tcp
+from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
 INBOX_LIMIT_BYTES: Final = 32 << 20
-RECONNECT_FIRST_S: Final = 0.1
-RECONNECT_LIMIT_S: Final = 2.0
-RETRY_S: Final = 0.2
-LEAVING_S: Final = 1.0
 
 _CHECKPOINT_EVERY: Final = 64
 
 
 class ClientError(BrokerError):
     """The client cannot go on: refused, superseded by another of its name, or at odds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """One delivered publication, taken out of its run."""
-
-    source: SourceId
-    sequence: int
-    attributes: Mapping[str, Scalar]
-    payload: bytes
-    subscriptions: tuple[int, ...]
 
 
 def _nothing(*_: Any) -> None:
@@ -89,7 +63,8 @@ class Callbacks:
         on_notice: matching publications that a partition keeps from a subscription, in order
             with what `receive` returns; the source is heard later, from some publication on.
         on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
-            a reason, "failed" with why an attempt came to nothing.
+            a reason, "failed" with why an attempt came to nothing, "moved" with the address of
+            the new broker and the new source.
         on_subscription: (number, state).
         on_refused: (request, number, reason): the broker will not do this.
     """
@@ -125,19 +100,20 @@ async def connect(
         window: how many publications may be outstanding before `publish` waits.
 
     What is raised inside the `async with` comes out as it is. On leaving it, what the broker
-    still has to be told is written, but nothing is waited for: `flush` does that.
+    still has to be told is written, but nothing is waited for: `flush` does that. The broker
+    keeps the client's subscriptions for a while, as for one that comes back; `detach` first
+    says that it does not.
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
     """
     core = ClientCore(name, publishes=publishes, incarnation=incarnation)
-    client = Client(
-        core, address, deployment_id, window, parameters or SessionParameters(),
-        callbacks or Callbacks(), dial,
-    )  # fmt: skip
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(client._run)
+        client = Client(
+            core, address, deployment_id, window, parameters or SessionParameters(),
+            callbacks or Callbacks(), dial, nursery,
+        )  # fmt: skip
         try:
             yield client
         except BaseException as error:
@@ -165,27 +141,34 @@ class Client:
         parameters: SessionParameters,
         callbacks: Callbacks,
         dial: Dial,
+        nursery: trio.Nursery,
     ) -> None:
         self.name = core.name
-        self._core = core
-        self._address = address
         self._deployment_id = deployment_id
         self._window = window
         self._parameters = parameters
         self._callbacks = callbacks
         self._dial = dial
-        self._connection: Connection | None = None
-        self._sessions = 0
-        self._failure: str | None = None
-        self._retries: list[int] = []
-        self._started: dict[int, str] = {}
-        self._refused: dict[int, str] = {}
-        self._inbox: deque[Received | Announced] = deque()
+        self._nursery = nursery
+        self._inbox: deque[tuple[Line, Received | Announced]] = deque()
         self._inbox_bytes = 0
-        self._taking = 0
+        self._taking: tuple[Line, int] | None = None
         self._handed_on = 0
+        self._busy = ""
+        self._over = False
+        self._detached: dict[Line, None] = {}
         self._changed = trio.Event()
         self._arrived = trio.Event()
+        self._line = self._new_line(core, address)
+
+    def _new_line(self, core: ClientCore, address: str) -> Line:
+        line = Line(core, address, self._deployment_id, self._parameters, self._dial, self)
+        self._nursery.start_soon(line.run)
+        return line
+
+    @property
+    def _core(self) -> ClientCore:
+        return self._line.core
 
     # ------------------------------------------------------------ state
 
@@ -244,13 +227,13 @@ class Client:
         Raises:
             ValueError: a publication is larger than a frame.
         """
-        self._check_alive()
+        self._check_free()
         longest = payload_lengths if isinstance(payload_lengths, int) else max(payload_lengths)
         self._check_size(longest + max(map(len, attribute_table)))
         numbers = self._core.publish_many(
             attribute_table, attribute_index, payload_lengths, payload
         )
-        self._nudge()
+        self._line.nudge()
         return numbers
 
     async def publish_many(
@@ -274,16 +257,19 @@ class Client:
         blob = attributes if isinstance(attributes, bytes) else encode_attributes(attributes)
         self._check_size(len(blob) + len(payload))
         number = self._core.publish(blob, payload)
-        self._nudge()
+        self._line.nudge()
         return number
 
     async def flush(self) -> None:
         """Wait until everything published is done, in the sense of the protocol's promise."""
+        await self._flush()
+
+    async def _flush(self) -> None:
         while self._core.outstanding:
             await self._wait_changed()
 
     async def _wait_for_room(self) -> None:
-        self._check_alive()
+        self._check_free()
         if self._core.outstanding < self._window:
             await trio.lowlevel.checkpoint()
         while self._core.outstanding >= self._window:
@@ -302,11 +288,11 @@ class Client:
         Raises:
             PredicateError: the predicate cannot be read.
         """
-        self._check_alive()
+        self._check_free()
         if isinstance(predicate, str):
             predicate = parse_predicate(predicate)
         number = self._core.subscribe(predicate)
-        self._nudge()
+        self._line.nudge()
         return number
 
     async def subscribe(self, predicate: str | Predicate) -> int:
@@ -321,10 +307,53 @@ class Client:
         Raises:
             ClientError: the broker will not have it.
         """
-        while self._started.get(number) != "started":
-            if number in self._refused:
-                raise ClientError(f"subscription {number} was refused: {self._refused[number]}")
+        await self._wait_started(self._line, number)
+
+    async def _wait_started(self, line: Line, number: int) -> None:
+        while line.states.get(number) != "started":
+            if number in line.refusals:
+                raise ClientError(f"subscription {number} was refused: {line.refusals[number]}")
             await self._wait_changed()
+
+    def unsubscribe_nowait(self, number: int) -> None:
+        """End a subscription: `receive` gives nothing more of it, what has come included.
+
+        Raises:
+            ClientError: there is no such subscription, or not any more.
+        """
+        self._check_free()
+        if number not in self._core.subscriptions:
+            raise ClientError(f"client {self.name} has no subscription {number}")
+        self._core.unsubscribe(number)
+        self._line.states.pop(number, None)
+        self._forget_received(number)
+        self._line.nudge()
+
+    async def unsubscribe(self, number: int) -> None:
+        """As `unsubscribe_nowait`, and wait until the broker has it on disk.
+
+        Nobody else is waited for; what is on its way to this client is dropped when it comes.
+        """
+        self.unsubscribe_nowait(number)
+        while number in self._core.ending:
+            await self._wait_changed()
+
+    def _forget_received(self, number: int) -> None:
+        """Take one subscription out of what the application has not fetched yet."""
+        kept: list[tuple[Line, Received | Announced]] = []
+        for line, event in self._inbox:
+            if isinstance(event, Received):
+                parts = [
+                    Deliveries(item.run, others)
+                    for item in event.deliveries
+                    if (others := tuple(each for each in item.subscriptions if each != number))
+                ]
+                event = replace(event, deliveries=tuple(parts))
+                kept.append((line, event))
+            elif event.notice.subscription != number:
+                kept.append((line, event))
+        self._inbox = deque(kept)
+        self._inbox_bytes = sum(_size(each) for _, each in kept if isinstance(each, Received))
 
     def __aiter__(self) -> "Client":
         return self
@@ -347,20 +376,22 @@ class Client:
             await trio.lowlevel.checkpoint()
         while not self._inbox:
             self._check_alive()
+            if self._over:
+                raise ClientError(f"client {self.name} {self._busy}")
             self._arrived = trio.Event()
             await self._arrived.wait()
             self._announce_leading()
         taken: list[Deliveries] = []
-        while self._inbox and len(taken) < limit:
-            received = self._inbox.popleft()
-            self._taking = received.serial
+        first = self._inbox[0][0]
+        while self._inbox and len(taken) < limit and self._inbox[0][0] is first:
+            line, received = self._inbox.popleft()
+            self._taking = line, received.serial
             if isinstance(received, Announced):
                 self._callbacks.on_notice(received.notice)
                 continue
             taken.extend(received.deliveries)
             self._inbox_bytes -= _size(received)
-        if self._connection is not None and self._connection.reading_stopped:
-            self._connection.wake()
+        self._line.read_on()
         return taken
 
     def publications(self) -> "PublicationIterator":
@@ -369,66 +400,174 @@ class Client:
 
     def _announce_leading(self) -> None:
         """Tell of notices that nothing the application has not got came before."""
-        while self._inbox and isinstance(announced := self._inbox[0], Announced):
+        while self._inbox:
+            line, leading = self._inbox[0]
+            if isinstance(leading, Announced):
+                self._callbacks.on_notice(leading.notice)
+            elif leading.deliveries:
+                return
             self._inbox.popleft()
-            self._callbacks.on_notice(announced.notice)
-            self._core.take(announced.serial)
-            self._nudge()
+            line.core.take(leading.serial)
+            line.nudge()
 
     def _acknowledge_taken(self) -> None:
-        if self._taking:
-            self._core.take(self._taking)
-            self._taking = 0
-            if self._connection is not None:
-                self._connection.flush(clock_ns())
+        if self._taking is not None:
+            line, serial = self._taking
+            self._taking = None
+            line.core.take(serial)
+            line.acknowledge()
 
-    # ------------------------------------------------------------ what connections tell
+    # ------------------------------------------------------------ leaving and moving
 
-    def received(self, connection: Connection, incoming: list[Incoming]) -> None:
-        """See connection.Owner."""
-        arrived = changed = False
+    async def detach(self, *, drain: bool = True) -> None:
+        """Leave for good: the broker ends all subscriptions, everywhere, and keeps nothing.
+
+        Returns when the broker has it on disk; the client is of no use afterwards. What has
+        been delivered and not received by the application is dropped.
+
+        Args:
+            drain: wait first until everything published is done, as `flush` does. Without,
+                what is not done may or may not arrive.
+
+        Raises:
+            ClientError: the broker has refused the client, or it is moving.
+        """
+        self._check_free()
+        if drain:
+            await self.flush()
+        self._busy = "has detached"
+        self._acknowledge_taken()
+        self._inbox.clear()
+        self._core.detach(drain=False)
+        self._line.nudge()
+        while self._line not in self._detached:
+            await self._wait_changed()
+        self._over = True
+        await self._line.leave()
+        self._line.scope.cancel()
+        self._arrived.set()
+
+    async def move(self, address: str) -> None:
+        """Go on at another broker of the same deployment; returns when that is done.
+
+        Subscriptions keep their numbers: they are made at the new broker first, and ended at the
+        old one when it has delivered all that was published before they had started at the new
+        one. What both deliver is given once, in order, without gap, if no broker or link fails
+        meanwhile and the new broker hears all sources. If the old broker cannot be reached, what
+        it has not delivered by then is not delivered. Keep receiving while this waits.
+
+        What is published from then on belongs to a new source, numbered from 1; that waits until
+        everything published before is done.
+
+        Raises:
+            ClientError: the new broker refuses the client or a subscription; the client then
+                stays where it is.
+        """
+        self._check_free()
+        old = self._line
+        new: Line | None = None
+        if address == old.address:
+            return
+        self._busy = "is moving"
         try:
-            for message, _ in incoming:
-                for event in self._core.on_message(message.message):
-                    if isinstance(event, Received):
-                        self._inbox.append(event)
-                        self._inbox_bytes += _size(event)
-                        arrived = True
-                    elif isinstance(event, Announced):
-                        self._inbox.append(event)
-                        arrived = True
-                    else:
-                        self._happened(event)
-                        changed = True
-        except RemoteProtocolError as error:
-            connection.end("protocol_error", Farewell("fault", error.reason))
-            self._fail(f"the broker broke the rules: {error.reason}")
+            await self._flush()
+            new = self._new_line(old.core.successor(), address)
+            await self._wait_attached(new)
+            for number in new.core.subscriptions:
+                await self._wait_started(new, number)
+            await self._hand_over(old)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                if new is not None and old.core.is_detaching:
+                    await self._settle_at(new, old)
+                else:
+                    self._busy = ""
+                    await self._abandon(new)
+            raise
+        await self._settle_at(new, old)
+
+    async def _hand_over(self, old: Line) -> None:
+        """Have the old broker deliver what was published before now, and end there.
+
+        The last is started when every source has confirmed it, behind all that went before.
+        """
+        if not _is_attached(old):
+            return
+        if old.core.subscriptions:
+            mark = old.core.subscribe(NOTHING)
+            old.nudge()
+            while old.states.get(mark) != "started":
+                await self._wait_changed()
+                if not _is_attached(old):
+                    return
+        old.core.detach(drain=True)
+        old.nudge()
+        while old not in self._detached and _is_attached(old):
+            await self._wait_changed()
+
+    async def _settle_at(self, new: Line, old: Line) -> None:
+        """Leave the old broker and give on what the new one has sent."""
+        await old.leave()
+        old.scope.cancel()
+        self._line = new
+        self._busy = ""
+        details = {"source": new.core.source, "broker_incarnation": 0, "address": new.address}
+        self._callbacks.on_session("moved", details)
+        self.happened(new, new.core.take_over(old.core))
+        new.nudge()
+        self._announce()
+
+    async def _abandon(self, line: Line | None) -> None:
+        """Take back what was begun at a broker that is not moved to."""
+        if line is None:
+            return
+        if line.core.attached:
+            line.core.detach(drain=False)
+        await line.leave()
+        line.scope.cancel()
+
+    async def _wait_attached(self, line: Line) -> None:
+        while not line.core.attached:
+            if line.failure is not None:
+                raise ClientError(f"client {self.name}: {line.failure}")
+            await self._wait_changed()
+
+    # ------------------------------------------------------------ what lines tell
+
+    def happened(self, line: Line, events: list[ClientEvent]) -> None:
+        """See line.Listener."""
+        arrived = changed = False
+        for event in events:
+            if isinstance(event, Received | Announced):
+                self._inbox.append((line, event))
+                self._inbox_bytes += _size(event) if isinstance(event, Received) else 0
+                arrived = True
+            elif isinstance(event, Detached):
+                self._detached[line] = None
+                changed = True
+            else:
+                if line is self._line:
+                    self._happened(event)
+                changed = True
         if changed:
             self._announce()
         if arrived:
             self._arrived.set()
-        connection.flush(clock_ns(), hurried=changed)
 
-    def may_read(self, connection: Connection) -> bool:
-        """See connection.Owner."""
+    def may_read(self, line: Line) -> bool:
+        """See line.Listener."""
         return self._inbox_bytes < INBOX_LIMIT_BYTES
 
-    def refill(self, connection: Connection) -> None:
-        """See connection.Owner: what was handed over since the last write goes out together."""
-        for message in self._core.messages_to_send():
-            if not connection.send(message):
-                return
-
-    def ended(self, connection: Connection, reason: LossReason) -> None:
-        """See connection.Owner."""
-        self._connection = None
-        self._core.on_lost()
-        farewell = connection.farewell
-        why = f"{farewell.kind}: {farewell.reason}" if farewell else str(reason)
-        self._callbacks.on_session("lost", {"reason": why})
-        if farewell is not None and farewell.kind in ("refused", "superseded", "fault"):
-            self._fail(why)
+    def session_changed(self, line: Line, what: str, details: Mapping[str, Any]) -> None:
+        """See line.Listener."""
+        if line is self._line:
+            self._callbacks.on_session(what, details)
         self._announce()
+
+    def failed(self, line: Line) -> None:
+        """See line.Listener."""
+        self._announce()
+        self._arrived.set()
 
     def _happened(self, event: object) -> None:
         callbacks = self._callbacks
@@ -439,123 +578,17 @@ class Client:
                 details = {"source": source, "broker_incarnation": broker_incarnation}
                 callbacks.on_session("attached", details)
             case SubscriptionAnswered(number, state):
-                self._started[number] = state
                 callbacks.on_subscription(number, state)
             case Withheld(deliveries):
                 callbacks.on_withheld(deliveries)
-            case RetryLater(refused):
-                self._retries.append(refused.number)
             case RequestRefused(refused):
-                if refused.number:
-                    self._refused[refused.number] = refused.reason
-                else:
-                    self._fail(f"{refused.request} was refused: {refused.reason}")
                 callbacks.on_refused(refused.request, refused.number, refused.reason)
 
-    # ------------------------------------------------------------ the session
-
-    async def _run(self) -> None:
-        """Keep a session with the broker until the client fails for good."""
-        pause_s = RECONNECT_FIRST_S
-        while self._failure is None:
-            why = await self._attach_once()
-            if why is None:
-                pause_s = RECONNECT_FIRST_S
-            else:
-                self._callbacks.on_session("failed", {"reason": why})
-            await trio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, RECONNECT_LIMIT_S)
-
-    async def _attach_once(self) -> str | None:
-        """Open a session and serve it to its end; or say why there was none."""
-        stream: trio.abc.Stream | None = None
-        decoder = FrameDecoder()
-        session: Session | str = "no answer in time"
-        try:
-            with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
-                try:
-                    stream = await self._dial(self._address)
-                    session = await self._shake_hands(stream, decoder)
-                except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
-                    session = str(error)[:300]
-            if isinstance(session, str) or stream is None:
-                return str(session)
-            await self._serve(session, stream, decoder)
-            return None
-        finally:
-            if stream is not None:
-                await close_stream(stream)
-
-    async def _shake_hands(self, stream: trio.abc.Stream, decoder: FrameDecoder) -> Session | str:
-        self._sessions += 1
-        hello = client_hello(self.name, self._deployment_id, self._core.incarnation, self._sessions)
-        await stream.send_all(b"".join(encode(hello)))
-        answer = await first_message(stream, decoder)
-        if isinstance(answer, Farewell):
-            if answer.kind == "refused":
-                self._fail(f"refused: {answer.reason}")
-            return answer.reason
-        assert isinstance(answer, Hello), answer
-        if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
-            return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
-        session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
-        session.number, session.incarnation = self._sessions, answer.incarnation
-        return session
-
-    async def _serve(
-        self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder
-    ) -> None:
-        connection = Connection(stream, session, decoder, self._parameters, self)
-        self._connection = connection
-        self._core.on_established()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_after, connection)
-            await connection.serve()
-            nursery.cancel_scope.cancel()
-
-    async def _look_after(self, connection: Connection) -> None:
-        """Send heartbeats, notice silence, repeat what was refused for the time being."""
-        tick_s = check_interval_ns(self._parameters) / SECOND_NS
-        beats = retried_at = 0.0
-        while True:
-            await trio.sleep(tick_s)
-            now = trio.current_time()
-            if now + tick_s / 2 >= beats:
-                connection.beat()
-                beats = now + self._parameters.heartbeat_ns / SECOND_NS
-            connection.check(clock_ns())
-            if self._retries and now - retried_at >= RETRY_S:
-                retried_at = now
-                self._retry(connection)
-
-    def _retry(self, connection: Connection) -> None:
-        numbers, self._retries = self._retries, []
-        if 0 in numbers:
-            connection.end("closed_by_us", Farewell("stopping", "to be attached anew"))
-            return
-        for number in numbers:
-            self._core.subscribe_again(number)
-        connection.flush(clock_ns(), hurried=True)
-
     async def _leave(self) -> None:
-        """Let the broker have what it should know, for a moment at most."""
         self._acknowledge_taken()
-        connection = self._connection
-        if connection is None:
-            return
-        connection.flush(clock_ns(), hurried=True)
-        with trio.move_on_after(LEAVING_S):
-            while not connection.over and not connection.is_idle:
-                await trio.sleep(0.001)
-        connection.end("closed_by_us", Farewell("stopping", "the client leaves"))
-        with trio.move_on_after(LEAVING_S):
-            await connection.gone.wait()
+        await self._line.leave()
 
     # ------------------------------------------------------------ waiting
-
-    def _nudge(self) -> None:
-        if self._connection is not None:
-            self._connection.flush(clock_ns(), hurried=True)
 
     def _announce(self) -> None:
         self._changed.set()
@@ -566,37 +599,18 @@ class Client:
         await self._changed.wait()
         self._check_alive()
 
-    def _fail(self, why: str) -> None:
-        if self._failure is None:
-            self._failure = why
-        self._announce()
-        self._arrived.set()
+    def _check_free(self) -> None:
+        self._check_alive()
+        if self._busy:
+            raise ClientError(f"client {self.name} {self._busy}")
 
     def _check_alive(self) -> None:
-        if self._failure is not None:
-            raise ClientError(f"client {self.name}: {self._failure}")
+        if self._line.failure is not None:
+            raise ClientError(f"client {self.name}: {self._line.failure}")
 
 
-class PublicationIterator:
-    """What a client receives, one by one; a run counts as taken when all of it was."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._rest: Iterator[Publication] = iter(())
-
-    def __aiter__(self) -> "PublicationIterator":
-        return self
-
-    async def __anext__(self) -> Publication:
-        while (publication := next(self._rest, None)) is None:
-            self._rest = _single_publications(await anext(self._client))
-        return publication
-
-
-def _single_publications(deliveries: Deliveries) -> Iterator[Publication]:
-    run, numbers = deliveries.run, deliveries.subscriptions
-    for sequence, blob, payload in run.publications():
-        yield Publication(run.source, sequence, decode_attributes(blob), bytes(payload), numbers)
+def _is_attached(line: Line) -> bool:
+    return line.core.attached
 
 
 def _size(received: Received) -> int:

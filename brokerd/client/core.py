@@ -5,11 +5,11 @@ messages came, carries `messages_to_send()` to the broker, and hands on what com
 is no clock in here: pauses before a retry are the shell's.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from brokerd.client.window import Singles, Window, in_good_sizes, of_bounded_size, used_attributes
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -17,6 +17,7 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Detach,
     Notice,
     Publish,
     PublishAcknowledged,
@@ -24,16 +25,17 @@ from brokerd.model.client_messages import (
     Subscribe,
     Subscribed,
     SubscriptionState,
+    Unsubscribe,
+    Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId
-from brokerd.model.predicate import Predicate
-from brokerd.model.publication import Buffer, PublicationRun, merge_runs, stretches
-
-RUN_LIMIT_BYTES = 1 << 19
-RUN_LIMIT_PUBLICATIONS = 8_192
-SHORT_RUN = 32
+from brokerd.model.predicate import Constraint, Predicate
+from brokerd.model.publication import Buffer, PublicationRun
 
 _NOBODY = SourceId(0, 0, 0)
+
+NOTHING = Predicate(((Constraint("mark", "exists", None), Constraint("mark", "not exists", None)),))
+"""Matches no publication; such a subscription starts behind all that was sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,18 @@ class SubscriptionAnswered:
 
     number: int
     state: SubscriptionState
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEnded:
+    """The broker has ended a subscription, as it was asked to."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The broker keeps nothing for this client any more; its session may be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,8 @@ class RetryLater:
 ClientEvent = (
     Attached
     | SubscriptionAnswered
+    | SubscriptionEnded
+    | Detached
     | PublicationsDone
     | Received
     | Announced
@@ -151,11 +167,15 @@ class ClientCore:
         # publishing
         self._next_sequence = 1
         self._highest_sent = 0
-        self._window = _Window()
+        self._window = Window()
         self._unsent: list[PublicationRun] = []
-        self._singles = _Singles()
+        self._singles = Singles()
         # subscribing
         self._predicates: dict[int, Predicate] = {}
+        self._last_number = 0
+        self._ending: dict[int, None] = {}
+        self._detaching: Detach | None = None
+        self._held: list[Deliveries | Notice] | None = None
         self._received: dict[tuple[int, SourceId], int] = {}
         self._taken: dict[tuple[int, SourceId], int] = {}
         self._serial = 0
@@ -181,6 +201,8 @@ class ClientCore:
         self.attached = False
         self._urgent.clear()
         self._acknowledgements.clear()
+        if self._held is not None:
+            self._held = []
 
     def on_message(self, message: ClientMessage) -> list[ClientEvent]:
         """Take the session's next message; return what the application should know.
@@ -188,6 +210,9 @@ class ClientCore:
         Raises:
             RemoteProtocolError: no broker may say that here; the session must be closed.
         """
+        if self._held is not None and isinstance(message, Deliveries | Notice):
+            self._held.append(message)
+            return []
         match message:
             case Deliveries():
                 return self._on_deliveries(message)
@@ -199,7 +224,9 @@ class ClientCore:
                 return [self._on_connected(message)]
             case Subscribed(number, state):
                 self._check_number(number)
-                return [SubscriptionAnswered(number, state)]
+                return [SubscriptionAnswered(number, state)] if self._wants(number) else []
+            case Unsubscribed(number):
+                return self._on_unsubscribed(number)
             case Refused():
                 if message.number:
                     self._check_number(message.number)
@@ -214,9 +241,15 @@ class ClientCore:
         messages, self._urgent = self._urgent, []
         if not self.attached:
             return messages
-        for source, ranges in self._acknowledgements.items():
-            messages.extend(Acknowledge(source, first, last) for first, last in ranges)
+        acknowledgements = [
+            Acknowledge(source, first, last)
+            for source, ranges in self._acknowledgements.items()
+            for first, last in ranges
+        ]
         self._acknowledgements.clear()
+        if self._detaching is not None:
+            return [*acknowledgements, *messages]
+        messages.extend(acknowledgements)
         for run in self._take_unsent():
             self._window.add(run)
             messages.append(Publish(run))
@@ -260,14 +293,14 @@ class ClientCore:
         assert count, "nothing to publish"
         assert size == len(payload), f"{count} payloads of {size} bytes: {len(payload)}"
         self._flush_singles()
-        table, index = _used_attributes(attribute_table, attribute_index)
+        table, index = used_attributes(attribute_table, attribute_index)
         first = self._next_sequence
         self._next_sequence += count
         sequences = range(first, first + count)
         source = self.source or _NOBODY
         pieces = (payload,) if size else ()
         run = PublicationRun(source, sequences, table, index, payload_lengths, pieces)
-        self._unsent.extend(_of_bounded_size(run))
+        self._unsent.extend(of_bounded_size(run))
         return sequences
 
     def _oldest_unsent(self) -> int:
@@ -279,15 +312,15 @@ class ClientCore:
         if self._singles:
             first = self._next_sequence - len(self._singles)
             run = self._singles.run(self.source or _NOBODY, first)
-            self._singles = _Singles()
-            self._unsent.extend(_of_bounded_size(run))
+            self._singles = Singles()
+            self._unsent.extend(of_bounded_size(run))
 
     def _take_unsent(self) -> list[PublicationRun]:
         self._flush_singles()
         runs, self._unsent = self._unsent, []
         if runs:
             self._highest_sent = runs[-1].last
-        return _in_good_sizes(runs)
+        return in_good_sizes(runs)
 
     def _on_connected(self, message: Connected) -> Attached:
         if self.attached:
@@ -302,9 +335,13 @@ class ClientCore:
             # Another number would make old publications new ones to every subscriber.
             raise RemoteProtocolError("broker", f"{self.source} became {message.source}")
         self.attached = True
+        if self._detaching is not None:
+            self._urgent.append(self._detaching)
+            return Attached(message.source, message.broker_incarnation)
+        self._urgent.extend(Unsubscribe(number) for number in self._ending)
         for number, predicate in self._predicates.items():
             self._urgent.append(Subscribe(number, predicate))
-        for run in _in_good_sizes(self._window.runs()):
+        for run in in_good_sizes(self._window.runs()):
             self.resubmitted += len(run)
             self._urgent.append(Publish(run))
         return Attached(message.source, message.broker_incarnation)
@@ -318,21 +355,103 @@ class ClientCore:
 
     def subscribe(self, predicate: Predicate) -> int:
         """Ask for publications, now and after each attach; returns the subscription's number."""
-        number = len(self._predicates) + 1
+        self._last_number = number = self._last_number + 1
         self._predicates[number] = predicate
         self.subscribe_again(number)
         return number
 
     def subscribe_again(self, number: int) -> None:
         """Repeat a request that was refused for the time being."""
-        if self.attached:
+        if self.attached and self._wants(number):
             self._urgent.append(Subscribe(number, self._predicates[number]))
+
+    def unsubscribe(self, number: int) -> None:
+        """End a subscription: nothing more is given on for it, whatever comes."""
+        assert self._wants(number), f"there is no subscription {number}"
+        del self._predicates[number]
+        self._ending[number] = None
+        for positions in (self._received, self._taken):
+            for key in [key for key in positions if key[0] == number]:
+                del positions[key]
+        if self.attached:
+            self._urgent.append(Unsubscribe(number))
+
+    def detach(self, *, drain: bool) -> None:
+        """Have the broker forget this client; `Detached` follows, on a later session if need be.
+
+        Nothing is published after this. With `drain` what the broker has for the subscriptions
+        by now still comes, and must be taken; else nothing more is given on.
+        """
+        self._detaching = Detach(drain)
+        if not drain:
+            for number in list(self._predicates):
+                self.unsubscribe(number)
+        self._urgent = [each for each in self._urgent if isinstance(each, Connect)]
+        if self.attached:
+            self._urgent.append(self._detaching)
+
+    def _on_unsubscribed(self, number: int) -> list[ClientEvent]:
+        if number == 0 and self._detaching is not None:
+            self._ending.clear()
+            return [Detached()]
+        self._check_number(number)
+        if self._ending.pop(number, number) is not None:
+            raise RemoteProtocolError("broker", f"ended subscription {number} unasked")
+        return [SubscriptionEnded(number)]
+
+    @property
+    def subscriptions(self) -> tuple[int, ...]:
+        """The numbers of the subscriptions that it has."""
+        return tuple(self._predicates)
+
+    @property
+    def ending(self) -> tuple[int, ...]:
+        """Subscriptions whose end the broker has not confirmed."""
+        return tuple(self._ending)
+
+    @property
+    def is_detaching(self) -> bool:
+        """Whether it has been told to detach."""
+        return self._detaching is not None
+
+    def _wants(self, number: int) -> bool:
+        return number in self._predicates
+
+    # ------------------------------------------------------------ moving
+
+    def successor(self) -> "ClientCore":
+        """The same client at another broker: the same subscriptions, under the same numbers.
+
+        It publishes as a new source, numbered from 1: at its new place it may meet gates that
+        are closed to others, and an old stream must not go on behind a gap. What it receives it
+        keeps to itself until `take_over`.
+        """
+        other = ClientCore(self.name, publishes=self._publishes, incarnation=self.incarnation + 1)
+        other._predicates = dict(self._predicates)
+        other._last_number = self._last_number
+        other._held = []
+        return other
+
+    def take_over(self, predecessor: "ClientCore") -> list[ClientEvent]:
+        """Go on where the predecessor has come to; it must receive nothing more.
+
+        What both were sent is given on once.
+        """
+        assert self._held is not None, f"{self.name} has taken over already"
+        held, self._held = self._held, None
+        self._received = dict(predecessor._received)
+        self._taken = dict(predecessor._taken)
+        self.duplicates += predecessor.duplicates
+        self.resubmitted += predecessor.resubmitted
+        for number in [each for each in self._predicates if not predecessor._wants(each)]:
+            self.unsubscribe(number)
+        return [event for message in held for event in self.on_message(message)]
 
     def take(self, serial: int) -> None:
         """The application has everything received up to this serial; its broker may forget it."""
         while self._untaken and self._untaken[0].serial <= serial:
             taken = self._untaken.popleft()
-            for number in taken.subscriptions:
+            for number in filter(self._wants, taken.subscriptions):
                 key = (number, taken.source)
                 self._taken[key] = max(self._taken.get(key, 0), taken.last)
             if taken.session == self._session and self.attached:
@@ -351,11 +470,16 @@ class ClientCore:
         run, numbers = message.run, message.subscriptions
         for number in numbers:
             self._check_number(number)
-        fresh, repeated = self._sort_out_duplicates(message)
+        wanted = tuple(number for number in numbers if self._wants(number))
+        fresh: tuple[Deliveries, ...] = ()
+        repeated: list[Deliveries] = []
+        if wanted:
+            message = message if wanted == numbers else Deliveries(run, wanted)
+            fresh, repeated = self._sort_out_duplicates(message)
         if fresh:
             self._serial += 1
         # What was repeated only is acknowledged too, after all that was received before it.
-        entry = _Untaken(self._serial, self._session, run.source, run.first, run.last, numbers)
+        entry = _Untaken(self._serial, self._session, run.source, run.first, run.last, wanted)
         self._untaken.append(entry)
         events: list[ClientEvent] = [Withheld(item) for item in repeated]
         if fresh:
@@ -373,8 +497,11 @@ class ClientCore:
         if not numbers or numbers[0] < 1 or numbers != sorted(numbers):
             raise RemoteProtocolError("broker", f"a notice of {ranges[:10]}")
         seen = self._received.get((number, source), 0)
-        self._received[number, source] = max(seen, numbers[-1])
         fresh = tuple((max(first, seen + 1), last) for first, last in ranges if last > seen)
+        if self._wants(number):
+            self._received[number, source] = max(seen, numbers[-1])
+        else:
+            fresh = ()
         if fresh:
             self._serial += 1
         entry = _Untaken(self._serial, self._session, source, numbers[0], numbers[-1], (number,))
@@ -418,7 +545,7 @@ class ClientCore:
         return tuple(fresh), repeated
 
     def _check_number(self, number: int) -> None:
-        if number not in self._predicates:
+        if not 1 <= number <= self._last_number:
             raise RemoteProtocolError("broker", f"there is no subscription {number}")
 
 
@@ -432,132 +559,3 @@ class _Untaken:
     first: int
     last: int
     subscriptions: tuple[int, ...]
-
-
-class _Singles:
-    """Publications handed over one by one, until they become a run."""
-
-    def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
-        self._index: list[int] = []
-        self._payloads: list[Buffer] = []
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def add(self, blob: bytes, payload: Buffer) -> None:
-        self._index.append(self._places.setdefault(blob, len(self._places)))
-        self._payloads.append(payload)
-
-    def run(self, source: SourceId, first: int) -> PublicationRun:
-        count = len(self._index)
-        lengths = tuple(map(len, self._payloads))
-        return PublicationRun(
-            source,
-            range(first, first + count),
-            tuple(self._places),
-            bytes(self._index) if len(self._places) <= 256 else tuple(self._index),
-            lengths[0] if lengths.count(lengths[0]) == count else lengths,
-            tuple(payload for payload in self._payloads if len(payload)),
-        )
-
-
-class _Window:
-    """Runs that were sent and are not known to be done, in order of their numbers."""
-
-    def __init__(self) -> None:
-        self.publications = 0
-        self._lasts: list[int] = []
-        self._runs: list[PublicationRun] = []
-
-    def first(self) -> int:
-        """The lowest number held; 0 when there is none."""
-        return self._runs[0].first if self._runs else 0
-
-    def runs(self) -> list[PublicationRun]:
-        return list(self._runs)
-
-    def add(self, run: PublicationRun) -> None:
-        self.publications += len(run)
-        self._lasts.append(run.last)
-        self._runs.append(run)
-
-    def remove(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Let go what is numbered from `first` to `last`; returns which that was, as ranges."""
-        start = bisect_left(self._lasts, first)
-        end = bisect_right(self._lasts, last)
-        if end < len(self._runs) and self._runs[end].first <= last:
-            end += 1
-        kept: list[PublicationRun] = []
-        gone: list[tuple[int, int]] = []
-        for run in self._runs[start:end]:
-            before, rest = run.up_to(first - 1), run.after(first - 1)
-            assert rest is not None, f"{run.last} is below {first}"
-            inside, after = rest.up_to(last), rest.after(last)
-            kept.extend(part for part in (before, after) if part is not None)
-            if inside is None:
-                continue
-            self.publications -= len(inside)
-            for stretch in stretches(inside.sequences):
-                if gone and gone[-1][1] + 1 == stretch[0]:
-                    gone[-1] = (gone[-1][0], stretch[1])
-                else:
-                    gone.append(stretch)
-        self._runs[start:end] = kept
-        self._lasts[start:end] = [run.last for run in kept]
-        return gone
-
-
-def _used_attributes(
-    table: Sequence[bytes], index: Sequence[int]
-) -> tuple[tuple[bytes, ...], Sequence[int]]:
-    """The blobs that are used, in order of first use, and the index into them."""
-    used = list(dict.fromkeys(index))
-    if len(used) == len(table) and used == list(range(len(table))):
-        return tuple(table), index
-    blobs = tuple([table[place] for place in used])
-    if isinstance(index, bytes):
-        translation = bytearray(256)
-        for new, old in enumerate(used):
-            translation[old] = new
-        return blobs, index.translate(translation)
-    places = {old: new for new, old in enumerate(used)}
-    moved = [places[place] for place in index]
-    return blobs, bytes(moved) if len(blobs) <= 256 else tuple(moved)
-
-
-def _weight(run: PublicationRun) -> int:
-    """About how many bytes a run takes on the wire."""
-    return run.payload_bytes() + 12 * len(run) + sum(map(len, run.attribute_table))
-
-
-def _of_bounded_size(run: PublicationRun) -> list[PublicationRun]:
-    """The run in parts that fit into a frame with room to spare, halved until they do."""
-    if len(run) == 1 or (len(run) <= RUN_LIMIT_PUBLICATIONS and _weight(run) <= RUN_LIMIT_BYTES):
-        return [run]
-    half = len(run) // 2
-    return [
-        *_of_bounded_size(run.select(range(half))),
-        *_of_bounded_size(run.select(range(half, len(run)))),
-    ]
-
-
-def _in_good_sizes(runs: list[PublicationRun]) -> list[PublicationRun]:
-    """The same publications in fewer runs where many are short: a run costs as much as a frame."""
-    if len(runs) < 2 or sum(map(len, runs)) >= SHORT_RUN * len(runs):
-        return runs
-    merged: list[PublicationRun] = []
-    gathered: list[PublicationRun] = []
-    publications = weight = 0
-    for run in runs:
-        size = _weight(run)
-        if gathered and (
-            publications + len(run) > RUN_LIMIT_PUBLICATIONS or weight + size > RUN_LIMIT_BYTES
-        ):
-            merged.append(merge_runs(gathered))
-            gathered, publications, weight = [], 0, 0
-        gathered.append(run)
-        publications += len(run)
-        weight += size
-    merged.append(merge_runs(gathered))
-    return merged

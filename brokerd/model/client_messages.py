@@ -79,6 +79,38 @@ class Subscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Client → broker: subscription `number` is over; nothing comes for it behind the answer.
+
+    The same again, or for a number that the broker does not know, changes nothing.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """Broker → client: the subscription is over, and a restart here does not bring it back.
+
+    No other broker has been waited for. `number` 0 answers Detach.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Client → broker: all my subscriptions are over, and what I published is done.
+
+    Attributes:
+        drain: first deliver what has come for them so far; the answer follows the last
+            acknowledgement. Nothing new comes for them either way.
+    """
+
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Deliveries:
     """Broker → client: publications that match the named subscriptions of this client.
 
@@ -142,6 +174,9 @@ ClientMessage = (
     | PublishAcknowledged
     | Subscribe
     | Subscribed
+    | Unsubscribe
+    | Unsubscribed
+    | Detach
     | Deliveries
     | Notice
     | Acknowledge

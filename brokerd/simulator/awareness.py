@@ -15,10 +15,14 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.ended import EndedTable, read_ended
 from brokerd.protocols.delta_tree.messages import (
+    EndedSubscriptions,
     PublicationCopy,
     SubscriptionCopy,
+    Summary,
     Tag,
+    Unsubscription,
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.regions import covers
@@ -35,11 +39,13 @@ class _Memory:
     """What one broker incarnation was told.
 
     Attributes:
-        accepted: subscription → step at which it came.
+        accepted: subscription → step at which it came; what is over is taken out.
+        ended: what it was told is over.
         received: source → sequence → step at which it first came.
     """
 
     accepted: dict[SubscriptionId, int] = field(default_factory=dict)
+    ended: EndedTable = field(default_factory=EndedTable)
     received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
 
 
@@ -73,7 +79,10 @@ class AwarenessChecker:
         self._steps += 1
         if type(event) is Started:
             rows = event.recovered.get(ROUTING_TABLE, {})
-            self._memories[broker.number] = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
+            memory = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
+            self._memories[broker.number] = memory
+            for statement in read_ended(event.recovered):
+                self._end(memory, statement)
         elif type(event) is MessageReceived:
             end = broker.ends.get(event.peer)
             if end is not None and end.number == event.session:
@@ -86,16 +95,25 @@ class AwarenessChecker:
         memory = self._memories[broker.number]
         if isinstance(message, SubscriptionCopy | UpstreamCopy):
             subscription = message.subscription
-            memory.accepted.setdefault(subscription, self._steps)
+            if subscription not in memory.ended:
+                memory.accepted.setdefault(subscription, self._steps)
             if subscription not in self._predicates:
                 self._predicates[subscription] = message.predicate
                 self._behind.clear()
+        elif isinstance(message, Summary | Unsubscription):
+            for statement in message.ended:
+                self._end(memory, statement)
         elif isinstance(message, PublicationCopy):
             assert isinstance(peer, int), f"{message} from a client"
             self._check_handed_over(broker, peer, message.run)
             self._remember(memory, message.run)
         elif isinstance(message, Publish):
             self._remember(memory, message.run)
+
+    def _end(self, memory: _Memory, statement: EndedSubscriptions) -> None:
+        if memory.ended.add(statement):
+            for subscription in [each for each in memory.accepted if each in memory.ended]:
+                del memory.accepted[subscription]
 
     def _remember(self, memory: _Memory, run: PublicationRun) -> None:
         received = memory.received.setdefault(run.source, {})
@@ -107,11 +125,13 @@ class AwarenessChecker:
     ) -> None:
         """I8, I16: what the sender routes this by, the receiver knows."""
         sender = self._memories[peer]
-        here = self._memories[broker.number].accepted
+        here = self._memories[broker.number]
         unknown = [
             subscription
             for subscription in self._lying_behind(broker.number, peer)
-            if subscription in sender.accepted and subscription not in here
+            if subscription in sender.accepted
+            and subscription not in here.accepted
+            and subscription not in here.ended
         ]
         if not unknown:
             return

@@ -9,11 +9,13 @@ from brokerd.client.core import (
     Attached,
     ClientCore,
     ClientEvent,
+    Detached,
     PublicationsDone,
     Received,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
+    SubscriptionEnded,
 )
 from brokerd.model.client_messages import Notice, Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
@@ -110,6 +112,8 @@ class SimulatedClient(Endpoint):
         withheld: what a partition kept from it, as it was told, in order.
         refused: requests that the broker refused for good.
         asking_again: subscriptions refused for the time being.
+        ended: subscriptions that the broker has ended, as it was asked to.
+        detached: the broker keeps nothing for it any more.
         take_after_ns: how long the application needs for what it receives.
     """
 
@@ -135,6 +139,8 @@ class SimulatedClient(Endpoint):
         self.refused: list[Refused] = []
         self.take_after_ns = 0
         self.asking_again = 0
+        self.ended: dict[int, None] = {}
+        self.detached = False
         self._network = network
         self._random = random
         self._observer = observer
@@ -160,6 +166,16 @@ class SimulatedClient(Endpoint):
         self._send_out()
         return number
 
+    def unsubscribe(self, number: int) -> None:
+        """End a subscription; the application hears nothing more of it."""
+        self.core.unsubscribe(number)
+        self._send_out()
+
+    def detach(self, *, drain: bool = False) -> None:
+        """Have the broker keep nothing for this client."""
+        self.core.detach(drain=drain)
+        self._send_out()
+
     def publish(self, contents: Sequence[tuple[bytes, bytes]]) -> int:
         """Publish (attribute blob, payload) pairs as one run; returns the first sequence number."""
         first = self.core.next_sequence
@@ -167,6 +183,13 @@ class SimulatedClient(Endpoint):
             self.core.publish(blob, payload)
         self._send_out()
         return first
+
+    @property
+    def waits(self) -> str:
+        """What it has asked its broker for and not been told yet, in words."""
+        if self.core.is_detaching:
+            return "" if self.detached else "leave to go"
+        return f"the end of {self.core.ending}" if self.core.ending else ""
 
     # ------------------------------------------------------------ what the network says
 
@@ -176,7 +199,8 @@ class SimulatedClient(Endpoint):
 
     def lost(self, end: SessionEnd, reason: LossReason) -> None:
         self.core.on_lost()
-        self._later(self.dial)
+        if not self.detached:
+            self._later(self.dial)
 
     def open_failed(self, peer: Peer, reason: str) -> None:
         self._later(self.dial)
@@ -206,6 +230,11 @@ class SimulatedClient(Endpoint):
                     self.started_numbers[number] = None
                     if self._observer is not None:
                         self._observer.started(self.name, number)
+            case SubscriptionEnded(number):
+                self.ended[number] = None
+            case Detached():
+                self.detached = True
+                self._network.close(self, self.broker, "closed_by_us")
             case Attached(source, _):
                 if self._observer is not None:
                     self._observer.connected(self.name, source)

@@ -186,6 +186,20 @@ class SimulatedCluster:
         self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
         return Subscription(self, subscriber, number)
 
+    def unsubscribe(self, client: ClientId, number: int = 1) -> None:
+        """A client ends one of its subscriptions."""
+        self.oracle.unsubscribed(client, number)
+        self.note(f"unsubscribe {client}/{number}")
+        self.clients[client].unsubscribe(number)
+
+    def detach(self, client: ClientId) -> None:
+        """A client leaves for good, and says so; it has published what it had to."""
+        state = self.clients[client]
+        for number in state.core.subscriptions:
+            self.oracle.unsubscribed(client, number)
+        self.note(f"detach {client}")
+        state.detach()
+
     def publish(
         self,
         broker: str,
@@ -276,8 +290,12 @@ class SimulatedCluster:
                 if reachable:
                     lines.append(f"{broker.name} waits for sessions with {reachable}")
         for client in self.clients.values():
+            if client.detached:
+                continue
             if not client.ends and self.network.is_open(client.name, client.broker):
                 lines.append(f"{client.name} is not connected")
+            if client.ends and client.waits:
+                lines.append(f"{client.name} waits for {client.waits}")
             if client.asking_again:
                 lines.append(f"{client.name} was told to ask again")
         return lines

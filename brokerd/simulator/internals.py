@@ -25,6 +25,24 @@ def check_internals(brokers: Sequence[SimulatedBroker]) -> None:
             _check_known(broker, broker.core, brokers)
 
 
+def zombies(brokers: Sequence[SimulatedBroker]) -> list[str]:
+    """Rows of subscriptions that do not live at their home, in words.
+
+    None may be left when all is healed and nothing is under way.
+    """
+    lines = []
+    for broker in brokers:
+        if not broker.alive or not isinstance(broker.core, DeltaTree):
+            continue
+        for subscription in broker.core._subscriptions._rows:
+            home = brokers[subscription.home]
+            if home is broker or not isinstance(home.core, DeltaTree):
+                continue
+            if not home.alive or subscription not in home.core._subscriptions._rows:
+                lines.append(f"{broker.name} routes by {tuple(subscription)}, which is over")
+    return lines
+
+
 def _check_sessions(broker: SimulatedBroker, core: DeltaTree) -> None:
     """I11: what is active is established, and nothing nearer on its path is."""
     nodes = core._sessions.nodes
@@ -76,10 +94,11 @@ def _check_known(
             or not isinstance(other.core, DeltaTree)
         ):
             continue
+        rows, ended = other.core._subscriptions._rows, other.core._subscriptions.ended
         wrong = [
             subscription
             for subscription in known
-            if subscription.home != peer and subscription not in other.core._subscriptions._rows
+            if subscription.home != peer and subscription not in rows and subscription not in ended
         ]
         if wrong:
             raise InvariantViolated(

@@ -101,6 +101,7 @@ class Oracle:
         self._publishers: dict[ClientId, _Publisher] = {}
         self._by_source: dict[SourceId, _Publisher] = {}
         self._subscriptions: dict[tuple[ClientId, int], _Subscription] = {}
+        self._ended: dict[tuple[ClientId, int], _Subscription] = {}
         self._matches: dict[tuple[Predicate, bytes], bool] = {}
         self.published_count = 0
         self.deliveries = 0
@@ -136,6 +137,10 @@ class Oracle:
                     stream.ranks[sequence] = len(stream.matching)
                     stream.matching.append(sequence)
 
+    def unsubscribed(self, client: ClientId, number: int) -> None:
+        """The application ends a subscription: it is owed nothing, and must get nothing."""
+        self._ended[client, number] = self._subscriptions.pop((client, number))
+
     # ------------------------------------------------------------ what the applications see
 
     def connected(self, client: ClientId, source: SourceId | None) -> None:
@@ -150,8 +155,8 @@ class Oracle:
 
     def started(self, client: ClientId, number: int) -> None:
         """A client learnt that its subscription has started."""
-        subscription = self._subscriptions[client, number]
-        if subscription.started:
+        subscription = self._subscriptions.get((client, number))
+        if subscription is None or subscription.started:
             return
         subscription.started = True
         for publisher in self._publishers.values():
@@ -162,7 +167,9 @@ class Oracle:
 
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
         """From now on these source brokers, and no others, are not heard by a subscription."""
-        subscription = self._subscriptions[client, number]
+        subscription = self._subscriptions.get((client, number))
+        if subscription is None:
+            return  # it has ended at its client, not on this disk
         if subscription.started:
             again = closed - subscription.closed
             if again:
@@ -184,9 +191,12 @@ class Oracle:
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
         """The application was told of publications that it does not get."""
-        subscription = self._subscriptions[client, notice.subscription]
         publisher = self._by_source.get(notice.source)
         what = f"{client}/{notice.subscription} is told that {notice} is withheld"
+        subscription = self._subscriptions.get((client, notice.subscription))
+        if subscription is None:
+            self._break("ended", f"{what} after its end")
+            return
         if publisher is None or notice.ranges[-1][1] > len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
@@ -215,9 +225,12 @@ class Oracle:
     ) -> None:
         """The application got a publication."""
         self.deliveries += 1
-        subscription = self._subscriptions[client, number]
         publisher = self._by_source.get(source)
         what = f"{client}/{number} got {tuple(source)} {sequence}"
+        subscription = self._subscriptions.get((client, number))
+        if subscription is None:
+            self._break("ended", f"{what} after its end")
+            return
         if publisher is None or not 1 <= sequence <= len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return

@@ -6,6 +6,7 @@ A scenario is a series of blocks with an empty line between them. A block is com
     protocol NAME [delta=N] [PARAMETER=VALUE]…   first; before the brokers are named
     chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
+    unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
     stabilize | run 500ms          until nothing is under way; or for that long
     cut a b | cut a > b | blackhole a b | absorb a b | heal a b | suspect a b
@@ -21,7 +22,7 @@ Every message takes one millisecond, so the same text always gives the same answ
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,7 @@ from brokerd.model.client_messages import (
     PublishAcknowledged,
     Refused,
     Subscribed,
+    Unsubscribed,
 )
 from brokerd.model.identity import PartitionId, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import Scalar
@@ -45,7 +47,9 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
+from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.protocols.delta_tree.messages import (
+    EndedSubscriptions,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -57,6 +61,7 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     SyncEnd,
     Tag,
+    Unsubscription,
     UpstreamCopy,
 )
 from brokerd.protocols.interface import (
@@ -129,6 +134,8 @@ class _Player:
             "star": lambda names: self._build(names, [(names[0], name) for name in names[1:]]),
             "tree": self._on_tree,
             "subscribe": self._on_subscribe,
+            "unsubscribe": self._on_unsubscribe,
+            "detach": self._on_detach,
             "publish": self._on_publish,
             "stabilize": self._on_stabilize,
             "run": self._on_run,
@@ -208,6 +215,14 @@ class _Player:
         self._connect(broker, client, publishes=False)
         self.cluster.subscribe(broker, parse_predicate(" ".join(rest)), client)
         self._run_until_heard(client)
+
+    def _on_unsubscribe(self, words: list[str]) -> None:
+        self.cluster.unsubscribe(words[0], int(words[1]) if len(words) > 1 else 1)
+        self._run_until_heard(words[0])
+
+    def _on_detach(self, words: list[str]) -> None:
+        self.cluster.detach(words[0])
+        self._run_until_heard(words[0])
 
     def _on_publish(self, words: list[str]) -> None:
         broker, client, rest = _who(words, "p")
@@ -357,8 +372,10 @@ class _Player:
                 return (
                     f"withholds {listed} from {number}: {self._name(partition.detector)} | {nodes}"
                 )
-            case Summary(accepted=accepted, recovering=recovering):
+            case Summary(accepted=accepted, recovering=recovering, ended=ended):
                 listed = " ".join(map(self._subscription, accepted)) or "nothing"
+                over = " ".join(text for one in ended for text in self._ranges_over(one))
+                listed += f", over: {over}" if over else ""
                 return f"summary: {listed}{', recovering' if recovering else ''}"
             case PartitionNew(partitions=partitions):
                 listed = " ".join(map(self._partition, partitions))
@@ -372,6 +389,8 @@ class _Player:
                     for numbers in withdrawn
                 )
                 return f"partitions gone: {listed}"
+            case Unsubscription(ended=ended):
+                return f"over: {' '.join(map(self._over, ended))}"
             case SyncEnd(recovering=recovering):
                 return f"sync end{', recovering' if recovering else ''}"
             case RecoveryFlag(recovering=recovering):
@@ -387,6 +406,8 @@ class _Player:
                 return f"done: {first}" if first == last else f"done: {first}-{last}"
             case Subscribed(number=number, state=state):
                 return f"subscription {number} {state}"
+            case Unsubscribed(number=number):
+                return f"subscription {number} over" if number else "detached"
             case Connected():
                 return "connected"
             case Refused(request=request, reason=reason):
@@ -402,6 +423,19 @@ class _Player:
                 parts.append([sequence])
         listed = ",".join("-".join(map(str, part)) for part in parts)
         return f"{self._source(run.source)}/{listed}"
+
+    def _over(self, ended: EndedSubscriptions) -> str:
+        before = f"all before {self._name(ended.home)}@{ended.before}"
+        said = [before] if ended.before > 1 else []
+        return " ".join([*said, *self._ranges_over(ended)])
+
+    def _ranges_over(self, ended: EndedSubscriptions) -> Iterator[str]:
+        for incarnation, first, last in ended.ranges:
+            text = self._subscription(SubscriptionId(ended.home, incarnation, first))
+            if last == LAST_NUMBER:
+                yield f"{text}…"
+            else:
+                yield text if first == last else f"{text}-{last}"
 
     def _ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
         return " ".join(

@@ -28,6 +28,7 @@ from brokerd.simulator.clock import (
 )
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.faults import OLD_MESSAGE, Faults
+from brokerd.simulator.internals import zombies
 from brokerd.simulator.liveness import WhileBroken
 from brokerd.simulator.network import WhichWay
 from brokerd.simulator.oracle import InvariantViolated
@@ -402,7 +403,7 @@ class PlanRun:
                     f"{broker.name} is {state} with {queue} publications queued, "
                     f"{tagged} subscriptions tagged"
                 )
-        return lines
+        return lines + zombies(self._cluster.brokers)
 
     def _check_patience(self, steps: int = 0) -> None:
         waited_ns = self._cluster.schedule.now_ns - self._healed_ns

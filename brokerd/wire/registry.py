@@ -23,6 +23,9 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     23: client_messages.Acknowledge,
     24: client_messages.Refused,
     25: client_messages.Notice,
+    26: client_messages.Unsubscribe,
+    27: client_messages.Unsubscribed,
+    28: client_messages.Detach,
     # best effort
     32: best_effort.SubscriptionsOffered,
     33: best_effort.SubscriptionsReached,
@@ -38,6 +41,7 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     54: delta_tree.PublicationCopy,
     55: delta_tree.PublicationConfirmation,
     56: delta_tree.RecoveryNotifier,
+    57: delta_tree.Unsubscription,
     58: delta_tree.PartitionNew,
     59: delta_tree.PartitionGone,
 }

@@ -389,3 +389,168 @@ async def test_a_silent_broker_is_suspected_and_dialled_again() -> None:
                 await silent.next()
         assert (await again.greet()).next_sequence == 1
         assert not client.attached
+
+
+# ---------------------------------------------------------------- ending, leaving, moving
+
+
+def rows(*running: MemoryBroker) -> list[int]:
+    return [broker.driver.core.statistics()["subscriptions"] for broker in running]
+
+
+@in_virtual_time
+async def test_a_subscription_that_is_ended_gives_nothing_more() -> None:
+    async with (
+        brokers(2) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[1], "subscriber") as subscriber,
+    ):
+        ended = await subscriber.subscribe("topic = 'oil'")
+        kept = await subscriber.subscribe("topic = 'gas'")
+        await publisher.publish({"topic": "oil"}, b"")
+        await publisher.publish({"topic": "gas"}, b"")
+        with trio.move_on_after(1):
+            await publisher.flush()  # both have come and lie in the inbox
+        await subscriber.unsubscribe(ended)
+        await publisher.publish({"topic": "oil"}, b"")
+        await publisher.publish({"topic": "gas"}, b"")
+        publications = subscriber.publications()
+        got = [await anext(publications) for _ in range(2)]
+        assert [(each.sequence, each.subscriptions) for each in got] == [(2, (kept,)), (4, (kept,))]
+        assert rows(*running) == [1, 1]
+        with pytest.raises(ClientError, match="no subscription 1"):
+            await subscriber.unsubscribe(ended)
+        assert await subscriber.subscribe("topic = 'oil'") == 3, "no number is used again"
+
+
+@in_virtual_time
+async def test_an_end_is_asked_for_again_when_the_broker_went_away_before_it_answered() -> None:
+    async with brokers(2) as running, client_of(running[1], "subscriber") as subscriber:
+        number = await subscriber.subscribe("true")
+        running[1].fault("cut", "subscriber")
+        with trio.move_on_after(1):
+            await subscriber.unsubscribe(number)
+        running[1].heal("cut")
+        await subscriber.wait_attached()
+        while subscriber._core.ending:
+            await trio.sleep(0.01)
+        assert rows(*running) == [0, 0]
+
+
+@in_virtual_time
+async def test_a_client_that_detaches_leaves_nothing_behind() -> None:
+    async with (
+        brokers(2) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[1], "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        await publisher.publish({"topic": "oil"}, b"")
+        await anext(subscriber)
+        await subscriber.detach()
+        await publisher.publish({"topic": "oil"}, b"")
+        await publisher.detach()
+        assert publisher.outstanding == 0
+        await trio.sleep(0.1)
+        assert rows(*running) == [0, 0]
+        with pytest.raises(ClientError, match="has detached"):
+            await subscriber.receive()
+        with pytest.raises(ClientError, match="has detached"):
+            await publisher.publish({"topic": "oil"}, b"")
+    async with client_of(running[1], "subscriber") as again:
+        assert again.next_sequence == 1
+
+
+@in_virtual_time
+async def test_a_subscriber_that_moves_gets_everything_once_and_in_order() -> None:
+    async with (
+        brokers(4) as running,
+        client_of(running[1], "publisher", publishes=True) as publisher,
+        client_of(running[3], "subscriber") as subscriber,
+        trio.open_nursery() as nursery,
+    ):
+        await subscriber.subscribe("topic = 'oil'")
+        got: list[int] = []
+
+        async def receive() -> None:
+            async for deliveries in subscriber:
+                got.extend(deliveries.run.sequences)
+                await trio.sleep(0.003)
+
+        async def publish() -> None:
+            for _ in range(300):
+                await publisher.publish({"topic": "oil"}, b"")
+                await trio.sleep(0.002)
+
+        nursery.start_soon(receive)
+        nursery.start_soon(publish)
+        await trio.sleep(0.2)
+        await subscriber.move("b0")
+        await trio.sleep(0.05)
+        await subscriber.move("b3")
+        await trio.sleep(3)
+        assert got == list(range(1, 301))
+        assert rows(*running) == [1, 1, 1, 1]
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_a_publisher_that_moves_goes_on_as_another_source_when_all_is_done() -> None:
+    async with (
+        brokers(3) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[2], "subscriber") as subscriber,
+        trio.open_nursery() as nursery,
+    ):
+        await subscriber.subscribe("true")
+        got: list[tuple[SourceId, int]] = []
+
+        async def receive() -> None:
+            async for deliveries in subscriber:
+                got.extend((deliveries.run.source, n) for n in deliveries.run.sequences)
+
+        nursery.start_soon(receive)
+        for place in ("b2", "b0", "b1"):
+            for _ in range(3):
+                await publisher.publish({"topic": "oil"}, b"")
+            await publisher.move(place)
+        await publisher.publish({"topic": "oil"}, b"")
+        await publisher.flush()
+        sources = list(dict.fromkeys(source for source, _ in got))
+        assert [source.broker for source in sources] == [0, 2, 0, 1]
+        assert [source.incarnation for source in sources] == [1, 2, 3, 4]
+        assert [n for _, n in got] == [1, 2, 3] * 3 + [1]
+        nursery.cancel_scope.cancel()
+
+
+@in_virtual_time
+async def test_a_client_whose_broker_is_gone_moves_and_hears_what_is_published_then() -> None:
+    async with (
+        brokers(3) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[2], "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        await publisher.publish({"topic": "oil"}, b"")
+        assert await take(subscriber, 1) == [1]
+        running[2].fault("cut", "subscriber")
+        await trio.sleep(2)
+        await subscriber.move("b1")
+        await publisher.publish({"topic": "oil"}, b"")
+        assert await take(subscriber, 1) == [2]
+
+
+@in_virtual_time
+async def test_a_move_that_is_given_up_leaves_the_client_where_it_was() -> None:
+    async with (
+        brokers(3) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[2], "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        with trio.move_on_after(2):
+            await subscriber.move("nowhere")
+        await publisher.publish({"topic": "oil"}, b"")
+        assert await take(subscriber, 1) == [1]
+        await trio.sleep(0.1)
+        assert rows(*running) == [1, 1, 1]

@@ -11,7 +11,13 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Connected, Subscribe
+from brokerd.model.client_messages import (
+    Connected,
+    Detach,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished
 from tests.helpers.exchange import Client, Exchange, blob, states
@@ -142,6 +148,98 @@ def test_a_client_that_is_away_for_a_short_while_keeps_its_subscription(protocol
     exchange.publish(publisher, 1, A)
     assert subscriber.got() == [1]
     assert exchange.cores[0].statistics()["subscriptions"] == 1
+
+
+def over(client) -> list[int]:
+    """The subscriptions that a client was told are over."""
+    return [answer.number for answer in client.answers if isinstance(answer, Unsubscribed)]
+
+
+def rows(exchange) -> list[int]:
+    """How many subscriptions each broker routes by."""
+    return [core.statistics()["subscriptions"] for core in exchange.cores.values()]
+
+
+def test_a_subscription_ends_at_once_and_everywhere(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    for number, predicate in enumerate(("kind = 'a'", "kind = 'b'"), 1):
+        exchange.subscribe(subscriber, predicate, number=number)
+    exchange.publish(publisher, 1, A, B)
+    exchange.say(subscriber, Unsubscribe(1))
+    exchange.publish(publisher, 3, A, B)
+    assert (subscriber.got(1), subscriber.got(2)) == ([1], [2, 4])
+    assert over(subscriber) == [1]
+    assert rows(exchange) == [1, 1, 1, 1]
+    assert publisher.done[-1][1] == 4
+
+
+def test_ending_what_has_ended_or_never_was_is_answered_and_changes_nothing(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    for number in (1, 1, 5):
+        exchange.say(subscriber, Unsubscribe(number))
+    assert over(subscriber) == [1, 1, 5]
+    assert rows(exchange) == [0, 0, 0, 0]
+    no_number = MessageReceived("s", subscriber.session, Unsubscribe(0))
+    with pytest.raises(RemoteProtocolError):
+        exchange.cores[2].handle(no_number, 0)
+
+
+def test_an_end_waits_for_no_other_broker(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.hold(2, 1)
+    exchange.say(subscriber, Unsubscribe(1))
+    assert over(subscriber) == [1]
+    assert rows(exchange) == [1, 1, 0, 1]
+    exchange.release(2, 1)
+    assert rows(exchange) == [0, 0, 0, 0]
+
+
+def test_an_end_tells_brokers_that_were_away(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.cut(1, 3)
+    exchange.cut(0, 3)
+    exchange.cut(2, 3)
+    exchange.say(subscriber, Unsubscribe(1))
+    assert rows(exchange) == [0, 0, 0, 1]
+    exchange.mend(1, 3)
+    assert rows(exchange) == [0, 0, 0, 0]
+
+
+def test_a_client_that_detaches_leaves_nothing_behind(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    for number in (1, 2, 3):
+        exchange.subscribe(subscriber, "true", number=number)
+    exchange.publish(publisher, 1, A)
+    for client in (publisher, subscriber):
+        exchange.say(client, Detach(drain=True))
+        assert over(client) == [0]
+    assert rows(exchange) == [0, 0, 0, 0]
+    exchange.detach(subscriber)
+    exchange.detach(publisher)
+    exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true", number=1)
+    again = exchange.client("p", 0, publishes=True, incarnation=2)
+    exchange.publish(again, 1, B)
+    assert subscriber.got(1) == [1, 1]
+
+
+def test_a_client_that_stays_away_is_given_up_everywhere(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    exchange.detach(subscriber)
+    exchange.advance(30)
+    assert rows(exchange) == [1, 1, 1, 1]
+    exchange.advance(31)
+    assert rows(exchange) == [0, 0, 0, 0]
 
 
 def test_a_client_session_needs_no_time_and_a_lonely_broker_no_peers(protocol):

@@ -147,13 +147,13 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         1: "Hello", 2: "Heartbeat", 3: "Farewell",
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
         20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
-        25: "Notice",
+        25: "Notice", 26: "Unsubscribe", 27: "Unsubscribed", 28: "Detach",
         32: "SubscriptionsOffered", 33: "SubscriptionsReached", 34: "SubscriptionsWithdrawn",
         35: "ForwardedPublications",
         48: "Summary", 49: "SyncEnd", 50: "RecoveryFlag", 51: "SubscriptionCopy",
         52: "UpstreamCopy", 53: "SubscriptionConfirmation", 54: "PublicationCopy",
-        55: "PublicationConfirmation", 56: "RecoveryNotifier", 58: "PartitionNew",
-        59: "PartitionGone",
+        55: "PublicationConfirmation", 56: "RecoveryNotifier", 57: "Unsubscription",
+        58: "PartitionNew", 59: "PartitionGone",
     }  # fmt: skip
 
 

@@ -20,10 +20,13 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Detach,
     Publish,
     PublishAcknowledged,
     Subscribe,
     Subscribed,
+    Unsubscribe,
+    Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import Attributes, Predicate
@@ -142,6 +145,8 @@ class BestEffort(EventMachine):
         self._from_clients: dict[type, MessageHandler] = {
             Connect: self._on_connect,
             Subscribe: self._on_subscribe,
+            Unsubscribe: self._on_unsubscribe,
+            Detach: self._on_detach,
             Publish: self._on_publish,
             Acknowledge: self._on_acknowledge,
         }
@@ -364,6 +369,21 @@ class BestEffort(EventMachine):
         if entry.awaited:
             self.send(client, Subscribed(message.number, "pending"))
         self._tell_reached([subscription])
+
+    def _on_unsubscribe(self, client: ClientId, message: Unsubscribe) -> None:
+        state = self._connected_state(client, "Unsubscribe")
+        if message.number < 1:
+            raise RemoteProtocolError(client, f"there is no subscription {message.number}")
+        over = state.subscriptions.pop(message.number, None)
+        self._forget([over] if over is not None else [], origin=client)
+        self.send(client, Unsubscribed(message.number))
+
+    def _on_detach(self, client: ClientId, _message: Detach) -> None:
+        """End all subscriptions; there is nothing to drain, what matched has been sent."""
+        state = self._connected_state(client, "Detach")
+        over, state.subscriptions = list(state.subscriptions.values()), {}
+        self._forget(over, origin=client)
+        self.send(client, Unsubscribed(0))
 
     def _on_acknowledge(self, client: ClientId, _message: Acknowledge) -> None:
         self._connected_state(client, "Acknowledge")

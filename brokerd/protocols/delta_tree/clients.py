@@ -12,10 +12,13 @@ from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
     Connected,
+    Detach,
     Publish,
     Refused,
     Subscribe,
     Subscribed,
+    Unsubscribe,
+    Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId, SubscriptionId
 from brokerd.model.publication import PublicationRun
@@ -39,12 +42,17 @@ from brokerd.protocols.delta_tree.subscriptions import (
     Phase,
     Subscriptions,
 )
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.publishers import TABLE as PUBLISHERS
 from brokerd.protocols.publishers import PublisherNumbers
 from brokerd.protocols.selection import match_run
 
 LINGER = "linger"
+
+
+def _nothing() -> None:
+    """What is to be done when there is nothing to be done."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +65,8 @@ class Client:
         source: as which it publishes on this session.
         done_before: what it published below this number was done when it connected.
         held: requests that wait for the end of the recovery, in order.
+        leaving: it has said Detach on this session.
+        draining: that is on disk, and it has not been answered.
     """
 
     name: ClientId
@@ -67,6 +77,8 @@ class Client:
     done_before: int = 1
     subscriptions: dict[int, LocalSubscription] = field(default_factory=dict)
     held: list[Publish | Subscribe] = field(default_factory=list)
+    leaving: bool = False
+    draining: bool = False
 
 
 class Clients:
@@ -76,11 +88,13 @@ class Clients:
         self,
         state: State,
         subscriptions: Subscriptions,
+        unsubscriptions: Unsubscriptions,
         publications: Publications,
         sequences: SourceSequences,
     ) -> None:
         self._state = state
         self._subscriptions = subscriptions
+        self._unsubscriptions = unsubscriptions
         self._publications = publications
         self._sequences = sequences
         self._log: PublicationLog | None = None
@@ -133,6 +147,15 @@ class Clients:
         if self._log is not None:
             self._log.acknowledge()
 
+    def living(self) -> list[SubscriptionId]:
+        """The ids of local subscriptions that are in use; pending ones get new ones."""
+        return [
+            local.subscription
+            for client in self._clients.values()
+            for local in client.subscriptions.values()
+            if local.phase is Phase.STARTED
+        ]
+
     # ------------------------------------------------------------ sessions
 
     def on_established(self, name: ClientId, session: int) -> None:
@@ -140,7 +163,7 @@ class Clients:
         client = self._client(name)
         assert not client.session, f"second session with client {name!r}"
         client.session = session
-        client.connect_seen = client.connected = False
+        client.connect_seen = client.connected = client.leaving = client.draining = False
         self._publications.client_session(name, session)
         self._state.deadlines.cancel((LINGER, name))
 
@@ -148,8 +171,9 @@ class Clients:
         """The client's session is over; what it has here is kept for a while."""
         client = self._clients[name]
         assert client.session == session, f"session {session} of {name!r} is not current"
+        may_be_forgotten = client.connected or not client.connect_seen
         client.session = 0
-        client.connected = False
+        client.connected = client.draining = False
         client.held.clear()
         self._publications.client_session(name, 0)
         if self._log is not None and client.source is not None:
@@ -160,7 +184,11 @@ class Clients:
         if client.source is not None and self._all_done(client, client.source):
             self._detach(name)
         client.source = None
-        self._linger(name)
+        if may_be_forgotten and not client.subscriptions and name not in self._attached:
+            self._state.deadlines.cancel((LINGER, name))
+            self._forget(name)
+        else:
+            self._linger(name)
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Whether the publisher has nothing that it might send again."""
@@ -174,38 +202,63 @@ class Clients:
         return client.session if client is not None else 0
 
     def linger_over(self, name: ClientId) -> None:
-        """Give up what the client had here and did not come back for.
+        """Unsubscribe for a client what it had here and did not come back for.
 
         A client that is here keeps the subscriptions it has asked for since it came.
         """
         client = self._clients[name]
         over = [local for local in client.subscriptions.values() if not local.claimed]
-        changes: list[Change] = []
-        for local in over:
-            self._end(client, local)
-            changes.append(Change(SUBSCRIPTIONS, f"{name}/{local.number}", None))
-            changes.extend(
-                Change(POSITIONS, position_key(name, local.number, source), None)
-                for source in self._sequences.all_received()
-            )
-        if changes:
-            self._state.machine.emit(Commit(tuple(changes), None))
+        if over:
             self._state.machine.record(
                 "subscriptions_given_up", client=name, subscriptions=len(over)
             )
+            self._end(client, over)
         if not client.session:
-            del self._clients[name]
             self._detach(name)
-            self._found(name)
+            self._forget(name)
 
-    def _end(self, client: Client, local: LocalSubscription) -> None:
-        if local in self._reissue:
-            self._reissue.remove(local)
-        else:
-            self._subscriptions.remove_local(local)
-        local.phase = Phase.ENDED
-        del client.subscriptions[local.number]
-        self._publications.windows.give_up(local)
+    def _forget(self, name: ClientId) -> None:
+        """Nothing of a client that is not here is left to be kept."""
+        del self._clients[name]
+        self._publications.windows.forget(name)
+        self._found(name)
+
+    def _end(
+        self,
+        client: Client,
+        over: Sequence[LocalSubscription],
+        then: Callable[[], None] = _nothing,
+        drain: bool = False,
+    ) -> None:
+        """End subscriptions: here at once, elsewhere and in words when that is on disk.
+
+        Were it told before, a crash could bring back here what is over everywhere else. What
+        the client has claimed it may still get, with `drain`.
+        """
+        changes: list[Change] = []
+        told: list[SubscriptionId] = []
+        for local in over:
+            if local in self._reissue:
+                self._reissue.remove(local)  # its id was over when this broker restarted
+            else:
+                self._subscriptions.remove_local(local)
+                told.append(local.subscription)
+            local.phase = Phase.ENDED
+            del client.subscriptions[local.number]
+            if not (drain and local.claimed):
+                self._publications.windows.give_up(local)
+            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
+            sources = {**self._sequences.all_received(), **local.begins_after}
+            changes.extend(
+                Change(POSITIONS, position_key(client.name, local.number, source), None)
+                for source in sources
+            )
+
+        def on_disk() -> None:
+            self._unsubscriptions.end(told)
+            then()
+
+        self._state.commit(changes, on_disk)
 
     # ------------------------------------------------------------ requests
 
@@ -268,6 +321,44 @@ class Clients:
         else:
             self._claim(local)
 
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription: its stream at once, and no other broker is waited for."""
+        client = self._connected_client(name, "Unsubscribe")
+        number, session = message.number, client.session
+        if number < 1:
+            raise RemoteProtocolError(name, f"there is no subscription {number}")
+        client.held = [
+            each for each in client.held if not isinstance(each, Subscribe) or each.number != number
+        ]
+        local = client.subscriptions.get(number)
+        over = [local] if local is not None else []
+        self._end(client, over, lambda: self._answer(client, session, number))
+
+    def on_detach(self, name: ClientId, message: Detach) -> None:
+        """End all subscriptions of a client that wants nothing kept for it."""
+        client = self._connected_client(name, "Detach")
+        client.leaving = True
+        client.held = [each for each in client.held if isinstance(each, Publish)]
+        session = client.session
+
+        def on_disk() -> None:
+            if client.session == session:
+                client.draining = True
+                self._leave_when_drained(client, at_once=not message.drain)
+
+        self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
+
+    def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
+        if client.draining and (at_once or self._publications.windows.drained(client.name)):
+            client.draining = False
+            if client.source is not None and self._all_done(client, client.source):
+                self._detach(client.name)
+            self._answer(client, client.session, 0)
+
+    def _answer(self, client: Client, session: int, number: int) -> None:
+        if client.session == session:
+            self._state.machine.send(client.name, Unsubscribed(number))
+
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications; while this broker recovers they wait."""
         client = self._connected_client(name, "Publish")
@@ -284,10 +375,11 @@ class Clients:
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         """The client has a range of what was delivered to it on this session."""
-        self._connected_client(name, "Acknowledge")
+        client = self._connected_client(name, "Acknowledge")
         if message.first > message.last:
             raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
         self._publications.windows.acknowledge(name, message.source, message.first, message.last)
+        self._leave_when_drained(client)
 
     def admit(self) -> None:
         """The recovery is over: issue pending subscriptions again, then do what was held."""
@@ -378,14 +470,18 @@ class Clients:
 
     def _tell(self, local: LocalSubscription) -> None:
         client = self._clients.get(local.client)
-        if client is not None and client.connected and local.claimed:
+        ended = local.phase is Phase.ENDED
+        if client is not None and client.connected and local.claimed and not ended:
             started = local.phase is Phase.STARTED
             message = Subscribed(local.number, "started" if started else "pending")
             self._state.machine.send(local.client, message)
 
     def _new_id(self) -> SubscriptionId:
         self._next_subscription += 1
-        return SubscriptionId(self._state.broker, self._state.incarnation, self._next_subscription)
+        here, incarnation = self._state.broker, self._state.incarnation
+        subscription = SubscriptionId(here, incarnation, self._next_subscription)
+        self._unsubscriptions.issued(subscription)
+        return subscription
 
     def _client(self, name: ClientId) -> Client:
         client = self._clients.get(name)
@@ -397,6 +493,8 @@ class Clients:
         client = self._clients[name]
         if not client.connected:
             raise RemoteProtocolError(name, f"{request} before Connected")
+        if client.leaving and request != "Acknowledge":
+            raise RemoteProtocolError(name, f"{request} after Detach")
         return client
 
     def _linger(self, name: ClientId) -> None:

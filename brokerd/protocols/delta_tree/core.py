@@ -16,7 +16,14 @@ from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Acknowledge, Connect, Publish, Subscribe
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Detach,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
@@ -34,6 +41,7 @@ from brokerd.protocols.delta_tree.messages import (
     SubscriptionCopy,
     Summary,
     SyncEnd,
+    Unsubscription,
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
@@ -42,6 +50,7 @@ from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import AUDIT, Subscriptions
+from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
     CloseSession,
@@ -87,7 +96,14 @@ class DeltaTree(EventMachine):
             sequences,
             make_detection(self._state, sequences),
         )
-        self._clients = Clients(self._state, self._subscriptions, self._publications, sequences)
+        self._unsubscriptions = Unsubscriptions(self._state, self._sessions, self._subscriptions)
+        self._clients = Clients(
+            self._state,
+            self._subscriptions,
+            self._unsubscriptions,
+            self._publications,
+            sequences,
+        )
         self._recovery = Recovery(
             self._state, self._sessions, self._subscriptions, on_end=self._clients.admit
         )
@@ -108,6 +124,7 @@ class DeltaTree(EventMachine):
             Summary: self._on_summary,
             SubscriptionCopy: self._subscriptions.on_copy,
             UpstreamCopy: self._subscriptions.on_upstream_copy,
+            Unsubscription: self._unsubscriptions.on_unsubscription,
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
             PublicationConfirmation: self._publications.on_confirmation,
@@ -120,6 +137,8 @@ class DeltaTree(EventMachine):
         self._from_clients: dict[type, MessageHandler] = {
             Connect: self._clients.on_connect,
             Subscribe: self._clients.on_subscribe,
+            Unsubscribe: self._clients.on_unsubscribe,
+            Detach: self._clients.on_detach,
             Publish: self._clients.on_publish,
             Acknowledge: self._clients.on_acknowledge,
         }
@@ -180,8 +199,10 @@ class DeltaTree(EventMachine):
             return
         if event.recovering:
             self._state.restarted = True
+            self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
             self._clients.recover(event.recovered, event.logged)
+        self._unsubscriptions.begin(self._clients.living())
         self._sessions_changed()
         if event.recovering:
             self._recovery.begin()
@@ -191,8 +212,9 @@ class DeltaTree(EventMachine):
             self._clients.on_established(event.peer, event.session)
             return
         self._sessions.established(event.peer, event.session)
-        summary = Summary(self._subscriptions.all_ids(), self._state.recovering)
-        self.send(event.peer, summary)
+        accepted = self._subscriptions.all_ids()
+        ended = self._unsubscriptions.statements()
+        self.send(event.peer, Summary(accepted, self._state.recovering, ended))
         self._sessions_changed()
 
     def _on_session_lost(self, event: SessionLost) -> None:
@@ -278,6 +300,7 @@ class DeltaTree(EventMachine):
     def _on_summary(self, peer: BrokerNumber, message: Summary) -> None:
         if self._sessions.node(peer).ready:
             raise RemoteProtocolError(peer, "a second Summary on one session")
+        self._unsubscriptions.on_summary(peer, message)
         self._subscriptions.set_known(peer, message.accepted)
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))

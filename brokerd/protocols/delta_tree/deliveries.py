@@ -14,7 +14,7 @@ from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import ClientId, PartitionId, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Withheld
+from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase, Withheld
 from brokerd.protocols.interface import Change, Commit, Deliver
 
 POSITIONS = "positions"
@@ -38,6 +38,7 @@ class Delivery(Generic[Entry]):
 
     Attributes:
         left: what the client has not acknowledged.
+        subscriptions: none once all of them have ended; it was done then.
         serial: deliveries of one client in the order in which they were made.
         withheld: what is announced in place of them, if they are withheld: first and last
             sequence, and by which partition.
@@ -170,20 +171,43 @@ class DeliveryWindows(Generic[Entry]):
         outlet.unacknowledged = 0
         for delivery in again:
             for local in delivery.subscriptions:
-                self._park(outlet, delivery, local)
-            self._end_part(delivery.parcel)
+                if local.phase is not Phase.ENDED:
+                    self._park(outlet, delivery, local)
+            if delivery.subscriptions:
+                self._end_part(delivery.parcel)
         outlet.parked.sort(key=lambda item: item.serial)
 
     def give_up(self, local: LocalSubscription) -> None:
-        """The subscription has ended: everything parked for it is done."""
-        outlet = self._outlet(local.client)
-        assert local not in outlet.claimed, f"{local} is claimed"
-        over = [delivery for delivery in outlet.parked if local in delivery.subscriptions]
-        outlet.parked = [
-            delivery for delivery in outlet.parked if local not in delivery.subscriptions
-        ]
-        for delivery in over:
-            self._end_part(delivery.parcel)
+        """The subscription has ended: nothing more is sent for it, what is queued is done.
+
+        What is out stays so until the client acknowledges it, or a late acknowledgement might
+        be taken for that of a copy for another subscription.
+        """
+        outlet = self._outlets.get(local.client)
+        if outlet is None:
+            return
+        outlet.claimed.pop(local, None)
+        for delivery in chain(outlet.parked, outlet.waiting, *outlet.sent.values()):
+            if local in delivery.subscriptions:
+                left = tuple(each for each in delivery.subscriptions if each is not local)
+                delivery.subscriptions = left
+                if not left:
+                    self._end_part(delivery.parcel)
+        outlet.parked = [each for each in outlet.parked if each.subscriptions]
+        outlet.waiting = deque(each for each in outlet.waiting if each.subscriptions)
+        self._send(local.client, outlet)
+
+    def drained(self, client: ClientId) -> bool:
+        """Whether the client has acknowledged all that there was for it."""
+        outlet = self._outlets.get(client)
+        return outlet is None or not (outlet.waiting or outlet.sent or outlet.parked)
+
+    def forget(self, client: ClientId) -> None:
+        """The client is gone, and has no subscription."""
+        outlet = self._outlets.get(client)
+        if outlet is not None and not outlet.holds:
+            assert self.drained(client), f"{client} is gone and has deliveries"
+            del self._outlets[client]
 
     def hold(self, client: ClientId) -> None:
         """Send the client nothing until `release`."""
@@ -219,7 +243,8 @@ class DeliveryWindows(Generic[Entry]):
         if not sent:
             del outlet.sent[source]
         for delivery in finished:
-            self._end_part(delivery.parcel)
+            if delivery.subscriptions:
+                self._end_part(delivery.parcel)
         self._send(client, outlet)
 
     def flush_positions(self) -> None:
@@ -227,6 +252,7 @@ class DeliveryWindows(Generic[Entry]):
         changes = [
             Change(POSITIONS, position_key(local.client, local.number, source), last)
             for (local, source), last in self._positions.items()
+            if local.phase is not Phase.ENDED
         ]
         self._positions.clear()
         if changes:

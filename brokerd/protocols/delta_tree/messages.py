@@ -52,11 +52,36 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedSubscriptions:
+    """Subscriptions of one home broker that are over for ever.
+
+    Attributes:
+        before: all of the home's incarnations before this one are.
+        ranges: (incarnation, first, last) of numbers that are; increasing, none touches another.
+    """
+
+    home: BrokerNumber
+    before: int
+    ranges: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """First message of every session: what the sender has accepted, and whether it recovers."""
+    """First message of every session: what the sender routes by, and whether it recovers.
+
+    `ended`: every subscription that it knows to be over, home by home.
+    """
 
     accepted: tuple[SubscriptionId, ...]
     recovering: bool
+    ended: tuple[EndedSubscriptions, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscription:
+    """More subscriptions are over than the sender has told on this session so far."""
+
+    ended: tuple[EndedSubscriptions, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ def routing_change(subscription: SubscriptionId, predicate: Predicate, path: Pat
     return Change(ROUTING, key, [predicate_row(predicate), list(path)])
 
 
+def routing_removal(subscription: SubscriptionId) -> Change:
+    """That row, gone."""
+    key = f"{subscription.home}.{subscription.incarnation}.{subscription.number}"
+    return Change(ROUTING, key, None)
+
+
 def read_routing(recovered: Rows) -> list[tuple[SubscriptionId, Predicate, Path]]:
     """The rows of other brokers' subscriptions.
 

@@ -29,6 +29,7 @@ COUNTERS = (
     "legitimacy_held",
     "legitimacy_violating",
     "legitimacy_violated",
+    "unsubscriptions_sent",
 )
 
 

@@ -27,6 +27,7 @@ from brokerd.model.identity import (
 )
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.ended import EndedTable
 from brokerd.protocols.delta_tree.gates import (
     Cut,
     Replacement,
@@ -36,9 +37,11 @@ from brokerd.protocols.delta_tree.gates import (
     replacement_for,
 )
 from brokerd.protocols.delta_tree.messages import (
+    EndedSubscriptions,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Tag,
+    Unsubscription,
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
@@ -172,7 +175,9 @@ class Subscriptions:
     """The SRT of one broker.
 
     Attributes:
-        paths_home: home broker → path from here to it.
+        paths_home: home broker → path from here to it; kept when its last subscription ends,
+            for publications under way.
+        ended: subscriptions that are over for ever.
     """
 
     def __init__(
@@ -202,6 +207,7 @@ class Subscriptions:
             state.neighbourhood.neighbours[state.broker], 0
         )
         self._tagged: dict[SubscriptionId, RoutedSubscription] = {}
+        self.ended = EndedTable()
         self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
         self._on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None]
         self._on_replaced: Callable[[RoutedSubscription, Replacement], None]
@@ -296,8 +302,9 @@ class Subscriptions:
     def recover(self, recovered: Rows) -> None:
         """Route again by what an earlier incarnation had confirmed."""
         for subscription, predicate, path in read_routing(recovered):
-            row = RoutedSubscription(subscription, predicate, path, durable=True)
-            self._put(row)
+            if subscription not in self.ended:
+                row = RoutedSubscription(subscription, predicate, path, durable=True)
+                self._put(row)
 
     # ------------------------------------------------------------ at home
 
@@ -316,12 +323,34 @@ class Subscriptions:
         """Take a local subscription out of this broker's table; others keep theirs."""
         self._remove(self._rows[local.subscription])
 
+    def drop(self, statement: EndedSubscriptions) -> list[SubscriptionId]:
+        """Route no more by other homes' subscriptions that a statement ends; returns which.
+
+        What is queued for them runs out: their home lets it pass, and confirms it.
+        """
+        rows = self._rows
+        listed = [
+            SubscriptionId(statement.home, incarnation, first)
+            for incarnation, first, last in statement.ranges
+            if first == last
+        ]
+        if statement.before or len(listed) < len(statement.ranges):
+            table = EndedTable()
+            table.add(statement)
+            listed = [each for each in rows if each in table]
+        over = [each for each in listed if each in rows and rows[each].local is None]
+        for subscription in over:
+            self._remove(rows[subscription])
+        return over
+
     def _remove(self, row: RoutedSubscription) -> None:
         del self._rows[row.subscription]
         self._set_tags(row, ())
         self._unconfirmed.pop(row.subscription, None)
         self._tagged.pop(row.subscription, None)
         self._index.remove(row.subscription)
+        for known in self._known.values():
+            known.discard(row.subscription)
         self._forget_matches()
 
     # ------------------------------------------------------------ from other brokers
@@ -334,6 +363,9 @@ class Subscriptions:
         self._check_copy(peer, message)
         if peer not in message.path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {message.subscription} and here")
+        if message.subscription in self.ended:
+            self._say_over(peer, message.subscription)
+            return
         row = self._accept(message)
         row.senders[peer] = None
         self._known[peer].add(row.subscription)
@@ -352,9 +384,13 @@ class Subscriptions:
             raise RemoteProtocolError(peer, "tags, of which this version knows none")
         if message.subscription.home == self._state.broker:
             # Ours alone to say whether it exists; a former incarnation may have issued it.
-            self._state.counters["messages_ignored"] += 1
+            if message.subscription in self.ended:
+                self._say_over(peer, message.subscription)
             return
         self._check_copy(peer, message)
+        if message.subscription in self.ended:
+            self._say_over(peer, message.subscription)
+            return
         row = self._accept(message)
         self._known[peer].add(row.subscription)
         self._evaluate(row)
@@ -399,7 +435,7 @@ class Subscriptions:
 
     def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
         """The peer's Summary on a new session: what it routes by, and nothing else."""
-        self._known[peer] = set(accepted)
+        self._known[peer] = {each for each in accepted if each not in self.ended}
 
     def synchronise(self, node: Node) -> None:
         """Send a peer whose session is now active every subscription it may lack.
@@ -454,6 +490,13 @@ class Subscriptions:
             raise RemoteProtocolError(peer, f"two paths to broker {message.path[0]}")
         if row is not None and row.predicate != message.predicate:
             raise RemoteProtocolError(peer, f"two predicates for {message.subscription}")
+
+    def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
+        """Answer a peer that spreads what is over."""
+        self._state.counters["messages_ignored"] += 1
+        home, incarnation, number = subscription
+        over = EndedSubscriptions(home, 0, ((incarnation, number, number),))
+        self._state.machine.send(peer, Unsubscription((over,)))
 
     def _accept(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
         row = self._rows.get(message.subscription)
@@ -636,6 +679,8 @@ class Subscriptions:
         self._state.commit(changes, lambda: self._confirm(row))
 
     def _confirm(self, row: RoutedSubscription) -> None:
+        if self._rows.get(row.subscription) is not row:
+            return  # it has ended meanwhile
         row.confirmed = row.durable = True
         del self._unconfirmed[row.subscription]
         if row.local is None:

@@ -5,10 +5,19 @@ from dataclasses import replace
 import pytest
 
 from brokerd.errors import RemoteProtocolError, StorageCorrupt
-from brokerd.model.client_messages import Acknowledge, Connect, Connected, Publish, Subscribe
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Detach,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.delta_tree.messages import (
+    EndedSubscriptions,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryNotifier,
@@ -17,10 +26,11 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     SyncEnd,
     Tag,
+    Unsubscription,
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.publications import NOTIFIER
-from brokerd.protocols.interface import MessageReceived, SessionEstablished
+from brokerd.protocols.interface import MessageReceived, SessionEstablished, SessionLost
 from tests.helpers.exchange import Exchange, blob, run_of
 
 SOURCE = SourceId(0, 0, 1)
@@ -44,10 +54,16 @@ def confirmation(tag=None, cut=(), paths=()):
     return SubscriptionConfirmation(OWN, (tag,) if tag else (), cut, paths)
 
 
+def over(*ended):
+    """That subscriptions are over, says broker 0."""
+    return Unsubscription(tuple(ended))
+
+
 def ready():
     """Broker 1 of the chain 0–1–2–3; a subscription of broker 3's client is known to all."""
     exchange = Exchange(((0, 1), (1, 2), (2, 3)))
     exchange.subscribe(exchange.client("s", 3), "kind = 'a'")
+    exchange.subscribe(exchange.client("own", 1), "kind = 'b'")
     return exchange
 
 
@@ -105,6 +121,17 @@ FROM_BROKER_0 = {
     "a notifier without number": notifier(sequence=0),
     "a notifier of a publisher": notifier(source=SOURCE),
     "a notifier of another's tags": notifier(removed=(Tag((3, 7, 8), 7, 1, 1, True),)),
+    "the end of what lives here": over(EndedSubscriptions(1, 1, ((1, 1, 1),))),
+    "the end of what was never issued here": over(EndedSubscriptions(1, 1, ((1, 5, 9),))),
+    "the end of all that is issued here": over(EndedSubscriptions(1, 2, ())),
+    "an end of nobody's subscription": over(EndedSubscriptions(1 << 40, 1, ())),
+    "an end from zero": over(EndedSubscriptions(3, 1, ((1, 0, 4),))),
+    "an end backwards": over(EndedSubscriptions(3, 1, ((1, 4, 3),))),
+    "ends that overlap": over(EndedSubscriptions(3, 1, ((1, 1, 4), (1, 4, 5)))),
+    "ends that touch": over(EndedSubscriptions(3, 1, ((1, 1, 4), (1, 5, 6)))),
+    "ends of incarnations out of order": over(EndedSubscriptions(3, 1, ((2, 1, 4), (1, 5, 6)))),
+    "an end that was said already": over(EndedSubscriptions(3, 2, ((1, 1, 4),))),
+    "one home twice": over(EndedSubscriptions(3, 2, ()), EndedSubscriptions(3, 3, ())),
     "publications of a notifier": PublicationCopy(run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)),
 }
 
@@ -175,7 +202,14 @@ def test_a_client_that_breaks_the_rules_is_refused(message):
 
 
 @pytest.mark.parametrize(
-    "message", [Subscribe(1, EVERYTHING), Publish(GOOD_RUN), Acknowledge(SOURCE, 1, 1)]
+    "message",
+    [
+        Subscribe(1, EVERYTHING),
+        Publish(GOOD_RUN),
+        Acknowledge(SOURCE, 1, 1),
+        Unsubscribe(1),
+        Detach(drain=False),
+    ],
 )
 def test_a_client_says_connect_first(message):
     exchange = ready()
@@ -183,6 +217,42 @@ def test_a_client_says_connect_first(message):
     core.handle(SessionEstablished("c", 77, 1), 0)
     with pytest.raises(RemoteProtocolError, match="before Connected"):
         core.handle(MessageReceived("c", 77, message), 0)
+
+
+def test_a_client_that_has_detached_says_nothing_more_but_what_it_has_got():
+    exchange = ready()
+    client = exchange.client("p", 0, publishes=True)
+    exchange.say(client, Detach(drain=False))
+    core = exchange.cores[0]
+    for message in (
+        Subscribe(1, EVERYTHING),
+        Unsubscribe(1),
+        Detach(drain=True),
+        Publish(run_of(client.source, 1, A)),
+    ):
+        with pytest.raises(RemoteProtocolError, match="after Detach"):
+            core.handle(MessageReceived("p", client.session, message), 0)
+    core.handle(MessageReceived("p", client.session, Acknowledge(SOURCE, 1, 1)), 0)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        Summary((SubscriptionId(1, 1, 9),), False),
+        Summary((SubscriptionId(1, 2, 1),), False),
+        Summary((), False, (EndedSubscriptions(1, 1, ((1, 1, 1),)),)),
+    ],
+    ids=("routes by what was not issued", "nor by a later incarnation", "ends what lives"),
+)
+def test_a_summary_that_lies_of_our_own_subscriptions_is_refused(summary):
+    exchange = ready()
+    core = exchange.cores[1]
+    core.handle(SessionLost(0, exchange.sessions[1, 0], "silent"), 0)
+    core.handle(SessionEstablished(0, 900, 1), 0)
+    with pytest.raises(RemoteProtocolError):
+        core.handle(MessageReceived(0, 900, summary), 0)
+    assert core.status()["ready"] == [2]
+    assert core.statistics()["subscriptions"] == 2
 
 
 @pytest.mark.parametrize(
@@ -228,6 +298,10 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
         ("subscriptions", {"s/1": [1, 1, [], True, [], [[1, 2]]]}),
         ("positions", {"s/1/0.0": 3}),
         ("routing", {"2.1": [[], [2, 1]]}),
+        ("ended", {"3": [1, [[1, 4, 2]]]}),
+        ("ended", {"3": [2, [[1, 4, 5]]]}),
+        ("ended", {"three": [1, []]}),
+        ("ended", {"3": 7}),
     ],
 )
 def test_a_broker_does_not_start_on_rows_it_cannot_have_written(table, rows):

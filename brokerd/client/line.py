@@ -1,0 +1,264 @@
+"""A client's way to one broker: it keeps a session there, and tells its client what comes."""
+
+import random
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import trio
+
+from brokerd.client.core import (
+    ClientCore,
+    ClientEvent,
+    RequestRefused,
+    RetryLater,
+    SubscriptionAnswered,
+    SubscriptionEnded,
+)
+from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.protocols.interface import LossReason
+from brokerd.runtime.connection import (
+    Connection,
+    Dial,
+    Incoming,
+    clock_ns,
+    close_stream,
+    first_message,
+)
+from brokerd.sessions.failure_detector import check_interval_ns
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.session import Session, SessionState, client_hello
+from brokerd.wire.codec import encode
+
+RECONNECT_FIRST_S: Final = 0.1
+RECONNECT_LIMIT_S: Final = 2.0
+RETRY_S: Final = 0.2
+LEAVING_S: Final = 1.0
+
+
+class Listener(Protocol):
+    """Whoever wants to know what comes over a line; called at once and in order."""
+
+    def happened(self, line: "Line", events: list[ClientEvent]) -> None:
+        """What a batch of messages led to."""
+
+    def session_changed(self, line: "Line", what: str, details: Mapping[str, Any]) -> None:
+        """ "lost" with a reason, or "failed" with why an attempt came to nothing."""
+
+    def may_read(self, line: "Line") -> bool:
+        """Whether the application has room for more."""
+
+    def failed(self, line: "Line") -> None:
+        """The line is over for good; `failure` says why."""
+
+
+class Line:
+    """Sessions with one broker, one after the other, for as long as `run` runs.
+
+    Attributes:
+        core: what is said on them.
+        connection: the current one, if there is one.
+        failure: why there will be no more; None while there may be.
+        states: subscription → what the broker last said of it.
+        refusals: subscription → why the broker will not have it.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        address: str,
+        deployment_id: str,
+        parameters: SessionParameters,
+        dial: Dial,
+        listener: Listener,
+    ) -> None:
+        self.core = core
+        self.address = address
+        self.connection: Connection | None = None
+        self.failure: str | None = None
+        self.states: dict[int, str] = {}
+        self.refusals: dict[int, str] = {}
+        self.scope = trio.CancelScope()
+        self._deployment_id = deployment_id
+        self._parameters = parameters
+        self._dial = dial
+        self._listener = listener
+        self._sessions = 0
+        self._retries: list[int] = []
+
+    async def run(self) -> None:
+        """Keep a session with the broker until that fails for good, or `scope` is cancelled."""
+        with self.scope:
+            pause_s = RECONNECT_FIRST_S
+            while self.failure is None:
+                why = await self._attach_once()
+                if why is None:
+                    pause_s = RECONNECT_FIRST_S
+                else:
+                    self._listener.session_changed(self, "failed", {"reason": why})
+                await trio.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, RECONNECT_LIMIT_S)
+
+    def nudge(self) -> None:
+        """There is something to be sent."""
+        if self.connection is not None:
+            self.connection.flush(clock_ns(), hurried=True)
+
+    def acknowledge(self) -> None:
+        """There is something to be acknowledged, when the next write is due."""
+        if self.connection is not None:
+            self.connection.flush(clock_ns())
+
+    def read_on(self) -> None:
+        """The application has room again."""
+        if self.connection is not None and self.connection.reading_stopped:
+            self.connection.wake()
+
+    async def leave(self) -> None:
+        """Let the broker have what it should know, for a moment at most, and end the session."""
+        connection = self.connection
+        if connection is None:
+            return
+        connection.flush(clock_ns(), hurried=True)
+        with trio.move_on_after(LEAVING_S):
+            while not connection.over and not connection.is_idle:
+                await trio.sleep(0.001)
+        connection.end("closed_by_us", Farewell("stopping", "the client leaves"))
+        with trio.move_on_after(LEAVING_S):
+            await connection.gone.wait()
+
+    # ------------------------------------------------------------ what connections tell
+
+    def received(self, connection: Connection, incoming: list[Incoming]) -> None:
+        """See connection.Owner."""
+        events: list[ClientEvent] = []
+        try:
+            for message, _ in incoming:
+                events += self.core.on_message(message.message)
+        except RemoteProtocolError as error:
+            connection.end("protocol_error", Farewell("fault", error.reason))
+            self._fail(f"the broker broke the rules: {error.reason}")
+        hurried = False
+        for event in events:
+            hurried = self._note(event) or hurried
+        self._listener.happened(self, events)
+        connection.flush(clock_ns(), hurried=hurried)
+
+    def may_read(self, connection: Connection) -> bool:
+        """See connection.Owner."""
+        return self._listener.may_read(self)
+
+    def refill(self, connection: Connection) -> None:
+        """See connection.Owner: what was handed over since the last write goes out together."""
+        for message in self.core.messages_to_send():
+            if not connection.send(message):
+                return
+
+    def ended(self, connection: Connection, reason: LossReason) -> None:
+        """See connection.Owner."""
+        self.connection = None
+        self.core.on_lost()
+        farewell = connection.farewell
+        why = f"{farewell.kind}: {farewell.reason}" if farewell else str(reason)
+        self._listener.session_changed(self, "lost", {"reason": why})
+        if farewell is not None and farewell.kind in ("refused", "superseded", "fault"):
+            self._fail(why)
+
+    def _note(self, event: ClientEvent) -> bool:
+        """Keep what an event says of subscriptions; whether an answer may be due at once."""
+        match event:
+            case SubscriptionAnswered(number, state):
+                self.states[number] = state
+            case SubscriptionEnded(number):
+                self.states.pop(number, None)
+            case RetryLater(refused):
+                self._retries.append(refused.number)
+            case RequestRefused(refused):
+                if refused.number:
+                    self.refusals[refused.number] = refused.reason
+                else:
+                    self._fail(f"{refused.request} was refused: {refused.reason}")
+            case _:
+                return not hasattr(event, "serial")
+        return True
+
+    def _fail(self, why: str) -> None:
+        if self.failure is None:
+            self.failure = why
+        self._listener.failed(self)
+
+    # ------------------------------------------------------------ the session
+
+    async def _attach_once(self) -> str | None:
+        """Open a session and serve it to its end; or say why there was none."""
+        stream: trio.abc.Stream | None = None
+        decoder = FrameDecoder()
+        session: Session | str = "no answer in time"
+        try:
+            with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
+                try:
+                    stream = await self._dial(self.address)
+                    session = await self._shake_hands(stream, decoder)
+                except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
+                    session = str(error)[:300]
+            if isinstance(session, str) or stream is None:
+                return str(session)
+            await self._serve(session, stream, decoder)
+            return None
+        finally:
+            if stream is not None:
+                await close_stream(stream)
+
+    async def _shake_hands(self, stream: trio.abc.Stream, decoder: FrameDecoder) -> Session | str:
+        self._sessions += 1
+        hello = client_hello(
+            self.core.name, self._deployment_id, self.core.incarnation, self._sessions
+        )
+        await stream.send_all(b"".join(encode(hello)))
+        answer = await first_message(stream, decoder)
+        if isinstance(answer, Farewell):
+            if answer.kind == "refused":
+                self._fail(f"refused: {answer.reason}")
+            return answer.reason
+        assert isinstance(answer, Hello), answer
+        if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
+            return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
+        session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
+        session.number, session.incarnation = self._sessions, answer.incarnation
+        return session
+
+    async def _serve(
+        self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder
+    ) -> None:
+        connection = Connection(stream, session, decoder, self._parameters, self)
+        self.connection = connection
+        self.core.on_established()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_after, connection)
+            await connection.serve()
+            nursery.cancel_scope.cancel()
+
+    async def _look_after(self, connection: Connection) -> None:
+        """Send heartbeats, notice silence, repeat what was refused for the time being."""
+        tick_s = check_interval_ns(self._parameters) / SECOND_NS
+        beats = retried_at = 0.0
+        while True:
+            await trio.sleep(tick_s)
+            now = trio.current_time()
+            if now + tick_s / 2 >= beats:
+                connection.beat()
+                beats = now + self._parameters.heartbeat_ns / SECOND_NS
+            connection.check(clock_ns())
+            if self._retries and now - retried_at >= RETRY_S:
+                retried_at = now
+                self._retry(connection)
+
+    def _retry(self, connection: Connection) -> None:
+        numbers, self._retries = self._retries, []
+        if 0 in numbers:
+            connection.end("closed_by_us", Farewell("stopping", "to be attached anew"))
+            return
+        for number in numbers:
+            self.core.subscribe_again(number)
+        connection.flush(clock_ns(), hurried=True)

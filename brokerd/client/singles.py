@@ -1,0 +1,42 @@
+"""Publications one by one: convenient, and not the fast way to receive them."""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import Scalar
+from brokerd.wire.attributes import decode_attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One delivered publication, taken out of its run."""
+
+    source: SourceId
+    sequence: int
+    attributes: Mapping[str, Scalar]
+    payload: bytes
+    subscriptions: tuple[int, ...]
+
+
+class PublicationIterator:
+    """What a client receives, one by one; a run counts as taken when all of it was."""
+
+    def __init__(self, client: AsyncIterator[Deliveries]) -> None:
+        self._client = client
+        self._rest: Iterator[Publication] = iter(())
+
+    def __aiter__(self) -> "PublicationIterator":
+        return self
+
+    async def __anext__(self) -> Publication:
+        while (publication := next(self._rest, None)) is None:
+            self._rest = _single_publications(await anext(self._client))
+        return publication
+
+
+def _single_publications(deliveries: Deliveries) -> Iterator[Publication]:
+    run, numbers = deliveries.run, deliveries.subscriptions
+    for sequence, blob, payload in run.publications():
+        yield Publication(run.source, sequence, decode_attributes(blob), bytes(payload), numbers)

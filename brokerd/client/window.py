@@ -1,0 +1,140 @@
+"""What a client has published and not been told is done: numbered, in runs that fit frames."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import Buffer, PublicationRun, merge_runs, stretches
+
+RUN_LIMIT_BYTES = 1 << 19
+RUN_LIMIT_PUBLICATIONS = 8_192
+SHORT_RUN = 32
+
+
+class Singles:
+    """Publications handed over one by one, until they become a run."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        self._index: list[int] = []
+        self._payloads: list[Buffer] = []
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add(self, blob: bytes, payload: Buffer) -> None:
+        self._index.append(self._places.setdefault(blob, len(self._places)))
+        self._payloads.append(payload)
+
+    def run(self, source: SourceId, first: int) -> PublicationRun:
+        count = len(self._index)
+        lengths = tuple(map(len, self._payloads))
+        return PublicationRun(
+            source,
+            range(first, first + count),
+            tuple(self._places),
+            bytes(self._index) if len(self._places) <= 256 else tuple(self._index),
+            lengths[0] if lengths.count(lengths[0]) == count else lengths,
+            tuple(payload for payload in self._payloads if len(payload)),
+        )
+
+
+class Window:
+    """Runs that were sent and are not known to be done, in order of their numbers."""
+
+    def __init__(self) -> None:
+        self.publications = 0
+        self._lasts: list[int] = []
+        self._runs: list[PublicationRun] = []
+
+    def first(self) -> int:
+        """The lowest number held; 0 when there is none."""
+        return self._runs[0].first if self._runs else 0
+
+    def runs(self) -> list[PublicationRun]:
+        return list(self._runs)
+
+    def add(self, run: PublicationRun) -> None:
+        self.publications += len(run)
+        self._lasts.append(run.last)
+        self._runs.append(run)
+
+    def remove(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Let go what is numbered from `first` to `last`; returns which that was, as ranges."""
+        start = bisect_left(self._lasts, first)
+        end = bisect_right(self._lasts, last)
+        if end < len(self._runs) and self._runs[end].first <= last:
+            end += 1
+        kept: list[PublicationRun] = []
+        gone: list[tuple[int, int]] = []
+        for run in self._runs[start:end]:
+            before, rest = run.up_to(first - 1), run.after(first - 1)
+            assert rest is not None, f"{run.last} is below {first}"
+            inside, after = rest.up_to(last), rest.after(last)
+            kept.extend(part for part in (before, after) if part is not None)
+            if inside is None:
+                continue
+            self.publications -= len(inside)
+            for stretch in stretches(inside.sequences):
+                if gone and gone[-1][1] + 1 == stretch[0]:
+                    gone[-1] = (gone[-1][0], stretch[1])
+                else:
+                    gone.append(stretch)
+        self._runs[start:end] = kept
+        self._lasts[start:end] = [run.last for run in kept]
+        return gone
+
+
+def used_attributes(
+    table: Sequence[bytes], index: Sequence[int]
+) -> tuple[tuple[bytes, ...], Sequence[int]]:
+    """The blobs that are used, in order of first use, and the index into them."""
+    used = list(dict.fromkeys(index))
+    if len(used) == len(table) and used == list(range(len(table))):
+        return tuple(table), index
+    blobs = tuple([table[place] for place in used])
+    if isinstance(index, bytes):
+        translation = bytearray(256)
+        for new, old in enumerate(used):
+            translation[old] = new
+        return blobs, index.translate(translation)
+    places = {old: new for new, old in enumerate(used)}
+    moved = [places[place] for place in index]
+    return blobs, bytes(moved) if len(blobs) <= 256 else tuple(moved)
+
+
+def _weight(run: PublicationRun) -> int:
+    """About how many bytes a run takes on the wire."""
+    return run.payload_bytes() + 12 * len(run) + sum(map(len, run.attribute_table))
+
+
+def of_bounded_size(run: PublicationRun) -> list[PublicationRun]:
+    """The run in parts that fit into a frame with room to spare, halved until they do."""
+    if len(run) == 1 or (len(run) <= RUN_LIMIT_PUBLICATIONS and _weight(run) <= RUN_LIMIT_BYTES):
+        return [run]
+    half = len(run) // 2
+    return [
+        *of_bounded_size(run.select(range(half))),
+        *of_bounded_size(run.select(range(half, len(run)))),
+    ]
+
+
+def in_good_sizes(runs: list[PublicationRun]) -> list[PublicationRun]:
+    """The same publications in fewer runs where many are short: a run costs as much as a frame."""
+    if len(runs) < 2 or sum(map(len, runs)) >= SHORT_RUN * len(runs):
+        return runs
+    merged: list[PublicationRun] = []
+    gathered: list[PublicationRun] = []
+    publications = weight = 0
+    for run in runs:
+        size = _weight(run)
+        if gathered and (
+            publications + len(run) > RUN_LIMIT_PUBLICATIONS or weight + size > RUN_LIMIT_BYTES
+        ):
+            merged.append(merge_runs(gathered))
+            gathered, publications, weight = [], 0, 0
+        gathered.append(run)
+        publications += len(run)
+        weight += size
+    merged.append(merge_runs(gathered))
+    return merged

@@ -1,0 +1,162 @@
+"""Ending subscriptions everywhere: who may say it, whom it is told, what is remembered of it.
+
+Only a home broker ends a subscription, and once that is on its disk it tells. Everybody tells
+on, on every session, what is news to them; every Summary has all that its sender knows. A
+subscription that comes later than the news of its end, on another way, is not taken in again,
+and whoever sent it is told.
+
+The home needs no memory of what it ended: all that it ever issued is over but for what lives
+there, and so its Summary says when it has restarted. What it issued and lost in a crash ends
+that way, too. That is told on by those who drop something for it only: a restart after which
+everybody agrees costs no message.
+
+Paper: none; [DFT11] says nothing of unsubscription.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from brokerd.config import Mutant
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.protocols.delta_tree.ended import all_but, ended_change, fault_of, read_ended
+from brokerd.protocols.delta_tree.messages import EndedSubscriptions, Summary, Unsubscription
+from brokerd.protocols.delta_tree.rows import Rows, routing_removal
+from brokerd.protocols.delta_tree.sessions import Sessions
+from brokerd.protocols.delta_tree.state import State
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.interface import Change, Commit
+
+
+class Unsubscriptions:
+    """What one broker does about subscriptions that are over."""
+
+    def __init__(self, state: State, sessions: Sessions, subscriptions: Subscriptions) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._table = subscriptions.ended
+        self._living: dict[SubscriptionId, None] = {}
+
+    # ------------------------------------------------------------ at home
+
+    def recover(self, recovered: Rows) -> None:
+        """Remember what an earlier incarnation knew to be over; before routing by anything."""
+        for statement in read_ended(recovered):
+            self._table.add(statement)
+
+    def begin(self, living: Sequence[SubscriptionId]) -> None:
+        """A new incarnation: of what this broker issued before, only `living` is not over."""
+        self._living = dict.fromkeys(living)
+        if Mutant.NO_HOME_AUTHORITY not in self._state.mutants:
+            self._table.add(all_but(self._state.broker, self._state.incarnation, living))
+
+    def issued(self, subscription: SubscriptionId) -> None:
+        """A new subscription of a local client; it lives until `end`."""
+        self._living[subscription] = None
+
+    def end(self, over: Sequence[SubscriptionId]) -> None:
+        """These are over, and that is on disk: tell everybody."""
+        if not over:
+            return
+        for subscription in over:
+            del self._living[subscription]
+        here, current = self._state.broker, self._state.incarnation
+        before = min([each.incarnation for each in self._living], default=current)
+        ranges = [(each.incarnation, each.number, each.number) for each in over]
+        for entry in ranges:
+            self._table.add(EndedSubscriptions(here, 0, (entry,)))
+        if Mutant.NO_HOME_AUTHORITY in self._state.mutants:
+            before = 0
+        self._table.add(EndedSubscriptions(here, before, ()))
+        news = EndedSubscriptions(here, before, _joined(ranges, before))
+        self._tell((news,), None)
+
+    # ------------------------------------------------------------ from other brokers
+
+    def statements(self) -> tuple[EndedSubscriptions, ...]:
+        """All that is known to be over, for a Summary."""
+        said = [each for each in self._table.statements() if each.before > 1 or each.ranges]
+        return tuple(said)
+
+    def on_summary(self, peer: BrokerNumber, message: Summary) -> None:
+        """What a peer knows to be over, on a new session.
+
+        Raises:
+            RemoteProtocolError: it cannot know that.
+        """
+        self._check(peer, message.ended)
+        if Mutant.NO_HOME_AUTHORITY not in self._state.mutants:
+            for subscription in message.accepted:
+                if (
+                    subscription.home == self._state.broker
+                    and subscription not in self._living
+                    and subscription not in self._table
+                ):
+                    raise RemoteProtocolError(peer, f"routes by {subscription}, never issued here")
+        self._learn(peer, message.ended, told_on=False)
+
+    def on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
+        """A peer has learnt of ends since its Summary.
+
+        Raises:
+            RemoteProtocolError: it cannot have.
+        """
+        self._check(peer, message.ended)
+        self._learn(peer, message.ended, told_on=True)
+
+    def _check(self, peer: BrokerNumber, statements: Sequence[EndedSubscriptions]) -> None:
+        """What others know of our own subscriptions they know from us."""
+        trusting = Mutant.NO_HOME_AUTHORITY in self._state.mutants
+        told = dict.fromkeys(statement.home for statement in statements)
+        if len(told) < len(statements):
+            raise RemoteProtocolError(peer, "two statements of one home")
+        for statement in statements:
+            wrong = fault_of(statement)
+            if wrong:
+                raise RemoteProtocolError(peer, wrong)
+            own = statement.home == self._state.broker
+            if own and not trusting and not self._table.includes(statement):
+                raise RemoteProtocolError(peer, f"ends what lives here: {statement}"[:300])
+
+    def _learn(
+        self, peer: BrokerNumber, statements: Sequence[EndedSubscriptions], *, told_on: bool
+    ) -> None:
+        news: list[EndedSubscriptions] = []
+        changes: list[Change] = []
+        mutants = self._state.mutants
+        for statement in statements:
+            before = self._table.before(statement.home)
+            if Mutant.NO_TOMBSTONES not in mutants and not self._table.add(statement):
+                continue
+            fresh = replace(statement, before=0) if statement.before <= before else statement
+            dropped = self._subscriptions.drop(fresh)
+            if dropped or (told_on and Mutant.NO_TOMBSTONES not in mutants):
+                news.append(statement)
+            changes.extend(map(routing_removal, dropped))
+            if not mutants & {Mutant.NO_TOMBSTONES, Mutant.TOMBSTONES_VOLATILE}:
+                changes.append(ended_change(self._table.statement(statement.home)))
+        if changes and self._state.parameters.persist_routing:
+            self._state.machine.emit(Commit(tuple(changes), None))
+        if news:
+            self._tell(tuple(news), peer)
+
+    def _tell(self, news: tuple[EndedSubscriptions, ...], source: BrokerNumber | None) -> None:
+        """Tell on every session, active or not."""
+        for node in self._sessions.nodes.values():
+            if node.session and node.broker != source:
+                self._state.counters["unsubscriptions_sent"] += 1
+                self._state.machine.send(node.broker, Unsubscription(news))
+
+
+def _joined(ranges: list[tuple[int, int, int]], before: int) -> tuple[tuple[int, int, int], ...]:
+    """Ranges in order, joined where they touch, without what `before` says already."""
+    joined: list[tuple[int, int, int]] = []
+    for incarnation, first, last in sorted(ranges):
+        if incarnation < before:
+            continue
+        if joined and joined[-1][0] == incarnation and joined[-1][2] + 1 == first:
+            joined[-1] = (incarnation, joined[-1][1], last)
+        else:
+            joined.append((incarnation, first, last))
+    return tuple(joined)

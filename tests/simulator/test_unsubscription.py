@@ -1,0 +1,239 @@
+"""Subscriptions end, everywhere and for ever, whatever fails meanwhile.
+
+Interleaving 24 of the design: the news of an end overtakes the subscription; brokers are away
+when it is told; all who were told crash. Each story runs with the strict oracle, and once more
+with the rule switched off that it is about.
+"""
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.internals import zombies
+from tests.helpers.cluster import STEADY, chain, star
+
+
+def _cluster(*names: str, mutant: Mutant | None = None, linger_s: float = 60) -> SimulatedCluster:
+    mutants = frozenset((mutant,)) if mutant else frozenset()
+    parameters = DeltaTreeParameters(delta=1, client_linger_ns=int(linger_s * 1e9))
+    return SimulatedCluster(
+        chain(*names), network=STEADY, mutants=mutants, parameters=parameters
+    ).start()
+
+
+def _rows(cluster: SimulatedCluster) -> dict[str, int]:
+    return {
+        broker.name: broker.core.status()["subscriptions"]
+        for broker in cluster.brokers
+        if broker.alive
+    }
+
+
+def _settle(cluster: SimulatedCluster) -> None:
+    cluster.run_until_quiet()
+    cluster.check_internals()
+    assert cluster.statistics()["queue_publications"] == 0
+
+
+def test_what_a_subscriber_ends_is_over_everywhere_and_its_stream_at_once() -> None:
+    cluster = _cluster("b1", "b2", "b3", "b4")
+    oil, gas = cluster.subscribe("b4", "n = 1", "s"), cluster.subscribe("b4", "n > 0", "s")
+    cluster.run_until_quiet()
+    first = cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=1)  # is under way
+    cluster.unsubscribe("s", oil.number)
+    second = cluster.publish("b1", n=2)
+    _settle(cluster)
+    cluster.oracle.judge_end()
+    assert oil.received == [first]
+    assert [each.sequence for each in gas.received] == [1, 2, second.sequence]
+    assert set(_rows(cluster).values()) == {1}, "the other subscription stays"
+
+
+def test_publications_on_their_way_run_out_when_nobody_wants_them_any_more() -> None:
+    cluster = _cluster("b1", "b2", "b3")
+    s = cluster.subscribe("b3", client="s")
+    cluster.run_until_quiet()
+    s.client.take_after_ns = 10_000_000_000
+    for number in range(5):
+        cluster.publish("b1", n=number)
+    cluster.run_for(0.1)
+    assert cluster.statistics()["queue_publications"] > 0
+    cluster.unsubscribe("s")
+    cluster.run_for(0.1)
+    assert cluster.statistics()["queue_publications"] == 0
+    assert cluster.oracle.undelivered() == [], "the publisher knows that all is done"
+
+
+def test_ending_a_subscription_again_or_before_it_started_changes_nothing_else() -> None:
+    cluster = _cluster("b1", "b2", "b3")
+    cluster.broker("b1").absorb()
+    cluster.subscribe("b3", client="s")
+    cluster.run_for(0.05)
+    cluster.unsubscribe("s")
+    cluster.run_for(0.05)
+    cluster.broker("b1").release()
+    _settle(cluster)
+    assert set(_rows(cluster).values()) == {0}
+    assert zombies(cluster.brokers) == []
+
+
+def test_a_client_that_detaches_leaves_nothing_behind() -> None:
+    cluster = _cluster("b1", "b2", "b3")
+    for predicate in ("n = 1", "n = 2", "true"):
+        cluster.subscribe("b3", predicate, "s")
+    cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    cluster.detach("s")
+    cluster.detach("p-b1")
+    _settle(cluster)
+    assert set(_rows(cluster).values()) == {0}
+    assert all(client.detached for client in cluster.clients.values())
+
+
+def test_what_a_vanished_client_does_not_come_back_for_is_ended_for_it() -> None:
+    cluster = _cluster("b1", "b2", "b3", linger_s=2)
+    s = cluster.subscribe("b3", client="s")
+    cluster.run_until_quiet()
+    s.client.leave()
+    cluster.oracle.unsubscribed("s", s.number)
+    cluster.publish("b1", n=1)
+    cluster.run_for(1)
+    assert set(_rows(cluster).values()) == {1}
+    cluster.run_for(3)
+    assert set(_rows(cluster).values()) == {0}
+    assert cluster.oracle.undelivered() == []
+
+
+def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:
+    cluster = _cluster("b1", "b2", "b3")
+    first = cluster.subscribe("b3", "n = 1", "s")
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    cluster.detach("s")
+    cluster.run_until_quiet()
+    del cluster.clients["s"]
+    again = cluster.subscribe("b3", "n = 1", "s")
+    cluster.run_until_quiet()
+    third = cluster.publish("b1", n=1)
+    _settle(cluster)
+    assert (len(first.received), again.received) == (1, [third])
+
+
+# ---------------------------------------------------------------- interleaving 24
+
+
+def _end_overtakes_subscription(mutant: Mutant | None = None) -> list[str]:
+    """v learns of the subscription and its end by bypass, and late, from x, of the first."""
+    cluster = _cluster("s", "x", "v", mutant=mutant)
+    cluster.link("x", "v").absorb("out")
+    cluster.subscribe("s", client="c")
+    cluster.run_for(0.02)
+    cluster.link("s", "x").cut()
+    cluster.run_for(2)
+    cluster.unsubscribe("c")
+    cluster.run_for(0.1)
+    assert _rows(cluster) == {"s": 0, "x": 0, "v": 0}
+    cluster.link("x", "v").let_one_pass()
+    cluster.run_for(0.1)
+    cluster.link("x", "v").heal()
+    cluster.run_for(5)
+    return zombies(cluster.brokers)
+
+
+def test_the_end_overtakes_the_subscription_and_stays_the_end() -> None:
+    assert _end_overtakes_subscription() == []
+
+
+def test_without_tombstones_a_late_copy_brings_the_subscription_back() -> None:
+    assert _end_overtakes_subscription(Mutant.NO_TOMBSTONES)
+
+
+def _broker_is_away_when_it_is_told(mutant: Mutant | None = None) -> list[str]:
+    """w, away from all, keeps what c has ended; home dies for good before w is back."""
+    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster.subscribe("s", client="c")
+    cluster.run_until_quiet()
+    cluster.link("v", "w").cut()
+    cluster.link("x", "w").cut()
+    cluster.unsubscribe("c")
+    cluster.run_until_quiet()
+    assert _rows(cluster) == {"s": 0, "x": 0, "v": 0, "w": 1}
+    cluster.broker("s").kill()
+    cluster.link("v", "w").heal()
+    cluster.run_for(20)
+    return zombies(cluster.brokers)
+
+
+def test_a_broker_that_was_away_is_told_when_it_is_back() -> None:
+    assert _broker_is_away_when_it_is_told() == []
+
+
+def test_without_tombstones_it_brings_the_subscription_back() -> None:
+    left = _broker_is_away_when_it_is_told(Mutant.NO_TOMBSTONES)
+    assert "v routes by (0, 1, 1), which is over" in left
+
+
+def _all_who_know_crash(mutant: Mutant | None = None) -> list[str]:
+    """w is down when c ends its subscription; home dies for good, all who were told restart."""
+    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster.subscribe("s", client="c")
+    cluster.run_until_quiet()
+    cluster.broker("w").kill()
+    cluster.unsubscribe("c")
+    cluster.run_for(2)
+    for name in ("s", "x", "v"):
+        cluster.broker(name).kill()
+    for name in ("x", "v", "w"):
+        cluster.broker(name).start()
+    cluster.run_for(60)
+    return zombies(cluster.brokers)
+
+
+def test_the_end_is_remembered_on_disk_where_the_subscription_is() -> None:
+    assert _all_who_know_crash() == []
+
+
+def test_volatile_tombstones_leave_a_row_for_ever() -> None:
+    left = _all_who_know_crash(Mutant.TOMBSTONES_VOLATILE)
+    assert "x routes by (0, 1, 1), which is over" in left
+
+
+def _home_crashes_with_a_pending_subscription(mutant: Mutant | None = None) -> list[str]:
+    """The subscription is issued anew after the crash; its old id lives nowhere."""
+    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster.broker("w").absorb()
+    cluster.subscribe("s", client="c")
+    cluster.run_for(0.1)
+    cluster.broker("s").restart()
+    cluster.run_for(1)
+    cluster.broker("w").release()
+    cluster.run_until_quiet()
+    return zombies(cluster.brokers)
+
+
+def test_home_has_the_say_of_what_it_issued_before_a_crash() -> None:
+    assert _home_crashes_with_a_pending_subscription() == []
+
+
+def test_without_the_say_of_home_the_old_id_stays() -> None:
+    assert _home_crashes_with_a_pending_subscription(Mutant.NO_HOME_AUTHORITY)
+
+
+def test_many_ends_take_little_room() -> None:
+    cluster = SimulatedCluster(star("m", "a", "b"), network=STEADY).start()
+    for _ in range(40):
+        cluster.subscribe("a", client="c")
+    cluster.run_until_quiet()
+    for number in range(1, 41):
+        if number != 7:
+            cluster.unsubscribe("c", number)
+    cluster.run_until_quiet()
+    (said,) = cluster.brokers[2].core._unsubscriptions.statements()
+    assert said.ranges == ((1, 1, 6), (1, 8, 40))
+    cluster.unsubscribe("c", 7)
+    cluster.run_until_quiet()
+    cluster.broker("a").restart()
+    cluster.run_until_quiet()
+    (said,) = cluster.brokers[0].core._unsubscriptions.statements()
+    assert (said.before, said.ranges) == (2, ()), "one number for a whole incarnation"
