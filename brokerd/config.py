@@ -73,6 +73,7 @@ class Mutant(StrEnum):
     NEWCOMER_IS_COMPLETE = "newcomer-is-complete"
     ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
+    EVERY_PARTITION_TAGGED = "every-partition-tagged"
     PARTITIONS_SPREAD_DELTA = "M17"
     GONE_EARLY = "gone-early"
     SHORT_VECTORS = "M19"
@@ -81,6 +82,19 @@ class Mutant(StrEnum):
     NO_TOMBSTONES = "no-tombstones"
     TOMBSTONES_VOLATILE = "tombstones-volatile"
     NO_HOME_AUTHORITY = "no-home-authority"
+
+
+PAPER_LITERAL = frozenset(
+    (
+        Mutant.NO_CUT,
+        Mutant.NO_LAST_IN_CUT,
+        Mutant.TAGS_MAY_GROW,
+        Mutant.EVERY_PARTITION_TAGGED,
+        Mutant.GONE_EARLY,
+    )
+)
+"""What [DFT11] says where profile "paper" does not follow it; with that profile, the paper to the
+letter. It loses publications: see PROTOCOLS.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from brokerd.model.identity import BrokerNumber, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.ended import EndedTable, read_ended
 from brokerd.protocols.delta_tree.messages import (
     EndedSubscriptions,
@@ -56,6 +57,8 @@ class AwarenessChecker:
         wants: whether a predicate holds for an attribute blob, by the reference semantics.
         brokers: to ask who is alive, and who recovers.
         has_publishers: whether clients of a broker publish.
+        late: brokers route by a subscription when they confirm it. What they pass on meanwhile
+            is no part of the stream, which the start cut sees to; so I8 is not asked for.
     """
 
     def __init__(
@@ -64,7 +67,9 @@ class AwarenessChecker:
         wants: Callable[[Predicate, bytes], bool],
         brokers: Callable[[], list[SimulatedBroker]],
         has_publishers: Callable[[BrokerNumber], bool],
+        late: bool = False,
     ) -> None:
+        self._late = late
         self._tree = tree
         self._wants = wants
         self._brokers = brokers
@@ -105,7 +110,8 @@ class AwarenessChecker:
                 self._end(memory, statement)
         elif isinstance(message, PublicationCopy):
             assert isinstance(peer, int), f"{message} from a client"
-            self._check_handed_over(broker, peer, message.run)
+            if not self._late:
+                self._check_handed_over(broker, peer, message.run)
             self._remember(memory, message.run)
         elif isinstance(message, Publish):
             self._remember(memory, message.run)
@@ -175,7 +181,7 @@ class AwarenessChecker:
                     other is not broker
                     and other.alive
                     and self._has_publishers(other.number)
-                    and subscription not in self._memories[other.number].accepted
+                    and not self._has_accepted(other, subscription)
                     and other.core.status()["state"] == "running"
                     and not covers(tags, self._tree.path(broker.number, other.number))
                 ):
@@ -183,6 +189,11 @@ class AwarenessChecker:
                         "unaware source",
                         f"{tuple(subscription)} starts and {other.name} has not got it",
                     )
+
+    def _has_accepted(self, broker: SimulatedBroker, subscription: SubscriptionId) -> bool:
+        if self._late and isinstance(broker.core, DeltaTree):
+            return subscription in broker.core._subscriptions.all_ids()
+        return subscription in self._memories[broker.number].accepted
 
 
 def read_tags(row: Any) -> tuple[Tag, ...]:

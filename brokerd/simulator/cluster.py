@@ -100,7 +100,11 @@ class SimulatedCluster:
         self.trace = Trace() if trace else None
         watched = strict or trace or watcher is not None
         self._awareness = AwarenessChecker(
-            self.tree, self.oracle.wants, lambda: self.brokers, self._has_publishers
+            self.tree,
+            self.oracle.wants,
+            lambda: self.brokers,
+            self._has_publishers,
+            late=self.parameters.accept == "late",
         )
         self.checker = StepChecker(
             self.schedule,

@@ -234,6 +234,8 @@ class Network:
                 self._blackholed[way] = 1
                 for end in self._ends_reached_by(way):
                     end.lane.hold()
+                    if end.attempt is not None and not end.attempt.over:
+                        self._wait_for_timeout(end.attempt)
                     self._update_silence(end)
 
     def absorb_link(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:

@@ -13,12 +13,12 @@ must arrive.
 import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from typing import Any
 
-from brokerd.config import Mutant
+from brokerd.config import PAPER_LITERAL, Mutant
 from brokerd.simulator.campaign import setting
 from brokerd.simulator.clock import (
     MILLISECOND_NS,
@@ -63,6 +63,8 @@ _SUMMED = (
     "legitimacy_held",
     "legitimacy_violating",
     "legitimacy_violated",
+    "tags_missing",
+    "tags_extra",
 )
 
 
@@ -75,6 +77,8 @@ class SwarmOptions:
         faults: whether anything fails at all.
         layer: "timed", "adversarial", or "" to let the seed say.
         campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
+        profile: of delta_tree, or "paper-literal" for the paper with its errors; "" for what the
+            seed says.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
@@ -82,6 +86,7 @@ class SwarmOptions:
     faults: bool = True
     layer: str = ""
     campaign: str = ""
+    profile: str = ""
     check_purity: bool = True
 
 
@@ -121,14 +126,19 @@ class SeedReport:
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
     """The plan that a seed stands for."""
     options = options or SwarmOptions()
-    return draw_plan(
+    literal = options.profile == "paper-literal"
+    plan = draw_plan(
         seed,
         protocol,
-        mutants=options.mutants,
+        mutants=options.mutants | PAPER_LITERAL if literal else options.mutants,
         faults=options.faults,
         layer=options.layer,
         setting=setting(options.campaign) if options.campaign else None,
     )
+    if not options.profile:
+        return plan
+    profile = "paper" if literal else options.profile
+    return replace(plan, parameters=plan.parameters.in_profile(profile))
 
 
 def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
@@ -136,6 +146,7 @@ def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> S
     options = options or SwarmOptions()
     mutants = "".join(f" --mutant {mutant}" for mutant in sorted(options.mutants))
     row = f" --campaign {options.campaign}" if options.campaign else ""
+    row += f" --profile {options.profile}" if options.profile else ""
     command = f"pubsubctl simulate swarm --protocol {protocol} --seeds {seed}..{seed}{row}{mutants}"
     run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
     return run.report(seed, command)

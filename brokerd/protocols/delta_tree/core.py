@@ -185,6 +185,8 @@ class DeltaTree(EventMachine):
     def before_return(self) -> None:
         """Confirmations of one event leave together, behind everything else."""
         self._clients.settle()
+        if self._state.recovering and self._state.parameters.accept == "late":
+            self._recovery.end_if_complete()
         self._partitions.withdraw_ended()
         self._publications.send_confirmations()
         self._publications.watch_limit()
@@ -256,6 +258,7 @@ class DeltaTree(EventMachine):
             state.machine.emit(CloseSession(broker, "has left the tree"))
         self._publications.forget_hop(event.broker)
         self._subscriptions.remove_broker(event.broker)
+        self._partitions.forget(event.broker)
         state.machine.record("topology_shrunk", broker=event.broker)
         self._sessions_changed()
 

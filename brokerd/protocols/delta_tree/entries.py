@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SequenceVector
+from brokerd.protocols.delta_tree.messages import (
+    PublicationTag,
+    RecoveryNotifier,
+    SequenceVector,
+)
 from brokerd.protocols.delta_tree.state import Path
 from brokerd.protocols.selection import RunSelection
 
@@ -72,6 +76,7 @@ class Entry:
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
         vector: stamps of its publications, this broker's first, where vectors are in use.
+        tags: of its publications, where home brokers go by them.
     """
 
     source: SourceId
@@ -89,6 +94,7 @@ class Entry:
     done: bool = False
     notifier: RecoveryNotifier | None = None
     vector: SequenceVector | None = None
+    tags: tuple[PublicationTag, ...] = ()
 
     @property
     def order(self) -> int:

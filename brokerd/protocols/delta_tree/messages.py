@@ -223,17 +223,31 @@ class SequenceVector:
         return SequenceVector(sequence, tuple(stamps))
 
 
+class PublicationTag(NamedTuple):
+    """Publications come from a source on a partition, or, with `beyond`, behind it."""
+
+    partition: PartitionId
+    beyond: bool
+
+    @property
+    def place(self) -> tuple[BrokerNumber, BrokerNumber]:
+        """Who could not reach whom."""
+        return self.partition.detector, self.partition.nodes[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class PublicationCopy:
     """Publications on their way. `path`: source broker … receiver, on the primary tree.
 
     `vector` is there if and only if the deployment detects duplicates by vectors or holds back
-    what would not propagate legitimately.
+    what would not propagate legitimately. `tags` is empty but where home brokers go by it
+    (`tag_eval` "pt").
     """
 
     run: PublicationRun
     path: tuple[BrokerNumber, ...]
     vector: SequenceVector | None = None
+    tags: tuple[PublicationTag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

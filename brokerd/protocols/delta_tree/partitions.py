@@ -111,6 +111,7 @@ class PartitionTable:
         if Mutant.PARTITIONS_SPREAD_DELTA in state.mutants:
             self.reach = delta
         self.detectors: dict[BrokerNumber, Detector] = {}
+        self._left: dict[BrokerNumber, None] = {}
         self._ended: dict[int, None] = {}
         self._holds: dict[int, int] = {}
 
@@ -181,16 +182,13 @@ class PartitionTable:
     # ------------------------------------------------------------ everybody's
 
     def synchronise(self, peer: Node) -> None:
-        """Bring a peer whose session has become ready up to date, in front of everything else."""
-        gone: list[PartitionNumbers] = []
+        """Bring a peer whose session has become ready up to date, in front of everything else.
+
+        It is told what there is. What it has beyond that it tells in turn, and is answered.
+        """
         if self._state.restarted:
-            gone.append(PartitionNumbers(self._state.broker, self._state.incarnation, 0, 0))
-        for number, detector in self.detectors.items():
-            gone += [
-                PartitionNumbers(number, detector.incarnation, first, last)
-                for first, last in detector.gone
-            ]
-        self._send_gone(peer, gone)
+            own = PartitionNumbers(self._state.broker, self._state.incarnation, 0, 0)
+            self._send_gone(peer, [own])
         self._send_new(peer, list(self))
 
     def on_new(self, peer: BrokerNumber, message: PartitionNew) -> None:
@@ -199,16 +197,30 @@ class PartitionTable:
         Paper: [DFT11] §IV lines 362-370.
         """
         paths = self._checked_paths(peer, message.paths)
-        for partition in message.partitions:
+        partitions = [
+            partition
+            for partition in message.partitions
+            if partition.detector not in self._left and not self._has_left(partition.nodes)
+        ]
+        for partition in partitions:
             self._check_partition(peer, partition, paths)
         fresh: list[PartitionId] = []
-        for partition in message.partitions:
+        stale: list[PartitionNumbers] = []
+        for partition in partitions:
             detector = self._detector(partition.detector, partition.incarnation, paths)
             number = partition.number
-            if detector is None or number in detector.live or detector.is_gone(number):
-                continue
-            detector.live[number] = partition
-            fresh.append(partition)
+            if detector is None:
+                latest = self.detectors[partition.detector].incarnation
+                stale.append(PartitionNumbers(partition.detector, latest, 0, 0))
+            elif detector.is_gone(number):
+                stale.append(
+                    PartitionNumbers(partition.detector, detector.incarnation, number, number)
+                )
+            elif number not in detector.live:
+                detector.live[number] = partition
+                fresh.append(partition)
+        if stale:
+            self._send_gone(self._sessions.node(peer), stale)
         if fresh:
             for node in self._sessions.ready():
                 if node.broker != peer:
@@ -220,11 +232,12 @@ class PartitionTable:
         Paper: [DFT11] §VIII-A lines 896-900.
         """
         paths = self._checked_paths(peer, message.paths)
-        for numbers in message.withdrawn:
+        withdrawn = [numbers for numbers in message.withdrawn if numbers.detector not in self._left]
+        for numbers in withdrawn:
             if numbers.detector not in paths or not self._possible(numbers):
                 raise RemoteProtocolError(peer, f"withdraws {tuple(numbers)}")
         news: list[PartitionNumbers] = []
-        for numbers in message.withdrawn:
+        for numbers in withdrawn:
             known = self.detectors.get(numbers.detector)
             before = known.incarnation if known is not None else 0
             detector = self._detector(numbers.detector, numbers.incarnation, paths)
@@ -240,7 +253,20 @@ class PartitionTable:
                 if node.broker != peer:
                     self._send_gone(node, news)
 
+    def forget(self, broker: BrokerNumber) -> None:
+        """A leaf has left the tree, and its partitions with it; others may still speak of it."""
+        detector = self.detectors.get(broker)
+        if detector is not None and detector.live:
+            numbers = PartitionNumbers(broker, detector.incarnation, 1, max(detector.live))
+            for node in self._sessions.ready():
+                self._send_gone(node, [numbers])
+        self.detectors.pop(broker, None)
+        self._left[broker] = None
+
     # ------------------------------------------------------------ inside
+
+    def _has_left(self, brokers: Iterable[BrokerNumber]) -> bool:
+        return bool(self._left) and any(broker in self._left for broker in brokers)
 
     def _own(self) -> Detector:
         here = self._state.broker
@@ -270,6 +296,8 @@ class PartitionTable:
         neighbourhood = self._state.neighbourhood
         found: dict[BrokerNumber, Path] = {}
         for path in paths:
+            if self._has_left(path):
+                continue
             self._state.check_path(path, peer)
             far = path[: -neighbourhood.radius - 1]
             known = self.detectors.get(path[0])

@@ -37,6 +37,7 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     RecoveryNotifier,
     SequenceVector,
+    Tag,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.propagation import Propagation, pack_stamped
@@ -51,6 +52,7 @@ from brokerd.protocols.delta_tree.subscriptions import (
     Subscriptions,
     check_region,
 )
+from brokerd.protocols.delta_tree.tagging import PublicationTags, Tagging, joined, withheld_by
 from brokerd.protocols.selection import RunSelection, match_run
 
 NOTIFIER = 1 << 32
@@ -76,6 +78,8 @@ class Publications:
         self._sequences = sequences
         self._duplicates = duplicates
         self._propagation = Propagation(state, sessions)
+        self._tagging = Tagging(state, partitions, subscriptions.tags_and_places)
+        self._tags = state.parameters.tag_eval == "pt"
         self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
         self._queue: dict[SourceId, SourceQueue] = {}
         self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
@@ -132,7 +136,9 @@ class Publications:
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
         check_vector(self._state, peer, run, path, message.vector)
-        self.receive(run, path, peer, self._sessions.current(peer), message.vector)
+        self._tagging.check(peer, message.tags, path)
+        session = self._sessions.current(peer)
+        self.receive(run, path, peer, session, message.vector, message.tags)
 
     def receive(
         self,
@@ -141,6 +147,7 @@ class Publications:
         sender: Peer,
         session: int,
         vector: SequenceVector | None = None,
+        tags: PublicationTags = (),
     ) -> None:
         """Queue publications, send them on, and remember who wants them confirmed.
 
@@ -165,10 +172,12 @@ class Publications:
         if fresh is not None:
             self._sequences.receive(run.source, fresh.last, path)
             stamped = self._duplicates.accept(fresh, vector)
+            if self._tags:
+                tags = self._tagging.tagged(tags, path)
             for part in self._where_streams_begin(fresh, audiences):
                 if part is not fresh:
                     audiences = match_run(self._subscriptions.memo, part, sender)
-                self._queue_up(part, audiences, path, receipt, stamped)
+                self._queue_up(part, audiences, path, receipt, stamped, tags)
         if Mutant.CONFIRM_COVERS_PENDING in self._state.mutants:
             receipt.remaining = min(receipt.remaining, 1)
         if receipt.remaining == 0 or Mutant.CONFIRM_ON_RECEIPT in self._state.mutants:
@@ -209,6 +218,7 @@ class Publications:
         path: Path,
         receipt: Receipt,
         vector: SequenceVector | None,
+        tags: PublicationTags,
     ) -> None:
         """Make queue entries, one per audience, and send them.
 
@@ -233,11 +243,12 @@ class Publications:
         notices: dict[LocalSubscription, tuple[PartitionId, list[int], list[Entry]]] = {}
         for audience, places in places_by_audience.items():
             destinations = audience.homes & ~behind_sender
-            by_client, withheld = self._local_audience(audience, run, path)
+            by_client, withheld = self._local_audience(audience, run, path, tags)
             if not destinations and not by_client and not withheld:
                 continue
             entry = self._new_entry(run, selection, places, path, receipt)
             entry.vector = vector
+            entry.tags = tags
             for route in self._routes:
                 reached = destinations & route.destinations
                 if reached and (not careful or self._propagation.may_go(entry, route)):
@@ -255,7 +266,7 @@ class Publications:
                 entries.append(entry)
         for hop, (places, transfers) in sends.items():
             self._note_sent(hop, transfers)
-            self._send(hop, selection.having(sorted(places)), path, vector)
+            self._send(hop, selection.having(sorted(places)), path, vector, tags)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)
         for local, (partition, places, entries) in notices.items():
@@ -266,7 +277,7 @@ class Publications:
             self.windows.withhold(local, part, partition, tuple(entries))
 
     def _local_audience(
-        self, audience: Audience, run: PublicationRun, path: Path
+        self, audience: Audience, run: PublicationRun, path: Path, tags: PublicationTags
     ) -> tuple[
         dict[ClientId, tuple[LocalSubscription, ...]], list[tuple[LocalSubscription, PartitionId]]
     ]:
@@ -284,12 +295,34 @@ class Publications:
             begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
             if not begun or local.begins_after.get(run.source, 0) >= run.first:
                 continue
-            tag = covering(local.tags, path[::-1]) if local.tags else None
+            tag = self._withholding(local, path, tags) if local.tags else None
             if tag is not None:
                 withheld.append((local, tag.partition))
             else:
                 found[local.client] = (*found.get(local.client, ()), local)
         return found, withheld
+
+    def _withholding(
+        self, local: LocalSubscription, path: Path, tags: PublicationTags
+    ) -> Tag | None:
+        """The tag of a subscription for which it does not get what comes along a path.
+
+        Paper: [DFT11] §VI lines 663-675.
+        """
+        covered = covering(local.tags, path[::-1])
+        if not self._tags:
+            return covered
+        withheld = withheld_by(local.tags, tags)
+        if (covered is None) != (withheld is None):
+            missing = withheld is None
+            self._state.counters["tags_missing" if missing else "tags_extra"] += 1
+            self._state.machine.record(
+                "missing_tag" if missing else "extra_tag",
+                client=local.client,
+                number=local.number,
+                path=list(path),
+            )
+        return withheld
 
     def _deliver(
         self,
@@ -624,13 +657,18 @@ class Publications:
                 by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
 
     def _send(
-        self, hop: BrokerNumber, run: PublicationRun, path: Path, vector: SequenceVector | None
+        self,
+        hop: BrokerNumber,
+        run: PublicationRun,
+        path: Path,
+        vector: SequenceVector | None,
+        tags: PublicationTags,
     ) -> None:
         self._state.counters["publications_forwarded"] += len(run)
         onward = path + self._state.neighbourhood.paths[hop][1:]
         if vector is not None:
             vector = self._propagation.vector_for(vector, hop, len(run))
-        self._state.machine.send(hop, PublicationCopy(run, onward, vector))
+        self._state.machine.send(hop, PublicationCopy(run, onward, vector, tags))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, each source in sequence order."""
@@ -658,7 +696,8 @@ class Publications:
             for frame in frames:
                 run = merge_runs([transfer.entry.run() for transfer in frame])
                 self._state.counters["resent_publications"] += len(run)
-                self._send(hop, run, frame[0].entry.path, frame[0].entry.vector)
+                tags = joined([transfer.entry.tags for transfer in frame])
+                self._send(hop, run, frame[0].entry.path, frame[0].entry.vector, tags)
 
     # ------------------------------------------------------------ limits
 

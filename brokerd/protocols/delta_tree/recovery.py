@@ -61,7 +61,11 @@ class Recovery:
         everything when it sent its SyncEnd, which is sent on active sessions only. That a peer
         has recovered since does not help, unless it has sent what it learnt.
         """
-        if self._state.recovering and self._neighbours_have_told():
+        if (
+            self._state.recovering
+            and self._neighbours_have_told()
+            and self._subscriptions.all_accepted
+        ):
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             if helped or not self._sessions.nodes:
                 self._end()

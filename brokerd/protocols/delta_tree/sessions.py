@@ -42,6 +42,7 @@ class Node:
         wait_ns: how long to wait before the next attempt but one.
         partition: number of the partition that it is in; 0 while it is not unreachable.
         expected: it is joining: there is no use in trying it at once.
+        met: it has been there, or is not joining. Others may not know yet that it is to come.
     """
 
     broker: BrokerNumber
@@ -58,6 +59,7 @@ class Node:
     wait_ns: int = 0
     partition: int = 0
     expected: bool = False
+    met: bool = True
 
 
 class Sessions:
@@ -81,7 +83,7 @@ class Sessions:
             if node.partition:
                 self._partitions_ended.append(node.partition)
         self.nodes = {
-            broker: self.nodes.get(broker) or Node(broker, path, expected=True)
+            broker: self.nodes.get(broker) or Node(broker, path, expected=True, met=False)
             for broker, path in paths.items()
         }
         return [node.broker for node in left if node.session or node.attempting]
@@ -103,7 +105,7 @@ class Sessions:
         """A session is up; it carries nothing before the peer's Summary has come."""
         node = self.node(peer)
         assert node.reach is not Reach.ESTABLISHED, f"second session with broker {peer}"
-        node.reach, node.session = Reach.ESTABLISHED, session
+        node.reach, node.session, node.met = Reach.ESTABLISHED, session, True
         node.ready = node.synchronised = node.complete = node.attempting = False
         self._state.deadlines.cancel((RETRY, peer))
 
@@ -217,7 +219,8 @@ class Sessions:
         elif not node.partition:
             self._partitions += 1
             node.partition = self._partitions
-            self._partitions_begun.append(node)
+            if node.met:
+                self._partitions_begun.append(node)
 
     def _open(self, node: Node) -> None:
         node.attempting = True

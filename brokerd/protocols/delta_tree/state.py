@@ -30,6 +30,8 @@ COUNTERS = (
     "legitimacy_violating",
     "legitimacy_violated",
     "unsubscriptions_sent",
+    "tags_missing",
+    "tags_extra",
 )
 
 

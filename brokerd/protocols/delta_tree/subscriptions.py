@@ -10,8 +10,8 @@ Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confi
 start cut, without which the paper's safety condition still allows a gap.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from brokerd.config import Mutant
@@ -118,6 +118,7 @@ class RoutedSubscription:
 
     Attributes:
         path: home … here.
+        accepted: this broker routes by it.
         senders: who sent it from the home side and wants it confirmed.
         answers: brokers behind this one that confirmed, each for all behind itself.
         confirming: every broker behind this one has it; that this one has is going to disk.
@@ -134,6 +135,7 @@ class RoutedSubscription:
     subscription: SubscriptionId
     predicate: Predicate
     path: Path
+    accepted: bool = False
     local: LocalSubscription | None = None
     senders: dict[BrokerNumber, None] = field(default_factory=dict)
     answers: dict[BrokerNumber, Answer] = field(default_factory=dict)
@@ -189,6 +191,7 @@ class Subscriptions:
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         self._state = state
+        self._late = state.parameters.accept == "late"
         self._sessions = sessions
         self._partitions = partitions
         self._sequences = sequences
@@ -243,7 +246,18 @@ class Subscriptions:
 
     def all_ids(self) -> tuple[SubscriptionId, ...]:
         """Every subscription this broker routes by."""
-        return tuple(self._rows)
+        return tuple(row.subscription for row in self._rows.values() if row.accepted)
+
+    @property
+    def all_accepted(self) -> bool:
+        """Whether this broker routes by all it knows of."""
+        return all(row.accepted for row in self._unconfirmed.values())
+
+    def tags_and_places(self) -> Iterator[tuple[Path, Tag]]:
+        """The tags of all subscriptions that are tagged, each with the path home … here."""
+        for row in self._tagged.values():
+            for tag in row.tags:
+                yield row.path, tag
 
     def homes_behind(self, neighbour: BrokerNumber) -> int:
         """The known home brokers on `neighbour`'s side, as a bit set."""
@@ -305,6 +319,7 @@ class Subscriptions:
             if subscription not in self.ended:
                 row = RoutedSubscription(subscription, predicate, path, durable=True)
                 self._put(row)
+                self._accept(row)
 
     # ------------------------------------------------------------ at home
 
@@ -316,6 +331,7 @@ class Subscriptions:
         row.confirmed = confirmed
         self._set_tags(row, local.tags)
         self._put(row)
+        self._accept(row)
         self._evaluate(row)
         self._watch_tags(row)
 
@@ -348,10 +364,11 @@ class Subscriptions:
         self._set_tags(row, ())
         self._unconfirmed.pop(row.subscription, None)
         self._tagged.pop(row.subscription, None)
-        self._index.remove(row.subscription)
         for known in self._known.values():
             known.discard(row.subscription)
-        self._forget_matches()
+        if row.accepted:
+            self._index.remove(row.subscription)
+            self._forget_matches()
 
     # ------------------------------------------------------------ from other brokers
 
@@ -366,9 +383,12 @@ class Subscriptions:
         if message.subscription in self.ended:
             self._say_over(peer, message.subscription)
             return
-        row = self._accept(message)
+        row = self._row_of(message)
         row.senders[peer] = None
-        self._known[peer].add(row.subscription)
+        if not self._late:
+            self._accept(row)
+        if not self._late or peer == row.subscription.home:
+            self._known[peer].add(row.subscription)
         self._copy_upstream(row)
         if row.confirmed:
             self._confirm_to(peer, row)
@@ -391,7 +411,8 @@ class Subscriptions:
         if message.subscription in self.ended:
             self._say_over(peer, message.subscription)
             return
-        row = self._accept(message)
+        row = self._row_of(message)
+        self._accept(row)
         self._known[peer].add(row.subscription)
         self._evaluate(row)
         self._copy_upstream(row)
@@ -456,7 +477,7 @@ class Subscriptions:
                 if not row.confirmed and Mutant.SUMMARY_MISSES_PENDING in self._state.mutants:
                     row.sent[node.broker] = node.session
                 self._send_copy(row, node, recovery=True)
-            elif row.subscription in known:
+            elif row.subscription in known or not row.accepted:
                 continue
             elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
                 self._send_upstream_copy(row, node)
@@ -498,7 +519,7 @@ class Subscriptions:
         over = EndedSubscriptions(home, 0, ((incarnation, number, number),))
         self._state.machine.send(peer, Unsubscription((over,)))
 
-    def _accept(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
+    def _row_of(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
         row = self._rows.get(message.subscription)
         if row is None:
             row = RoutedSubscription(message.subscription, message.predicate, message.path)
@@ -511,8 +532,16 @@ class Subscriptions:
             self._unconfirmed[row.subscription] = row
         if row.local is None:
             self.learn_home(row.path[::-1])
-        self._index.add(row.subscription, row.predicate)
-        self._forget_matches()
+
+    def _accept(self, row: RoutedSubscription) -> None:
+        """Route by a subscription from now on.
+
+        Paper: [DFT11] §V lines 388-391.
+        """
+        if not row.accepted:
+            row.accepted = True
+            self._index.add(row.subscription, row.predicate)
+            self._forget_matches()
 
     def _evaluate(self, row: RoutedSubscription) -> None:
         """Send a subscription where it has to go; confirm it when nothing is outstanding.
@@ -556,7 +585,7 @@ class Subscriptions:
             complete = True
         if complete and self._may_confirm():
             if Mutant.NO_TAGS_UNREACHABLE_DONE not in self._state.mutants:
-                self._set_tags(row, region(tags))
+                self._set_tags(row, region([*tags, *self._tags_of_every_partition(row)]))
             row.cut = cut
             row.answers.clear()
             row.replacements.clear()
@@ -577,6 +606,20 @@ class Subscriptions:
             node.partition,
             dead_end or Mutant.ISLANDS_AS_BARRIERS in self._state.mutants,
         )
+
+    def _tags_of_every_partition(self, row: RoutedSubscription) -> list[Tag]:
+        """What the paper tags besides: islands, and partitions behind whoever has confirmed.
+
+        Paper: [DFT11] Fig. 5, lines 33-35.
+        """
+        if Mutant.EVERY_PARTITION_TAGGED not in self._state.mutants:
+            return []
+        return [
+            replace(self._tag(row, node), beyond=True)
+            for node in self._sessions.nodes.values()
+            if node.partition
+            and self._state.neighbourhood.direction(node.broker) != row.towards_home
+        ]
 
     def _take_answer(
         self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
@@ -683,6 +726,9 @@ class Subscriptions:
             return  # it has ended meanwhile
         row.confirmed = row.durable = True
         del self._unconfirmed[row.subscription]
+        if not row.accepted:
+            self._accept(row)
+            self._copy_upstream(row)
         if row.local is None:
             for sender in row.senders:
                 if self._sessions.current(sender):
@@ -717,18 +763,45 @@ class Subscriptions:
             return {}
         cut = dict(row.cut)
         raise_cut(cut, self._sequences.handed_out().items())
+        if self._state.parameters.cut == "full":
+            self._raise_to_received(row, cut)
         return cut
+
+    def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
+        """Have a cut cover what this broker has let pass, of sources not on the home's side.
+
+        Whoever routes by a subscription late may have called done what the subscription wants.
+        """
+        for source, sequence in self._sequences.all_received().items():
+            path = self._sequences.paths[source.broker]
+            if len(path) == 1 or path[-2] != row.towards_home:
+                raise_cut(cut, ((source, sequence),))
+                row.source_paths[source.broker] = row.path + path[-2::-1]
 
     def _copy_upstream(self, row: RoutedSubscription) -> None:
         """Make sure that the next hop towards home knows what this broker routes by.
 
         Paper: [DFT11] §V-B lines 445-465.
         """
-        if row.local is not None or Mutant.NO_UPSTREAM_COPY in self._state.mutants:
+        if row.local is not None or not row.accepted:
+            return
+        if Mutant.NO_UPSTREAM_COPY in self._state.mutants:
             return
         node = self._sessions.next_hop(row.path[::-1])
-        if node is not None and row.subscription not in self._known[node.broker]:
+        if node is None or row.subscription in self._known[node.broker]:
+            return
+        if not (self._late and self._will_accept(row, node.broker)):
             self._send_upstream_copy(row, node)
+
+    def _will_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
+        """Whether a broker that has sent a subscription will route by it before it starts.
+
+        One that a broker nearer to the home got past may wait for ever, and nobody for it.
+        """
+        place = row.path.index(sender)
+        return sender in row.senders and not any(
+            row.path.index(other) < place for other in row.senders
+        )
 
     def _send_copy(self, row: RoutedSubscription, node: Node, *, recovery: bool) -> None:
         if row.sent.get(node.broker) == node.session:

@@ -14,7 +14,13 @@ from brokerd.protocols.delta_tree.messages import (
     RecoveryNotifier,
 )
 from brokerd.protocols.delta_tree.partitions import TOMBSTONE_RANGES, Detector, partition_kind
-from brokerd.protocols.interface import MessageReceived
+from brokerd.protocols.interface import (
+    MessageReceived,
+    OpenFailed,
+    Send,
+    TopologyGrown,
+    TopologyShrunk,
+)
 from tests.helpers.exchange import Exchange, blob
 
 
@@ -94,7 +100,8 @@ def test_gone_wins_over_new_in_whatever_order_they_come():
     pid = PartitionId(2, 1, 7, (3,))
     gone = PartitionGone((PartitionNumbers(2, 1, 7, 7),), ((2, 1),))
     core.handle(MessageReceived(2, session, gone), 0)
-    assert core.handle(MessageReceived(2, session, PartitionNew((pid,), ((2, 1),))), 0) == []
+    answer = core.handle(MessageReceived(2, session, PartitionNew((pid,), ((2, 1),))), 0)
+    assert answer == [], "a detector need not be told of its own"
     assert (2, (3,)) not in table(exchange, 1)
 
 
@@ -118,6 +125,38 @@ def test_what_an_old_incarnation_said_is_not_believed_any_more():
     old = PartitionNew((PartitionId(2, 4, 1, (3,)),), ((2, 1),))
     assert core.handle(MessageReceived(2, session, old), 0) == []
     assert (2, (3,)) not in table(exchange, 1)
+
+
+def test_whoever_speaks_of_what_is_over_is_told_that_it_is():
+    exchange = line(4)
+    core = exchange.cores[1]
+    pid = PartitionId(2, 1, 7, (3,))
+    gone = PartitionGone((PartitionNumbers(2, 1, 7, 7),), ((2, 1),))
+    core.handle(MessageReceived(2, exchange.sessions[1, 2], gone), 0)
+    stale = PartitionNew((pid,), ((2, 1),))
+    answer = core.handle(MessageReceived(0, exchange.sessions[1, 0], stale), 0)
+    assert answer == [Send(0, PartitionGone((PartitionNumbers(2, 1, 7, 7),), ((2, 1, 0),)))]
+
+
+def test_a_newcomer_that_nobody_has_met_is_no_partition_to_speak_of():
+    """Those whom it is none of their business yet would not know who that is."""
+    exchange = line(3)
+    effects = exchange.handle(1, TopologyGrown(3, 1))
+    assert not [e for e in effects if isinstance(e, Send)]
+    exchange.handle(1, OpenFailed(3, "refused"))
+    assert table(exchange, 0) == table(exchange, 1) == []
+
+
+def test_a_leaf_that_left_takes_its_partitions_along():
+    exchange = line(4)
+    told = PartitionNew((PartitionId(3, 1, 1, (2,)),), ((3, 2, 1),))
+    exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told))
+    exchange.settle()
+    assert (3, (2,)) in table(exchange, 1)
+    assert (3, (2,)) not in table(exchange, 0), "three links from the detector"
+    exchange.handle(1, TopologyShrunk(3))
+    assert table(exchange, 1) == []
+    assert exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told)) == []
 
 
 def gone_while_a_notifier_is_under_way(mutants):

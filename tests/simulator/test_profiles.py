@@ -1,0 +1,141 @@
+"""The profiles of delta_tree: where the paper loses a publication, and swarms of profile paper."""
+
+from dataclasses import replace
+
+import pytest
+
+from brokerd.config import PAPER_LITERAL, Mutant
+from brokerd.simulator.campaign import CAMPAIGN
+from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.swarm import (
+    PlanRun,
+    SeedReport,
+    SwarmOptions,
+    plan_of,
+    run_seed,
+    total,
+)
+from tests.helpers.cluster import STEADY, tree
+
+SEEDS = 16
+LITERAL = "paper-literal"
+SOURCE = {"dedupe": "source", "legitimacy": "observe"}
+
+
+def bypass_resurrects(profile: str) -> tuple[list[int], list[str]]:
+    """What one link failure does to a subscription that starts while a branch is slow.
+
+    Home s, then x, v, and the source broker p; z is another child of x, where an application
+    that does not take anything wants n = 6 only. `late` subscribes at s to everything: v and p
+    confirm at once, z takes its time. Meanwhile p publishes n = 6, which x keeps for z, and
+    n = 7, which nobody else wants. Then z confirms, `late` starts, and the link x–v breaks.
+
+    Returns:
+        What `late` got, as values of n, and which rules were broken.
+    """
+    topology = tree("s-x", "x-v", "v-p", "x-z")
+    topology = replace(topology, settings=(("profile", profile.removesuffix("-literal")),))
+    mutants = PAPER_LITERAL if profile == LITERAL else frozenset()
+    cluster = SimulatedCluster(topology, network=STEADY, strict=False, mutants=mutants).start()
+    other = cluster.subscribe("z", "n = 6", "other")
+    cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    other.client.take_after_ns = 60 * SECOND_NS
+    cluster.link("x", "z").delay(400 * MILLISECOND_NS)
+    late = cluster.subscribe("s", "true", "late")
+    cluster.run_for(0.02)
+    for n in (6, 7):
+        cluster.publish("p", n=n)
+        cluster.run_for(0.02)
+    assert not late.started
+    cluster.run_for(1)
+    assert late.started
+    cluster.link("x", "v").cut()
+    cluster.run_for(3)
+    cluster.publish("p", n=8)
+    cluster.run_for(3)
+    cluster.link("x", "v").heal()
+    other.client.take_after_ns = 0
+    cluster.run_for(60)
+    assert cluster.oracle.undelivered() == []
+    return [5 + got.sequence for got in late.received], cluster.oracle.first_violations
+
+
+def test_to_the_letter_of_the_paper_n_7_is_lost_between_n_6_and_n_8() -> None:
+    """v reaches s past x and sends n = 6 again; n = 7 is gone, for x called it done.
+
+    Paper: [DFT11] §VI lines 614-621, whose condition holds of each publication delivered.
+    """
+    got, violations = bypass_resurrects(LITERAL)
+    assert got == [6, 8]
+    assert violations[0].startswith("gap: late/1")
+
+
+@pytest.mark.parametrize("profile", ["robust", "paper"])
+def test_with_a_start_cut_the_stream_begins_with_n_8(profile: str) -> None:
+    assert bypass_resurrects(profile) == ([8], [])
+
+
+def _play(row: str, seeds: range, **switches: str) -> list[SeedReport]:
+    """Reports of a row of the campaign in profile paper, but for some of its switches."""
+    options = SwarmOptions(campaign=row, profile="paper", check_purity=False)
+    reports = []
+    for seed in seeds:
+        plan = plan_of(seed, "delta_tree", options)
+        parameters = replace(plan.parameters, **switches)  # type: ignore[arg-type]
+        run = PlanRun(replace(plan, parameters=parameters), check_purity=False)
+        reports.append(run.report(seed, ""))
+    return reports
+
+
+def test_profile_paper_bears_as_many_link_failures_as_it_tolerates() -> None:
+    reports = _play("links", range(SEEDS))
+    assert [report.in_words() for report in reports if report.violations] == []
+    ledger = total(reports)
+    assert ledger["announced"] > SEEDS, "nothing was withheld, so no tag was asked for"
+    assert ledger["tags_missing"] == ledger["tags_extra"] == 0
+
+
+@pytest.mark.parametrize("row", [name for name, row in CAMPAIGN.items() if row.bound])
+def test_by_source_sequences_it_bears_what_the_campaign_asks_for(row: str) -> None:
+    reports = _play(row, range(SEEDS // 2), **SOURCE)
+    assert [report.in_words() for report in reports if report.violations] == []
+    ledger = total(reports)
+    assert ledger["deliveries"] > SEEDS
+    assert ledger["tags_missing"] == ledger["tags_extra"] == 0
+
+
+def test_a_crash_within_the_bound_is_too_much_for_sequence_vectors() -> None:
+    """First at seed 0; why, says PROTOCOLS.md. The first broker to hand on twice is caught."""
+    rules = [report.rule for report in _play("crashes-delta2", range(4))]
+    assert "delivered again" in rules
+
+
+def test_to_the_letter_of_the_paper_a_swarm_fails_soon() -> None:
+    """First at seed 7 of this row; most often a gate that was open is closed again."""
+    options = SwarmOptions(campaign="links", profile=LITERAL, check_purity=False)
+    reports = [run_seed(seed, "delta_tree", options) for seed in range(7, 10)]
+    assert any(report.violations for report in reports)
+
+
+def test_late_acceptance_with_the_cut_of_source_brokers_alone_has_gaps() -> None:
+    """First at seed 45 of this row; brokers on the way have called done what is wanted now."""
+    rules = [report.rule for report in _play("links", range(45, 48), **SOURCE, cut="src")]
+    assert {"gap", "silent"} & set(rules)
+
+
+def test_partitions_told_delta_links_away_leave_publications_untagged() -> None:
+    """First at seed 11 of this row. Half of D_PT is not enough.
+
+    Paper: [DFT11] §VIII lines 917-944.
+    """
+    options = SwarmOptions(
+        campaign="links-beyond-chain",
+        profile="paper",
+        mutants=frozenset((Mutant.PARTITIONS_SPREAD_DELTA,)),
+        check_purity=False,
+    )
+    reports = [run_seed(seed, "delta_tree", options) for seed in range(11, 14)]
+    assert any(report.rule == "closed gate" for report in reports)
+    assert total(reports)["tags_missing"] > 0
