@@ -17,6 +17,7 @@ import os
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from bench.run_directory import RunDirectory, new_run_directory
 from bench.spec import MAXIMUM_SEED
 from bench.toml_text import toml_text
+from brokerd.model.identity import SourceId
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import MAXIMUM_DELTA
@@ -453,6 +455,7 @@ class Point:
             }
             for number in self._live
         ]
+        suppressed, unexplained = self._suppressed(cluster, counts)
         after = cluster.statistics()
         self._whole = {
             **self._where,
@@ -462,6 +465,8 @@ class Point:
             "violations": sum(cluster.oracle.violations.values()),
             "violated": sorted(cluster.oracle.violations),
             "withheld": after.get("publications_withheld", 0),
+            "suppressed": suppressed,
+            "unexplained": unexplained,
             "duplicates": after["duplicates_received"],
             "resent": after["resent_publications"],
             "messages": cluster.network.counters["messages_sent"] - sent,
@@ -476,6 +481,27 @@ class Point:
             "simulated_brokers": self._brokers,
             "simulated_seconds": self._seconds,
         }
+
+    def _suppressed(self, cluster: SimulatedCluster, before: Mapping[int, int]) -> tuple[int, int]:
+        """Publications that a live subscriber did not get, and those no barrier accounts for."""
+        graph = Connectivity(cluster.topology)
+        delta = int(self._where["delta"])
+        reached = {
+            number: {*graph.reached_from(number, self._dead, delta)} for number in self._live
+        }
+        suppressed = unexplained = 0
+        for number in self._live:
+            got = Counter(
+                source.broker
+                for source, _ in _deliveries(cluster, cluster.topology.brokers[number])[
+                    before[number] :
+                ]
+            )
+            for publisher in self._live:
+                missing = self._experiment.publications_per_broker - got[publisher]
+                suppressed += missing
+                unexplained += missing * (publisher in reached[number])
+        return suppressed, unexplained
 
     def _plan_publications(self, cluster: SimulatedCluster) -> dict[int, int]:
         """Give every live publisher its instants; how many there are in each second."""
@@ -503,5 +529,11 @@ def _end_for_good(cluster: SimulatedCluster, broker: str) -> None:
         cluster.clients[client].leave()
 
 
+def _deliveries(cluster: SimulatedCluster, broker: str) -> list[tuple[SourceId, int]]:
+    """What the one subscription there has got, in order."""
+    (received,) = cluster.clients[subscriber_at(broker)].received.values()
+    return received
+
+
 def _received(cluster: SimulatedCluster, broker: str) -> int:
-    return sum(map(len, cluster.clients[subscriber_at(broker)].received.values()))
+    return len(_deliveries(cluster, broker))

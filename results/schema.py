@@ -333,6 +333,8 @@ TABLES: Mapping[str, Table] = {
             violations BIGINT deliveries out of order, twice, with a gap, or of something else
             violated ARRAY<STRING> the rules that were broken
             withheld BIGINT publications announced to a subscriber instead of delivered
+            suppressed BIGINT publications of a live broker that a live subscriber did not get
+            unexplained BIGINT of these, those without more than delta failed in a row between
             duplicates BIGINT receptions of what a broker had received before
             resent BIGINT publications sent again, over another session
             messages BIGINT that were sent, those from and to clients included

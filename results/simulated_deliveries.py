@@ -33,7 +33,8 @@ def delivered_percent(
         fanout, delta, failed, runs, published, expected, deliveries (means over the draws),
         delivered_percent (mean), low_percent, high_percent (of its 95 % bootstrap interval; null
         for a single draw), bound_percent (mean), over_bound_percent (largest amount by which a
-        draw exceeds its bound), violations, withheld, duplicates, resent (sums over the draws).
+        draw exceeds its bound), violations, withheld, suppressed, unexplained, duplicates, resent
+        (sums over the draws).
     """
     from pyspark.sql import functions as F
 
@@ -47,7 +48,8 @@ def delivered_percent(
         (2 * F.col("live_pairs")).alias("pairs"),
         (2 * (F.col("live_pairs") - F.col("disconnected_pairs"))).alias("connected"),
     )
-    judged = points.select(*DRAW, "violations", "withheld", "duplicates", "resent")
+    sums = ("violations", "withheld", "suppressed", "unexplained", "duplicates", "resent")
+    judged = points.select(*DRAW, *sums)
     expected = F.col("published") * F.col("live")
     bound = 100.0 * (F.col("connected") + F.col("live")) / (F.col("pairs") + F.col("live"))
     draws = (
@@ -68,10 +70,7 @@ def delivered_percent(
             F.sort_array(F.collect_list("percent")).alias("percents"),
             F.avg("bound").alias("bound_percent"),
             F.max(F.col("percent") - F.col("bound")).alias("over_bound_percent"),
-            F.sum("violations").alias("violations"),
-            F.sum("withheld").alias("withheld"),
-            F.sum("duplicates").alias("duplicates"),
-            F.sum("resent").alias("resent"),
+            *(F.sum(name).alias(name) for name in sums),
         )
         .withColumn("interval", interval("percents"))
         .select(
@@ -90,10 +89,7 @@ def delivered_percent(
             F.col("interval.high").alias("high_percent"),
             "bound_percent",
             "over_bound_percent",
-            "violations",
-            "withheld",
-            "duplicates",
-            "resent",
+            *sums,
         )
         .orderBy("fanout", "delta", "failed")
     )

@@ -66,6 +66,25 @@ class Connectivity:
                 across[length + 1] += below
         return self.live_pairs(failed) - connected
 
+    def reached_from(
+        self, broker: BrokerNumber, failed: Iterable[BrokerNumber], delta: int
+    ) -> list[BrokerNumber]:
+        """Live brokers without more than `delta` failed ones in a row on their path from `broker`.
+
+        The same question as `disconnected_pairs` answers for all pairs, by a plain walk.
+        """
+        marks = self._marks(failed)
+        reached = []
+        walk = [(broker, -1, 0)]
+        for at, before, in_a_row in walk:
+            in_a_row = in_a_row + 1 if marks[at] else 0
+            if in_a_row > delta:
+                continue
+            if not marks[at]:
+                reached.append(at)
+            walk += [(near, at, in_a_row) for near in self._neighbours[at] if near != before]
+        return reached
+
     def neighbourhood_sizes(self, radius: int) -> list[int]:
         """Per broker, how many others lie within `radius` = Δ links.
 
