@@ -1,12 +1,15 @@
 """Experiments that a figure is drawn from and that need no brokers of flesh and blood, by name.
 
-Two kinds: on the shape of a tree alone, and with the protocol on simulated brokers. The file's
-schema says which.
+Three kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+brokers, and on what the protocol does around a failure. The file's schema says which.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.behaviour_experiments import KINDS as BEHAVIOURS
+from bench.behaviour_experiments import SCHEMA as BEHAVIOUR_SCHEMA
+from bench.behaviour_experiments import BehaviourExperiment, run_behaviour_experiment
 from bench.graph_experiments import SCHEMA as GRAPH_SCHEMA
 from bench.graph_experiments import GraphExperiment, run_graph_experiment
 from bench.simulated_experiments import SCHEMA as SIMULATED_SCHEMA
@@ -15,9 +18,9 @@ from bench.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
 from brokerd.overlay.topology import nearest
 
 EXPERIMENTS = BENCH_FOLDER / "experiments"
-SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA)
+SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
 
-FigureExperiment = GraphExperiment | SimulatedExperiment
+FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment
 
 
 def figures() -> list[str]:
@@ -51,6 +54,13 @@ def load_figure_experiment(name: str | Path) -> FigureExperiment:
             return validated(GraphExperiment, values, str(path))
         case str(schema) if schema == SIMULATED_SCHEMA:
             return validated(SimulatedExperiment, values, str(path))
+        case str(schema) if schema == BEHAVIOUR_SCHEMA:
+            question = str(values.get("question"))
+            if question not in BEHAVIOURS:
+                raise SpecError(
+                    f"{path}: question = {question!r}{nearest(question, [*BEHAVIOURS])}"
+                )
+            return validated(BEHAVIOURS[question], values, str(path))
         case other:
             raise SpecError(f"{path}: schema = {other!r}{nearest(str(other), SCHEMAS)}")
 
@@ -84,6 +94,8 @@ def run_figure_experiment(
     """
     if isinstance(experiment, SimulatedExperiment):
         return run_simulated_experiment(experiment, runs, progress, processes, labels)
+    if isinstance(experiment, BehaviourExperiment):
+        return run_behaviour_experiment(experiment, runs, progress, processes, labels)
     progress.phase(f"{experiment.figure}: {experiment.brokers} brokers")
     return run_graph_experiment(
         experiment, runs, labels, lambda done, of: progress.update({"draws": f"{done}/{of}"})

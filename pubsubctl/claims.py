@@ -59,6 +59,7 @@ class Claim(_Closed):
         metric: the number, by its name in the figure's JSON file.
         paper_value: what the paper says, in words.
         scale: what the experiment's scale must have been, by name.
+        explanation: why it fails, where it is known to.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -68,6 +69,7 @@ class Claim(_Closed):
     metric: Annotated[str, Field(min_length=1)]
     tolerance: Tolerance
     scale: dict[str, int] = {}
+    explanation: str = ""
 
 
 class ClaimsFile(_Closed):
@@ -131,6 +133,7 @@ class Outcome:
             "ci": "" if self.interval is None else "{:.4g} … {:.4g}".format(*self.interval),
             "verdict": self.state,
             "because": self.because,
+            "explanation": self.claim.explanation if self.state == "fails" else "",
         }
 
 

@@ -17,7 +17,7 @@ from results.schema import SCHEMA_VERSION, TABLES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("graph", "simulation")
+KINDS = ("graph", "simulation", "behaviour")
 RAW_TABLES = (
     "failures",
     "connectivity",
@@ -26,6 +26,12 @@ RAW_TABLES = (
     "simulated_points",
     "simulated_brokers",
     "simulated_seconds",
+    "judged_draws",
+    "bypasses",
+    "starts",
+    "overheads",
+    "exclusions",
+    "queues",
 )
 
 

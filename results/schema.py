@@ -359,6 +359,59 @@ TABLES: Mapping[str, Table] = {
             published BIGINT publications in it
             deliveries BIGINT in it, to all subscribers
         """),
+        _table("judged_draws", "Of an experiment around a failure: what each draw came to.", """
+            point STRING what tells its point from the others
+            run INT counted per point
+            deliveries BIGINT of the whole draw
+            violations BIGINT deliveries out of order, twice, with a gap, or of something else
+            violated ARRAY<STRING> the rules that were broken
+        """),
+        _table("bypasses", "Of dft11.bypass: per subscriber behind a silent broker.", """
+            delta INT failures in a row that are bypassed
+            suspicion_ms INT silence after which a peer is suspected
+            run INT counted per point
+            broker INT of the subscriber
+            latency_us BIGINT from the silence to the first delivery of anything published later
+        """),
+        _table("starts", "Of dft11.starts: per subscription.", """
+            brokers INT of the tree
+            delta INT failures in a row that are bypassed
+            failed_percent INT brokers that failed before
+            run INT counted per point
+            subscription INT counted per draw
+            broker INT of the subscriber
+            latency_us BIGINT from asking to being told of the start, null for never
+        """),
+        _table("overheads", "Of dft11.overhead: per draw.", """
+            variant STRING of the parameters
+            delta INT failures in a row that are bypassed
+            failed INT brokers that fell silent during the window
+            run INT counted per point
+            published BIGINT publications in the window
+            deliveries BIGINT to brokers that live on
+            duplicates BIGINT receptions of what a broker had received before
+            resent BIGINT publications sent again, over another session
+            bytes_between_brokers BIGINT of frames, heartbeats not counted
+        """),
+        _table("exclusions", "Of dft11.exclusions: per draw and source.", """
+            length INT brokers in a row that were down
+            partitioned_s INT from the subscription to their return
+            run INT counted per point
+            source STRING behind or inside: where the publisher is, seen from the subscriber
+            published BIGINT by it since the subscription
+            deliveries BIGINT of these
+            withheld BIGINT of these, announced as withheld
+            neither BIGINT of these, neither delivered nor announced
+            open_us BIGINT from the return to the first delivery, null for never
+        """),
+        _table("queues", "Of dft11.queue: per draw and sample.", """
+            length INT brokers in a row that were down
+            run INT counted per point
+            t_ms BIGINT since they fell silent
+            queue_publications BIGINT held by the broker before them
+            published BIGINT so far
+            deliveries BIGINT so far, behind them
+        """),
     )
 }  # fmt: skip
 

@@ -140,12 +140,14 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
         because, lines, points, deliveries, past_failures.
 
     Raises:
-        ResultsError: nothing was delivered in it, it is an experiment on the shape of trees.
+        ResultsError: no broker ran, it is an experiment on the shape of trees.
         IntegrityError: its counts contradict each other.
     """
     from pyspark.sql import functions as F
 
     run = load_experiment_run(spark, run_dir)
+    if run.manifest["kind"] == "behaviour":
+        return _judge_draws(run.table(spark, "judged_draws"))
     if run.manifest["kind"] != "simulation":
         raise ResultsError(f"{run.folder}: no broker ran, so there is nothing to judge; plot it")
     points = run.table(spark, "simulated_points")
@@ -182,6 +184,38 @@ def check_simulated_run(spark: "SparkSession", run_dir: Path) -> dict[str, Any]:
         "points": total.points,
         "deliveries": total.deliveries,
         "past_failures": total.past_failures,
+    }
+
+
+def _judge_draws(draws: "DataFrame") -> dict[str, Any]:
+    """The verdict on stories around failures, in every one of which something was broken."""
+    from pyspark.sql import functions as F
+
+    total = draws.agg(
+        F.count("*").alias("draws"),
+        F.sum("deliveries").alias("deliveries"),
+        F.sum("violations").alias("violations"),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_list("violated")))).alias("rules"),
+    ).collect()[0]
+    verdict, exit_code, because = "valid", 0, []
+    if total.violations:
+        broken = f"{total.violations:,} violations: {', '.join(total.rules)}"
+        verdict, exit_code, because = "invalid", 1, [broken]
+    elif not total.deliveries:
+        verdict, exit_code, because = "unknown", 3, ["nothing was delivered"]
+    line = (
+        f"{verdict.upper()} {total.deliveries:,} deliveries on simulated brokers in "
+        f"{total.draws:,} draws; {total.violations:,} violations"
+    )
+    return {
+        "schema": "pubsubctl/verdict/1",
+        "verdict": verdict,
+        "exit_code": exit_code,
+        "because": because,
+        "lines": [line],
+        "points": total.draws,
+        "deliveries": total.deliveries,
+        "past_failures": total.deliveries,
     }
 
 

@@ -163,6 +163,7 @@ class Network:
 
     Attributes:
         counters: what was carried, lost and broken.
+        bytes_between_brokers: frames as the codec makes them, where `encode` is set.
         old_messages: see NetworkParameters.keep_old_messages.
     """
 
@@ -177,6 +178,7 @@ class Network:
             "sessions_lost_silent": 0,
             "opens_failed": 0,
         }
+        self.bytes_between_brokers = 0
         self.old_messages: list[OldMessage] = []
         self._random = random
         self._cut: dict[Direction, int] = {}
@@ -434,7 +436,9 @@ class Network:
         if self._delays:
             delay_ns += self._delays.get((end.endpoint.key, end.peer), 0)
         if self.parameters.encode:
-            message = _through_the_wire(message)
+            message, frame_bytes = _through_the_wire(message)
+            if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
+                self.bytes_between_brokers += frame_bytes
         self.schedule.post(target.lane, delay_ns, self._arrives, target, message)
 
     def _arrives(self, end: SessionEnd, message: Any) -> None:
@@ -552,9 +556,9 @@ def _ways(a: Peer, b: Peer, which: WhichWay) -> tuple[Direction, ...]:
     return {"both": ((a, b), (b, a)), "out": ((a, b),), "in": ((b, a),)}[which]
 
 
-def _through_the_wire(message: Any) -> Any:
-    """What the far end makes of a message's bytes."""
+def _through_the_wire(message: Any) -> tuple[Any, int]:
+    """What the far end makes of a message's bytes, and how many there are."""
     frame = b"".join(encode(message))
     header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
     assert int.from_bytes(frame[:4]) == len(frame) - 4, f"a frame says another length: {message}"
-    return decode(frame[_PREFIX_BYTES:header_end], memoryview(frame)[header_end:])
+    return decode(frame[_PREFIX_BYTES:header_end], memoryview(frame)[header_end:]), len(frame)

@@ -95,6 +95,8 @@ def explain(
         f"  so it            {_painted(call, outcome)}: {row['because']}",
         f"  to measure it    {again}",
     ]
+    if row["explanation"]:
+        lines.insert(-1, f"  why              {row['explanation']}")
     document = {"schema": "pubsubctl/claim/1", **row, "scale": outcome.claim.scale, "again": again}
     return Result(document=document, text="\n".join(lines))
 
@@ -112,9 +114,10 @@ def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result
         ],
     )  # fmt: skip
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
+    whys = [f"{row['claim']}: {row['explanation']}" for row in rows if row["explanation"]]
     return Result(
         document={"schema": "pubsubctl/claims-judged/1", "claims": rows, "total": counts},
-        text=f"{table}\n{total}",
+        text="\n".join([table, *whys, total]),
     )
 
 

@@ -15,6 +15,7 @@ from pubsubctl.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.files import shown
 
+_FIGURE = r"(dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
 _WORDS = ("swarm", "campaign", "shrink")
 """What needs the swarm."""
 
@@ -100,7 +101,7 @@ def simulate(
     if which and what not in ("campaign", "shrink"):
         hint = "; write --seeds 1..20" if what == "swarm" else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
-    if re.fullmatch(r"[a-z0-9]+\.(fig|table)[0-9]+", what) or _is_figure_experiment(what):
+    if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
         return _figure(call, what, full, processes or os.cpu_count() or 1, output)
     if full:
         raise UserError(f"--full is for figures, and {shown(what)} is none")

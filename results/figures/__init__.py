@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import dft11, dft11_deliveries, of_runs
+from results.figures import dft11, dft11_behaviours, dft11_deliveries, of_runs
 from results.figures.drawing import FORMATS, Drawing
 from results.manifest import CHECKSUMS, ResultsError, seal
 
@@ -16,6 +16,7 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **of_runs.FIGURES,
     **dft11.FIGURES,
     **dft11_deliveries.FIGURES,
+    **dft11_behaviours.FIGURES,
 }
 
 

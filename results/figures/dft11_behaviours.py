@@ -1,0 +1,444 @@
+"""What the δ tree does around a failure, in figures that [DFT11] does not have.
+
+Drawn from the few rows that `results.behaviours` makes of a run on simulated brokers. Captions
+say so where a number is of a rule of ours rather than of the paper.
+
+Paper: [DFT11] §IV to §VIII give the rules; none of its figures shows them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from results.behaviours import (
+    bypass_distribution,
+    exclusions_by_partition,
+    gate_openings,
+    overhead_per_delivery,
+    queue_over_time,
+    start_latency,
+)
+from results.experiment_runs import ExperimentRun, load_experiment_run
+from results.figures.drawing import Drawing, Metric, house_style
+from results.manifest import ResultsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pyspark.sql import SparkSession
+
+Row = Any
+Metrics = Iterator[tuple[str, Metric]]
+
+LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
+MARKERS = "osD^"
+SOURCES = {"behind": "beyond them", "inside": "on the middle one"}
+NO_FIGURE = "The paper has no such figure."
+
+
+def bypass(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """How soon after a silent failure deliveries go on behind it, by the suspicion timeout."""
+    run = _run_for(spark, run_dir, "bypass")
+    return draw_bypass(run, bypass_distribution(run.table(spark, "bypasses")).collect())
+
+
+@house_style()
+def draw_bypass(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """The figure from the rows of `bypass_distribution`."""
+    lines = _lines(rows, "delta", "suspicion_ms")
+    several = len({delta for delta, _ in lines}) > 1
+    figure, (axes,) = _figure(1, 6.4)
+    for number, ((delta, silence), line) in enumerate(lines.items()):
+        colour = LINES[number % len(LINES)]
+        name = f"δ = {delta}, {silence:,} ms" if several else f"{silence:,} ms"
+        axes.axvline(silence, color=colour, linestyle=":", linewidth=1.2, alpha=0.7)
+        axes.plot(
+            [line[0].latency_ms, *(row.latency_ms for row in line)],
+            [0, *(100 * row.share for row in line)],
+            drawstyle="steps-post", color=colour,
+            label=f"{name}:  {_at_share(line, 0.5):,.0f}, {_at_share(line, 0.99):,.0f} ms",
+        )  # fmt: skip
+    axes.set_xlabel("ms from the silence to the first later publication")
+    axes.set_ylabel("subscribers behind the failure reached (%)")
+    axes.set_xlim(0, 1.08 * max(silence for _, silence in lines))
+    axes.set_ylim(0, 102)
+    _legend_beside(axes, "suspected after:  half, 99 % by")
+    metrics = dict(_bypass_metrics(lines))
+    default = _default_suspicion(lines)
+    what = f"p99_ms.suspicion_{default}"
+    caption = (
+        f"A broker inside a balanced tree of {run.experiment['brokers']} falls silent for good; "
+        "how long until each subscriber behind it gets the first of what was published later, "
+        f"{run.experiment['runs']} draws per timeout, on simulated brokers. Dotted: the timeout. "
+        f"A heartbeat goes out three times per timeout, so silence may have begun up to one "
+        f"before the failure. {NO_FIGURE} It says that neighbours bypass a failed broker (§IV). "
+        f"With {default} ms, 99 % of the subscribers are reached within "
+        f"{metrics[what].value:,.0f} ms; {int(metrics['cut_off'].value)} never are."
+    )
+    return _drawing(run, rows, figure, caption, metrics)
+
+
+def starts(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """How long subscriptions take to start, by size of the tree, δ and failures."""
+    run = _run_for(spark, run_dir, "starts")
+    return draw_starts(run, start_latency(run.table(spark, "starts")).collect())
+
+
+@house_style()
+def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """The figure from the rows of `start_latency`."""
+    shares = sorted({row.failed_percent for row in rows})
+    figure, panels = _figure(len(shares), 3.6)
+    for axes, share in zip(panels, shares, strict=True):
+        here = [row for row in rows if row.failed_percent == share]
+        for number, ((delta,), line) in enumerate(_lines(here, "delta").items()):
+            colour = LINES[number % len(LINES)]
+            sizes = [row.brokers for row in line]
+            axes.fill_between(
+                sizes, [row.p10_ms for row in line], [row.p90_ms for row in line],
+                color=colour, alpha=0.12, linewidth=0,
+            )  # fmt: skip
+            axes.plot(
+                sizes, [row.p50_ms for row in line], color=colour,
+                marker=MARKERS[number % len(MARKERS)], label=f"δ = {delta}",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        sizes = sorted({row.brokers for row in rows})
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axes.minorticks_off()
+        axes.set_title("all live" if not share else f"{share} % failed")
+        axes.set_xlabel("brokers")
+        axes.set_ylim(bottom=0)
+    panels[0].set_ylabel("from asking to started (ms)")
+    _legend_beside(panels[-1], None)
+    metrics = dict(_start_metrics(rows))
+    largest = max(row.brokers for row in rows)
+    ours = ", ".join(
+        f"{share} % failed: {metrics[f'p50_ms.brokers_{largest}.failed_{share}'].value:.0f} ms"
+        for share in shares
+    )
+    caption = (
+        "From a client's request to the answer that its subscription has started, in balanced "
+        f"trees with at most {run.experiment['fanout']} neighbours per broker, on simulated "
+        "brokers whose links take 0.1 to 2 ms and whose disk takes its time too; failed brokers "
+        "were drawn at random and had been bypassed before. Lines: median; shaded: 10 % to 90 %. "
+        f"{NO_FIGURE} It starts a subscription when every broker has confirmed it (§V). "
+        f"{int(metrics['asked'].value - metrics['never'].value):,} of "
+        f"{int(metrics['asked'].value):,} started; the median over all δ with {largest} brokers "
+        f"is, {ours}."
+    )
+    return _drawing(run, rows, figure, caption, metrics)
+
+
+def overhead(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """What brokers receive twice and send each other, per delivery, by δ and failures."""
+    run = _run_for(spark, run_dir, "overhead")
+    return draw_overhead(run, overhead_per_delivery(run.table(spark, "overheads")).collect())
+
+
+@house_style()
+def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """The figure from the rows of `overhead_per_delivery`."""
+    variants = [*dict.fromkeys(row.variant for row in rows)]
+    figure, panels = _figure(2, 4.2)
+    shown = (
+        ("duplicates_per_1000", "duplicate receptions per 1,000 deliveries"),
+        ("bytes_per_delivery", "bytes between brokers per delivery"),
+    )
+    for axes, (name, words) in zip(panels, shown, strict=True):
+        for place, variant in enumerate(variants):
+            here = [row for row in rows if row.variant == variant]
+            for number, ((delta,), line) in enumerate(_lines(here, "delta").items()):
+                label = f"δ = {delta}" if len(variants) == 1 else f"δ = {delta}, {variant}"
+                axes.plot(
+                    [row.failed for row in line], [row[name] for row in line],
+                    color=LINES[number % len(LINES)], marker=MARKERS[number % len(MARKERS)],
+                    linestyle=("-", "--", ":")[place % 3], label=label,
+                )  # fmt: skip
+        axes.set_xlabel("brokers that fall silent meanwhile")
+        axes.set_title(words, fontsize=9.5)
+        axes.set_ylim(bottom=0)
+    _legend_beside(panels[-1], None)
+    metrics = dict(_overhead_metrics(rows, variants))
+    experiment = run.experiment
+    caption = (
+        f"{experiment['publications_per_s']} publications a second of "
+        f"{experiment['payload_bytes']} bytes for {experiment['measured_s']} s to every live "
+        f"broker of {experiment['brokers']} in a balanced tree; brokers drawn at random fall "
+        f"silent during the first half. {experiment['runs']} draws per point, on simulated "
+        "brokers, every message through the wire's codec; heartbeats, which the simulator does "
+        f"not send, are not counted. {NO_FIGURE} It names duplicates after a bypass as the price "
+        "of losing nothing (§VII). While nothing fails, brokers receive nothing twice "
+        f"({metrics['duplicates_while_calm'].value:.0f}), and a delivery takes "
+        f"{metrics['bytes_while_calm'].value:.0f} bytes, with the largest δ "
+        f"{metrics['bytes_largest_to_smallest_delta_ratio'].value:.2f} times as many as with the "
+        "smallest."
+    )
+    return _drawing(run, rows, figure, caption, metrics)
+
+
+def exclusions(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """What a subscription made during a partition is not given, and for how long after it."""
+    run = _run_for(spark, run_dir, "exclusions")
+    draws = run.table(spark, "exclusions")
+    return draw_exclusions(
+        run, exclusions_by_partition(draws).collect(), gate_openings(draws).collect()
+    )
+
+
+@house_style()
+def draw_exclusions(run: ExperimentRun, rows: Sequence[Row], openings: Sequence[Row]) -> Drawing:
+    """The figure from the rows of `exclusions_by_partition` and `gate_openings`."""
+    delta = run.experiment["delta"]
+    figure, panels = _figure(2, 4.2)
+    lines = _lines((row for row in rows if row.source == "behind"), "length")
+    for number, ((length,), line) in enumerate(lines.items()):
+        panels[0].plot(
+            [row.partitioned_s for row in line], [row.withheld for row in line],
+            color=LINES[number % len(LINES)], marker=MARKERS[number % len(MARKERS)],
+            label=f"{length} down ({'bypassed' if length <= delta else 'a barrier'})",
+        )  # fmt: skip
+    panels[0].legend(loc="upper left")
+    panels[0].set_title("publications withheld, of a source beyond", fontsize=9.5)
+    panels[0].set_xlabel("partition goes on after the subscription for (s)")
+    panels[0].set_ylabel("withheld per subscription")
+    panels[0].set_xlim(left=0)
+    for shift, (source, words) in zip((-0.08, 0.08), SOURCES.items(), strict=True):
+        there = [row for row in openings if row.source == source]
+        middle = [row.p50_ms for row in there]
+        panels[1].errorbar(
+            [row.length + shift for row in there], middle,
+            yerr=[[row.p50_ms - row.p10_ms for row in there],
+                  [row.p90_ms - row.p50_ms for row in there]],
+            linestyle="none", capsize=3, marker="o" if source == "behind" else "s",
+            color=LINES[2 if source == "behind" else 0], label=words,
+        )  # fmt: skip
+    panels[1].set_title("from heal to open gate (median, 10 % to 90 %)", fontsize=9.5)
+    panels[1].set_xlabel("brokers down in a row")
+    panels[1].set_ylabel("ms")
+    panels[1].set_xticks(sorted({row.length for row in rows}))
+    for axes in panels:
+        axes.set_ylim(bottom=0)
+    _legend_beside(panels[-1], "publisher")
+    metrics = dict(_exclusion_metrics(rows, openings, delta))
+    experiment = run.experiment
+    caption = (
+        f"A client subscribes at one end of a line of {experiment['brokers']} brokers (δ = "
+        f"{delta}) while brokers in its middle are down; a publisher beyond them sends "
+        f"{experiment['publications_per_s']} a second, one on the middle broker sends from its "
+        f"return on. {experiment['runs']} draws per point, on simulated brokers. {NO_FIGURE} It "
+        "withholds what crosses a barrier (§VI) and ends that by recovery notifiers (§VIII). Here "
+        f"{int(metrics['withheld_without_barrier'].value)} publications from beyond were withheld "
+        f"where at most δ brokers were down; every publication was either delivered or announced "
+        f"as withheld ({int(metrics['neither'].value)} were neither); the gates were open "
+        f"{metrics['open_longest_ms'].value:,.0f} ms after the heal at the latest, which is how "
+        "long an attempt to reach a silent broker takes to be given up before the next one."
+    )
+    return _drawing(run, rows, figure, caption, metrics)
+
+
+def queue(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """How many publications wait at the broker before failed ones, over time."""
+    run = _run_for(spark, run_dir, "queue")
+    return draw_queue(run, queue_over_time(run.table(spark, "queues")).collect())
+
+
+@house_style()
+def draw_queue(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
+    """The figure from the rows of `queue_over_time`."""
+    experiment = run.experiment
+    delta, broken_s = experiment["delta"], experiment["broken_s"]
+    figure, (axes,) = _figure(1, 6.4)
+    axes.axvspan(0, broken_s, color="#999999", alpha=0.14, linewidth=0)
+    axes.text(
+        broken_s / 2, 0.97, "brokers are down", transform=axes.get_xaxis_transform(),
+        ha="center", va="top", color="#444444",
+    )  # fmt: skip
+    for number, ((length,), line) in enumerate(_lines(rows, "length").items()):
+        axes.plot(
+            [row.t_s for row in line], [row.queue_publications for row in line],
+            color=LINES[number % len(LINES)],
+            label=f"{length} ({'bypassed' if length <= delta else 'a barrier'}):  "
+            f"{max(row.queue_publications for row in line):,.0f} at most",
+        )  # fmt: skip
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("since the brokers fell silent (s)")
+    axes.set_ylabel("publications held before them")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(-experiment["before_s"], broken_s + experiment["after_s"])
+    _legend_beside(axes, "brokers down in a row")
+    metrics = dict(_queue_metrics(rows, delta, broken_s))
+    caption = (
+        f"{experiment['publications_per_s']} publications a second along a line of "
+        f"{experiment['brokers']} brokers (δ = {delta}); brokers in its middle fall silent for "
+        f"{broken_s} s and then start again. Shown is what the last broker before them holds, "
+        f"because not everybody behind has confirmed it. On simulated brokers. {NO_FIGURE} It "
+        "keeps what cannot be passed on (§VI). Up to δ brokers are bypassed, and what gathered "
+        f"until then ({metrics['most_bypassed'].value:,.0f} at most) leaves at once; behind a "
+        "barrier everything gathers, and all of it was delivered within "
+        f"{metrics['drained_s'].value:.1f} s of the heal."
+    )
+    return _drawing(run, rows, figure, caption, metrics)
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
+    "dft11.bypass": bypass,
+    "dft11.starts": starts,
+    "dft11.overhead": overhead,
+    "dft11.exclusions": exclusions,
+    "dft11.queue": queue,
+}
+
+
+# --- What the curves come to in numbers -----------------------------------------------------
+
+
+def _bypass_metrics(lines: Mapping[tuple[Any, ...], Sequence[Row]]) -> Metrics:
+    least = min(delta for delta, _ in lines)
+    for (delta, silence), line in lines.items():
+        where = f"suspicion_{silence}" + (f".delta_{delta}" if delta != least else "")
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield f"{name}_ms.{where}", Metric(_at_share(line, share))
+        yield f"longest_ms.{where}", Metric(line[-1].latency_ms)
+        yield f"subscribers.{where}", Metric(sum(row.subscribers for row in line))
+    yield "cut_off", Metric(sum(line[0].cut_off for line in lines.values()))
+
+
+def _start_metrics(rows: Sequence[Row]) -> Metrics:
+    sizes = sorted({row.brokers for row in rows})
+    shares = sorted({row.failed_percent for row in rows})
+    middle = {
+        (size, share): _mean(
+            row.p50_ms for row in rows if (row.brokers, row.failed_percent) == (size, share)
+        )
+        for size in sizes
+        for share in shares
+    }
+    for (size, share), value in middle.items():
+        yield f"p50_ms.brokers_{size}.failed_{share}", Metric(value)
+    yield (
+        "largest_to_smallest_tree_ratio",
+        Metric(middle[sizes[-1], shares[0]] / middle[sizes[0], shares[0]]),
+    )
+    yield "asked", Metric(sum(row.subscriptions for row in rows))
+    yield "never", Metric(sum(row.subscriptions - row.started for row in rows))
+    yield "longest_ms", Metric(max(row.longest_ms for row in rows if row.started))
+
+
+def _overhead_metrics(rows: Sequence[Row], variants: Sequence[str]) -> Metrics:
+    first = [row for row in rows if row.variant == variants[0]]
+    for row in rows:
+        where = f"{row.variant}.delta_{row.delta}.failed_{row.failed}"
+        yield f"duplicates_per_1000.{where}", Metric(row.duplicates_per_1000)
+        yield f"bytes_per_delivery.{where}", Metric(row.bytes_per_delivery)
+    calm = sorted((row for row in first if not row.failed), key=lambda row: row.delta)
+    yield "duplicates_while_calm", Metric(sum(row.duplicates for row in calm))
+    yield "bytes_while_calm", Metric(_mean(row.bytes_per_delivery for row in calm))
+    yield (
+        "bytes_largest_to_smallest_delta_ratio",
+        Metric(calm[-1].bytes_per_delivery / calm[0].bytes_per_delivery),
+    )
+    yield "most_duplicates_per_1000", Metric(max(row.duplicates_per_1000 for row in first))
+
+
+def _exclusion_metrics(rows: Sequence[Row], openings: Sequence[Row], delta: int) -> Metrics:
+    for row in rows:
+        where = f"{row.source}.length_{row.length}.partitioned_{row.partitioned_s}"
+        yield f"withheld.{where}", Metric(row.withheld)
+    for row in openings:
+        for name in ("p10_ms", "p50_ms", "p90_ms"):
+            yield f"open_{name}.{row.source}.length_{row.length}", Metric(row[name])
+    around = [row for row in rows if row.source == "behind" and row.length <= delta]
+    yield "withheld_without_barrier", Metric(sum(row.withheld * row.runs for row in around))
+    yield "neither", Metric(sum(row.neither for row in rows))
+    yield "never_opened", Metric(sum(row.never_opened for row in rows))
+    yield "open_longest_ms", Metric(max(row.open_longest_ms or 0 for row in rows))
+
+
+def _queue_metrics(rows: Sequence[Row], delta: int, broken_s: float) -> Metrics:
+    lines = _lines(rows, "length")
+    for (length,), line in lines.items():
+        yield f"most.length_{length}", Metric(max(row.queue_publications for row in line))
+        yield f"last.length_{length}", Metric(line[-1].queue_publications)
+    yield (
+        "most_bypassed",
+        Metric(max(row.queue_publications for row in rows if row.length <= delta)),
+    )
+    late = [
+        row.t_s
+        for row in rows
+        if row.length > delta and row.t_s >= broken_s and row.undelivered > LEFT_IN_FLIGHT
+    ]
+    instants = sorted({row.t_s for row in rows})
+    last = max(late, default=broken_s)
+    yield "drained_s", Metric(next((t for t in instants if t > last), last) - broken_s)
+    yield "undelivered_at_end", Metric(max(line[-1].undelivered for line in lines.values()))
+
+
+LEFT_IN_FLIGHT = 2
+"""Publications that are always on their way somewhere when a sample is taken."""
+
+
+# --- Rows, panels, words --------------------------------------------------------------------
+
+
+def _run_for(spark: "SparkSession", run_dir: "Path", question: str) -> ExperimentRun:
+    run = load_experiment_run(spark, run_dir)
+    asked = run.experiment.get("question")
+    if asked != question:
+        raise ResultsError(f"{run.folder}: the run is about {asked!r}, the figure {question!r}")
+    return run
+
+
+def _drawing(
+    run: ExperimentRun,
+    rows: Sequence[Row],
+    figure: "Figure",
+    caption: str,
+    metrics: Mapping[str, Metric],
+) -> Drawing:
+    return Drawing(
+        figure=figure,
+        columns=[*rows[0].asDict()],
+        rows=[[*row] for row in rows],
+        caption=caption,
+        scale=dict(run.manifest["scale"]),
+        metrics=metrics,
+        run_ids=(run.run_id,),
+    )
+
+
+def _figure(panels: int, width_inches: float) -> "tuple[Figure, list[Axes]]":
+    """Panels side by side that share no axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches * panels + (0.8 if panels > 1 else 0), 3.6),
+                    layout="constrained")  # fmt: skip
+    return figure, [*figure.subplots(1, panels, sharey=panels > 2, squeeze=False)[0]]
+
+
+def _legend_beside(axes: "Axes", title: str | None) -> None:
+    axes.legend(title=title, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _lines(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    lines: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        lines.setdefault(tuple(row[name] for name in names), []).append(row)
+    return dict(sorted(lines.items()))
+
+
+def _at_share(line: Sequence[Row], share: float) -> float:
+    """When this share of the subscribers had been reached; of those that were, if never."""
+    return float(next((row.latency_ms for row in line if row.share >= share), line[-1].latency_ms))
+
+
+def _default_suspicion(lines: Mapping[tuple[Any, ...], Any]) -> int:
+    silences = [silence for _, silence in lines]
+    return 750 if 750 in silences else silences[0]
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else 0.0
