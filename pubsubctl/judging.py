@@ -117,3 +117,26 @@ def judge_and_report(
         progress.phase("drawing the report", 10.0)
         write_report(spark, runs, report)
     return judged
+
+
+def draw_and_judge(
+    runs: Sequence[Path], progress: Progress, master: str = MASTER
+) -> dict[Path, Judged]:
+    """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
+    from results.experiment_runs import load_experiment_run
+    from results.figures import FIGURES, draw
+    from results.spark import spark_session
+
+    judged: dict[Path, Judged] = {}
+    progress.phase("starting Spark", 5.0)
+    with spark_session("pubsubctl report", master) as spark:
+        for run in runs:
+            about = load_experiment_run(spark, run).manifest
+            if about["kind"] != "graph":
+                judged[run] = judge_with(spark, [run], progress)[0]
+            figure = str(about["figure"])
+            for name in FIGURES:
+                if name == figure or name.startswith(f"{figure}."):
+                    progress.phase(f"drawing {name} of {run.name}", 5.0)
+                    draw(name, spark, run)
+    return judged

@@ -7,8 +7,12 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+
+LEDGER = Path("results", "reliability.json")
+"""Where `make campaign` keeps what the simulator's seeds came to."""
 
 
 def report(
@@ -24,16 +28,67 @@ def report(
         str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
     ] = "local[*]",
 ) -> Result:
-    """Write a page on runs: verdicts and figures."""
+    """Write a page on runs: verdicts and figures.
+
+    On runs of brokers, or on experiments without: figures, numbers, claims, and the simulator's
+    ledger (results/reliability.json) where there is one.
+    """
     from pubsubctl.judging import judge_and_report
     from pubsubctl.runs import find_runs
+    from results.experiment_runs import is_experiment_run
 
     call = invocation(context)
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
     page = output or folders[0] / "report.html"
+    experiments = [folder for folder in folders if is_experiment_run(folder)]
+    if experiments:
+        if others := [folder for folder in folders if folder not in experiments]:
+            raise UserError(
+                f"{others[0]} is a run of brokers, {experiments[0]} an experiment without; "
+                "one page is on the one or on the other"
+            )
+        return _on_experiments(call, folders, page, master)
     with call.console.progress() as progress:
         judged = judge_and_report(folders, page, progress, master)
     verdicts = {str(row.run): row.verdict for row in judged}
     document = {"schema": "pubsubctl/report/1", "report": str(page), "verdicts": verdicts}
+    return Result(document=document, text=str(page))
+
+
+def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
+    from pubsubctl.claims import judge, load_claims, measurement
+    from pubsubctl.judging import draw_and_judge
+    from pubsubctl.runs import read_json
+    from results.report import write_experiment_report
+
+    project = call.project
+    with call.console.progress() as progress:
+        judged = draw_and_judge(folders, progress, master)
+    claims = [
+        claim
+        for name in project.names("claims")
+        for claim in load_claims(project.find("claims", name))
+    ]
+    drawn = [
+        measurement(read_json(path), str(path))
+        for folder in folders
+        for path in sorted((folder / "figures").glob("*.json"))
+    ]
+    about = {found.figure for found in drawn}
+    outcomes = judge([claim for claim in claims if claim.figure in about], drawn)
+    ledger = project.folder / LEDGER
+    write_experiment_report(
+        folders,
+        page,
+        verdicts={run: row.document["lines"] for run, row in judged.items()},
+        claims=[outcome.row() for outcome in outcomes],
+        ledger=read_json(ledger) if ledger.is_file() else None,
+    )
+    document = {
+        "schema": "pubsubctl/report/1",
+        "report": str(page),
+        "verdicts": {str(run): row.verdict for run, row in judged.items()},
+        "claims": {outcome.claim.name: outcome.state for outcome in outcomes},
+    }
     return Result(document=document, text=str(page))

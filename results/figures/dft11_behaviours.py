@@ -33,6 +33,7 @@ Metrics = Iterator[tuple[str, Metric]]
 
 LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
 MARKERS = "osD^"
+DASHES = ("--", "-", "-.", ":")
 SOURCES = {"behind": "beyond them", "inside": "on the middle one"}
 NO_FIGURE = "The paper has no such figure."
 
@@ -150,11 +151,10 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         for place, variant in enumerate(variants):
             here = [row for row in rows if row.variant == variant]
             for number, ((delta,), line) in enumerate(_lines(here, "delta").items()):
-                label = f"δ = {delta}" if len(variants) == 1 else f"δ = {delta}, {variant}"
                 axes.plot(
                     [row.failed for row in line], [row[name] for row in line],
-                    color=LINES[number % len(LINES)], marker=MARKERS[number % len(MARKERS)],
-                    linestyle=("-", "--", ":")[place % 3], label=label,
+                    color=LINES[place % len(LINES)], marker=MARKERS[number % len(MARKERS)],
+                    linestyle=DASHES[number % len(DASHES)], label=f"{variant}, δ = {delta}",
                 )  # fmt: skip
         axes.set_xlabel("brokers that fall silent meanwhile")
         axes.set_title(words, fontsize=9.5)
@@ -162,6 +162,12 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
     _legend_beside(panels[-1], None)
     metrics = dict(_overhead_metrics(rows, variants))
     experiment = run.experiment
+    most = max((row.delta, row.failed) for row in rows)
+    ours = "; ".join(
+        f"{row.variant}: {row.duplicates_per_1000:.1f} and {row.bytes_per_delivery:.0f}"
+        for row in rows
+        if (row.delta, row.failed) == most
+    )
     caption = (
         f"{experiment['publications_per_s']} publications a second of "
         f"{experiment['payload_bytes']} bytes for {experiment['measured_s']} s to every live "
@@ -173,7 +179,8 @@ def draw_overhead(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         f"({metrics['duplicates_while_calm'].value:.0f}), and a delivery takes "
         f"{metrics['bytes_while_calm'].value:.0f} bytes, with the largest δ "
         f"{metrics['bytes_largest_to_smallest_delta_ratio'].value:.2f} times as many as with the "
-        "smallest."
+        f"smallest. With {most[1]} failed and δ = {most[0]}, duplicates per 1,000 deliveries and "
+        f"bytes per delivery are, by variant of the protocol, {ours}."
     )
     return _drawing(run, rows, figure, caption, metrics)
 

@@ -1,13 +1,18 @@
 """Figures of what happens around failures: from raw rows to pictures, words and numbers."""
 
 import json
+import re
 
 import pytest
 
 from bench.figure_experiments import load_figure_experiment, run_figure_experiment
 from bench.toml_text import toml_text
+from brokerd.simulator.ledger import Campaign, empty_ledger, with_runs
+from pubsubctl.commands.app import run
 from results.behaviours import bypass_distribution, exclusions_by_partition, gate_openings
 from results.figures import draw
+from results.manifest import ResultsError
+from results.report import write_experiment_report
 from results.schema import TABLES
 from results.simulated_deliveries import check_simulated_run
 from tests.bench.test_behaviour_experiments import ABOUT, SMALL, Silent
@@ -18,14 +23,65 @@ def test_each_figure_is_drawn_with_words_and_numbers(spark, question, tmp_path):
     about = {**ABOUT, "figure": f"dft11.{question}", "question": question}
     path = tmp_path / "small.toml"
     path.write_text(toml_text({**about, **SMALL[question]}))
-    run = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
-    written = draw(f"dft11.{question}", spark, run)
+    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
+    written = draw(f"dft11.{question}", spark, folder)
     assert {file.suffix for file in written} == {".svg", ".png", ".csv", ".json"}
-    words = json.loads((run / "figures" / f"dft11.{question}.json").read_text())
+    words = json.loads((folder / "figures" / f"dft11.{question}.json").read_text())
     assert "The paper has no such figure" in words["caption"]
     assert "nan" not in words["caption"]
     wanted = "unknown" if question == "starts" else "valid"
-    assert check_simulated_run(spark, run)["verdict"] == wanted
+    assert check_simulated_run(spark, folder)["verdict"] == wanted
+
+
+def test_experiments_and_runs_of_brokers_are_not_put_on_one_page(tmp_path, capsys):
+    folders = []
+    for kind in ("behaviour", None):
+        folder = tmp_path / str(kind)
+        folder.mkdir()
+        (folder / "manifest.json").write_text(json.dumps({"kind": kind}))
+        folders.append(str(folder))
+    assert run(["report", *folders]) == 2
+    assert "a run of brokers" in capsys.readouterr().err
+
+
+def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
+    about = {**ABOUT, "figure": "dft11.queue", "question": "queue"}
+    path = tmp_path / "small.toml"
+    path.write_text(toml_text({**about, **SMALL["queue"]}))
+    folder = run_figure_experiment(load_figure_experiment(path), tmp_path / "runs", Silent(), 1)
+    draw("dft11.queue", spark, folder)
+    claim = {
+        "claim": "queue.empties", "verdict": "fails", "ours": "12", "ci": "", "tolerance": "≤ 10",
+        "paper_value": "none", "statement": "it empties", "explanation": "because <it> is small",
+    }  # fmt: skip
+    ledger = with_runs(
+        empty_ledger(), Campaign(commit="c0ffee", dirty=False, protocol="delta_tree"), []
+    )
+    page = write_experiment_report(
+        [folder], tmp_path / "page.html", verdicts={folder: ["VALID 3 deliveries"]},
+        claims=[claim], ledger=ledger,
+    )  # fmt: skip
+    text = page.read_text()
+    wanted = (
+        "VALID 3 deliveries",
+        "because &lt;it&gt; is small",
+        "data:image/svg+xml",
+        "The paper has no such figure",
+        "0 violations",
+        "queue publications",
+    )
+    for shown in wanted:
+        assert shown in text, shown
+    assert "<script" not in text
+    assert not re.search(r'(src|href)="(?!data:|#)', text)
+
+
+def test_a_run_without_a_drawn_figure_is_refused(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "graph", "figure": "dft11.fig9"}))
+    with pytest.raises(ResultsError, match="no figure has been drawn"):
+        write_experiment_report(
+            [tmp_path], tmp_path / "page.html", verdicts={}, claims=[], ledger=None
+        )
 
 
 def test_who_is_never_reached_keeps_the_curve_from_its_top(spark):
@@ -54,10 +110,5 @@ def test_gates_that_never_close_have_no_opening(spark):
 
 def _table(spark, name, rows):
     columns = [column for column in TABLES[name].names if column != "run_id"]
-    return spark.createDataFrame(rows, schema=_without_run_id(TABLES[name].ddl)).select(*columns)
-
-
-def _without_run_id(ddl):
-    return ", ".join(
-        part for part in (p.strip() for p in ddl.split(",")) if not part.startswith("run_id")
-    )
+    of_runs = [("a run", *row) for row in rows]
+    return spark.createDataFrame(of_runs, schema=TABLES[name].ddl).select(*columns)

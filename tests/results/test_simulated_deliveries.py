@@ -143,8 +143,8 @@ def row(delta, failed, percent, bound, **changes):
         "fanout": 5, "delta": delta, "failed": failed, "runs": 1, "published": 415.0,
         "expected": 172225.0, "deliveries": 1722.25 * percent, "delivered_percent": percent,
         "low_percent": None, "high_percent": None, "bound_percent": bound,
-        "over_bound_percent": percent - bound, "violations": 0, "withheld": 0, "duplicates": 0,
-        "resent": 0, **changes,
+        "over_bound_percent": percent - bound, "violations": 0, "withheld": 0, "suppressed": 0,
+        "unexplained": 0, "duplicates": 0, "resent": 0, **changes,
     }  # fmt: skip
     return Row(**values)
 

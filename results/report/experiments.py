@@ -1,0 +1,134 @@
+"""The report on experiments without real brokers: figures, numbers, claims, and the simulator's
+ledger where there is one, on one HTML page that holds everything it shows.
+"""
+
+import base64
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from results.manifest import ResultsError, read_json
+from results.report import words
+
+
+@dataclass(frozen=True)
+class ShownFigure:
+    """One figure with what is said and known of it.
+
+    Attributes:
+        address: the picture, as `data:`.
+        columns, rows: the numbers in it, as texts.
+    """
+
+    name: str
+    address: str
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class ExperimentStory:
+    """One run as the page shows it.
+
+    Attributes:
+        lines: what its check said; nothing where no broker ran.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    figures: Sequence[ShownFigure]
+    lines: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """Of the experiment's figure, for people and links."""
+        return str(self.manifest["figure"])
+
+
+def write_experiment_report(
+    run_dirs: Sequence[Path],
+    output: Path,
+    *,
+    verdicts: Mapping[Path, Sequence[str]],
+    claims: Sequence[Mapping[str, Any]],
+    ledger: Mapping[str, Any] | None,
+) -> Path:
+    """Write one self-contained HTML page on experiments whose figures have been drawn.
+
+    Args:
+        verdicts: what `check` says of each run that can be judged.
+        claims: rows of judged claims.
+        ledger: what the simulator's swarm and campaign came to; None where nobody kept one.
+
+    Returns:
+        The file written, whole or not at all.
+
+    Raises:
+        ResultsError: no figure of a run has been drawn.
+        IntegrityError: a file beside a figure is not what was written.
+    """
+    stories = [_story(Path(run), verdicts.get(run, ())) for run in run_dirs]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("results.report"),
+        autoescape=True,
+        finalize=words.visible,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page = environment.get_template("experiments.html").render(
+        stories=stories,
+        claims=claims,
+        counts={
+            state: sum(claim["verdict"] == state for claim in claims)
+            for state in ("holds", "fails", "not run")
+        },
+        ledger=ledger,
+        words=words,
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(f".{output.name}.new")
+    temporary.write_text(page, encoding="utf-8")
+    temporary.replace(output)
+    return output
+
+
+def _story(folder: Path, lines: Sequence[str]) -> ExperimentStory:
+    manifest = read_json(folder / "manifest.json")
+    figures = [_figure(path) for path in sorted((folder / "figures").glob("*.json"))]
+    if not figures:
+        raise ResultsError(f"{folder}: no figure has been drawn; `pubsubctl plot` draws them")
+    return ExperimentStory(folder, manifest, figures, lines)
+
+
+def _figure(words_file: Path) -> ShownFigure:
+    document = read_json(words_file)
+    picture = words_file.with_suffix(".svg")
+    for path in (picture, words_file.with_suffix(".csv")):
+        if not path.is_file():
+            raise ResultsError(f"{path} is missing; `pubsubctl plot {document['figure']}` draws it")
+    text = words_file.with_suffix(".csv").read_text(encoding="utf-8")
+    columns, *rows = csv.reader(io.StringIO(text))
+    encoded = base64.b64encode(picture.read_bytes()).decode("ascii")
+    return ShownFigure(
+        name=str(document["figure"]),
+        address=f"data:image/svg+xml;base64,{encoded}",
+        caption=str(document["caption"]),
+        columns=columns,
+        rows=[[_short(cell) for cell in row] for row in rows],
+    )
+
+
+def _short(cell: str) -> str:
+    """A number with as many digits as anybody reads."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return cell
+    return f"{int(value):,}" if value.is_integer() else f"{value:,.4g}"
