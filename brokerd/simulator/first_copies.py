@@ -35,7 +35,7 @@ class FirstCopyChecker:
         self.disagreements = 0
         self._tree = tree
         self._oracle = oracle
-        self._delivered: dict[tuple[int, ClientId], dict[tuple[int, SourceId], int]] = {}
+        self._delivered: dict[tuple[int, ClientId], dict[tuple[int, SourceId], list[int]]] = {}
 
     def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
@@ -52,14 +52,15 @@ class FirstCopyChecker:
         run = effect.item.run
         delivered = self._delivered[broker.number, effect.client]
         for number in effect.item.subscriptions:
-            last = delivered.get((number, run.source), 0)
-            if run.first <= last:
+            known = delivered.setdefault((number, run.source), [])
+            if known and run.first <= known[-1]:
+                again = not set(known).isdisjoint(run.sequences)
                 raise InvariantViolated(
-                    "delivered again",
+                    "delivered again" if again else "delivered out of order",
                     f"{broker.name} to {effect.client}/{number}: {run.first} of "
-                    f"{tuple(run.source)} behind {last}",
+                    f"{tuple(run.source)} behind {known[-1]}",
                 )
-            delivered[number, run.source] = run.last
+            known.extend(run.sequences)
 
     def _check_disagreement(
         self, broker: SimulatedBroker, event: MessageReceived, details: Any

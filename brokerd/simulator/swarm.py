@@ -29,6 +29,7 @@ from brokerd.simulator.clock import (
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.faults import OLD_MESSAGE, Faults
 from brokerd.simulator.internals import zombies
+from brokerd.simulator.invariants import Watcher
 from brokerd.simulator.liveness import WhileBroken
 from brokerd.simulator.network import WhichWay
 from brokerd.simulator.oracle import InvariantViolated
@@ -188,13 +189,21 @@ class PlanRun:
 
     Args:
         record: keep what an adversary takes until healing.
+        watcher: told of every step of every broker.
 
     Attributes:
         position: how far it got: an instant or a step, whatever the plan counts in.
         taken: with `record`, the moves that take the same again.
     """
 
-    def __init__(self, plan: Plan, *, check_purity: bool = True, record: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        check_purity: bool = True,
+        record: bool = False,
+        watcher: Watcher | None = None,
+    ) -> None:
         self._plan = plan
         self._check_purity = check_purity
         self._record = record
@@ -209,6 +218,7 @@ class PlanRun:
             mutants=frozenset(plan.mutants),
             strict=self._strict,
             adversarial=plan.adversarial,
+            watcher=watcher,
         )
         self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
         self._at_risk = 0

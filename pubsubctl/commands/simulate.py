@@ -25,7 +25,7 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|campaign|shrink|speed|WORKLOAD|FIGURE|FILE",
+            metavar="swarm|campaign|shrink|dedupe|speed|WORKLOAD|FIGURE|FILE",
             help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
@@ -58,6 +58,10 @@ def simulate(
         int | None,
         typer.Option("--runs", metavar="N", min=1, help="Of each row of the campaign; else all."),
     ] = None,
+    schedules: Annotated[
+        int | None,
+        typer.Option("--schedules", metavar="N", min=1, help="Of each class, for `dedupe`; 25."),
+    ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option("--ledger", metavar="FILE", help="Count what was run in this file too."),
@@ -88,7 +92,8 @@ def simulate(
 
     `swarm` draws topology, workload and faults from each seed and checks every rule after every
     step; the last of each hundred seeds runs a named bug besides, which must be seen. `campaign`
-    runs the settings in which the δ tree must hold. `shrink SEED` cuts a failing seed down and
+    runs the settings in which the δ tree must hold. `dedupe` says which way of telling duplicates
+    bears which failures, and what it costs. `shrink SEED` cuts a failing seed down and
     writes what is left as a plan. A workload runs as on real brokers, broken by its fault
     schedule, and is judged exactly once, in order, without a gap. A scenario is a text of
     commands; what comes of them is printed, and must be what the text says where it says
@@ -107,6 +112,12 @@ def simulate(
         raise UserError(f"--full is for figures, and {shown(what)} is none")
     if what == "speed":
         return _speed(call)
+    if schedules is not None and what != "dedupe":
+        raise UserError(f"--schedules is for dedupe, not for {shown(what)}")
+    if what == "dedupe":
+        from pubsubctl.dedupe import SCHEDULES, compare_detection
+
+        return compare_detection(call, schedules or SCHEDULES, processes or os.cpu_count() or 1)
     if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             return _file(Path(what))
