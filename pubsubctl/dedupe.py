@@ -36,9 +36,7 @@ def compare_detection(call: Invocation, schedules: int, processes: int) -> Resul
             "schedules": schedules,
             **as_document(rows, costs),
         },
-        text="\n\n".join(
-            (_violations(call, rows), _traffic(call, rows), _costs(call, costs))
-        ),
+        text="\n\n".join((_violations(call, rows), _traffic(call, rows), _costs(call, costs))),
         because=tuple(
             VerdictInvalid(f"{row.variant}, {row.schedule_class}: {_cell(row)}") for row in wrong
         ),

@@ -155,3 +155,20 @@ def test_seeds_go_the_same_way_in_two_fresh_interpreters(call: Call) -> None:
     answer = call("simulate", "swarm", "--seeds", "1..3", "--verify-determinism", "-j")
     assert answer.status == 0, answer.err
     assert answer.document["differing_seeds"] == []
+
+
+@pytest.mark.slow
+def test_ways_of_telling_duplicates_are_compared(call: Call) -> None:
+    answer = call("simulate", "dedupe", "--schedules", "1", "-j")
+    assert answer.status == 0
+    assert len(answer.document["rows"]) == 32
+    held = [row for row in answer.document["rows"] if row["must_hold"]]
+    assert all(row["violated"] == 0 for row in held)
+    assert any(row["violated"] for row in answer.document["rows"])
+    assert {cost["dedupe"] for cost in answer.document["costs"]} == {"source", "vector"}
+
+
+def test_schedules_are_for_the_comparison_only(call: Call) -> None:
+    answer = call("simulate", "swarm", "--schedules", "3")
+    assert answer.status == 2
+    assert "--schedules is for dedupe" in answer.err

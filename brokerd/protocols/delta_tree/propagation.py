@@ -23,7 +23,6 @@ class Propagation:
 
     Attributes:
         careful: whether anything may ever have to wait.
-        in_stamp_order: whether the order of publications counts across sources.
     """
 
     def __init__(self, state: State, sessions: Sessions) -> None:
@@ -33,7 +32,6 @@ class Propagation:
         self._holds = state.parameters.legitimacy == "hold"
         self._drains = state.parameters.switch == "drain"
         self._blocked: dict[BrokerNumber, None] = {}
-        self.in_stamp_order = state.parameters.carries_vectors
         self.careful = self._holds or self._drains
 
     @property

@@ -80,6 +80,8 @@ class Publications:
         self._propagation = Propagation(state, sessions)
         self._tagging = Tagging(state, partitions, subscriptions.tags_and_places)
         self._tags = state.parameters.tag_eval == "pt"
+        self._stamped = state.parameters.carries_vectors
+        self._careful = self._propagation.careful
         self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, self._delivered)
         self._queue: dict[SourceId, SourceQueue] = {}
         self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
@@ -135,7 +137,8 @@ class Publications:
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
-        check_vector(self._state, peer, run, path, message.vector)
+        if self._stamped or message.vector is not None:
+            check_vector(self._state, peer, run, path, message.vector)
         self._tagging.check(peer, message.tags, path)
         session = self._sessions.current(peer)
         self.receive(run, path, peer, session, message.vector, message.tags)
@@ -157,7 +160,7 @@ class Publications:
         Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
         """
         audiences = match_run(self._subscriptions.memo, run, sender)
-        if run.first < 1 or run.last - run.first >= LONGEST_SPAN:
+        if run.first < 1 or (self._stamped and run.last - run.first >= LONGEST_SPAN):
             raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         self._state.counters["publications_received"] += len(run)
         receipt = Receipt(sender, session, run.source, run.first, run.last)
@@ -171,13 +174,13 @@ class Publications:
                 audiences = match_run(self._subscriptions.memo, fresh, sender)
         if fresh is not None:
             self._sequences.receive(run.source, fresh.last, path)
-            stamped = self._duplicates.accept(fresh, vector)
+            stamps = self._duplicates.accept(fresh, vector) if self._stamped else None
             if self._tags:
                 tags = self._tagging.tagged(tags, path)
             for part in self._where_streams_begin(fresh, audiences):
                 if part is not fresh:
                     audiences = match_run(self._subscriptions.memo, part, sender)
-                self._queue_up(part, audiences, path, receipt, stamped, tags)
+                self._queue_up(part, audiences, path, receipt, stamps, tags)
         if Mutant.CONFIRM_COVERS_PENDING in self._state.mutants:
             receipt.remaining = min(receipt.remaining, 1)
         if receipt.remaining == 0 or Mutant.CONFIRM_ON_RECEIPT in self._state.mutants:
@@ -236,7 +239,6 @@ class Publications:
         for place, audience in enumerate(audiences):
             places_by_audience.setdefault(audience, []).append(place)
         selection = RunSelection(run)
-        careful = self._propagation.careful
         sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
         deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
         deliveries = {}
@@ -251,7 +253,7 @@ class Publications:
             entry.tags = tags
             for route in self._routes:
                 reached = destinations & route.destinations
-                if reached and (not careful or self._propagation.may_go(entry, route)):
+                if reached and (not self._careful or self._propagation.may_go(entry, route)):
                     destinations &= ~reached
                     transfer = self._new_transfer(entry, route, reached)
                     places_sent, transfers = sends.setdefault(route.hop, ([], []))
@@ -422,7 +424,7 @@ class Publications:
             receipts,
             notifier=notifier,
         )
-        if self._propagation.in_stamp_order:
+        if self._stamped:
             entry.vector = self._duplicates.accept(run, None)
         self._add_entry(entry)
         self._partitions.hold(notifier.removed)
@@ -469,7 +471,7 @@ class Publications:
             transfers.extendleft(reversed(kept))
             if not transfers:
                 del sent[source]
-        if self._propagation.blocks:
+        if self._careful and self._propagation.blocks:
             self.reroute()
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
@@ -552,7 +554,7 @@ class Publications:
                 del self._sent[hop]
         sends: dict[BrokerNumber, list[Transfer]] = {}
         entries = [entry for queue in self._queue.values() for entry in queue]
-        if self._propagation.in_stamp_order:
+        if self._stamped:
             entries.sort(key=lambda entry: entry.order)
         homeless = [self._homeless(entry, riding) for entry in entries]
         self._propagation.begin(entries, self._routes)
@@ -574,10 +576,9 @@ class Publications:
     def _reroute_entry(
         self, entry: Entry, homeless: int, sends: dict[BrokerNumber, list[Transfer]]
     ) -> None:
-        careful = self._propagation.careful
         for route in self._routes:
             reached = homeless & route.destinations
-            if reached and (not careful or self._propagation.may_go(entry, route)):
+            if reached and (not self._careful or self._propagation.may_go(entry, route)):
                 homeless &= ~reached
                 assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
                 transfer = self._new_transfer(entry, route, reached)
@@ -676,7 +677,7 @@ class Publications:
             self._note_sent(hop, transfers)
             return
         groups: Iterable[list[Transfer]]
-        if self._propagation.in_stamp_order:
+        if self._stamped:
             groups = pack_stamped(transfers)
         else:
             by_source: dict[SourceId, list[Transfer]] = {}
