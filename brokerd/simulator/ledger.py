@@ -23,6 +23,8 @@ _COUNTED = (
     "at_risk",
     "seeds_with_links_broken_for_ever",
     "stalled_by_broken_links",
+    "seeds_telling_duplicates_both_ways",
+    "dedupe_disagreements",
 )
 _FAULT = "fault_"
 
@@ -129,7 +131,7 @@ def _add_reports(entry: dict[str, Any], reports: Sequence[SeedReport]) -> None:
     known = {seed for first, last in entry["seeds"] for seed in range(first, last + 1)}
     new = [report for report in reports if report.seed not in known]
     for name in _COUNTED:
-        entry[name] += sum(report.counters.get(name, 0) for report in new)
+        entry[name] = entry.get(name, 0) + sum(report.counters.get(name, 0) for report in new)
     faults = dict(entry["faults"])
     for report in new:
         for name, count in report.counters.items():
@@ -162,7 +164,7 @@ def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, count in entry["faults"].items():
             faults[kind] = faults.get(kind, 0) + count
     canaries = [canary for entry in sound for canary in entry["canaries"]]
-    counted = {name: sum(entry[name] for entry in sound) for name in _COUNTED}
+    counted = {name: sum(entry.get(name, 0) for entry in sound) for name in _COUNTED}
     return {
         "runs": sum(entry["runs"] for entry in sound),
         "simulated_hours": round(counted.pop("simulated_ms") / _MS_PER_HOUR, 3),

@@ -498,6 +498,7 @@ class PlanRun:
             "simulated_ms": cluster.schedule.now_ns // MILLISECOND_NS,
             "adversarial_seeds": int(self._plan.adversarial),
             "seeds_with_links_broken_for_ever": int(bool(self._plan.broken)),
+            "seeds_telling_duplicates_both_ways": int(self._plan.parameters.dedupe == "both"),
             "seeds_with_one_way_links_broken_for_ever": int(
                 any(item.kind.endswith("_one_way") for item in self._plan.broken)
             ),

@@ -35,6 +35,8 @@ LEAST = {
     "sessions_lost_silent": 1_000,
     "opens_failed": 1_000,
     "duplicates_received": 10_000,
+    "seeds_telling_duplicates_both_ways": 50,
+    "dedupe_disagreements": 1,
     "resent_publications": 10_000,
     "messages_ignored": 100,
     "fault_kill": 50,
