@@ -8,6 +8,7 @@ Paper: [DFT11] §II (one active session per primary path), §VI (queue order).
 from collections.abc import Sequence
 
 from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.oracle import InvariantViolated
 
@@ -22,6 +23,7 @@ def check_internals(brokers: Sequence[SimulatedBroker]) -> None:
         if broker.alive and isinstance(broker.core, DeltaTree):
             _check_sessions(broker, broker.core)
             _check_queue(broker, broker.core)
+            _check_partitions(broker, broker.core)
             _check_known(broker, broker.core, brokers)
 
 
@@ -77,6 +79,36 @@ def _check_queue(broker: SimulatedBroker, core: DeltaTree) -> None:
                         f"{broker.name}: {tuple(source)} {entry.first} rides session "
                         f"{transfer.session} with {hop}, which is over",
                     )
+
+
+def _check_partitions(broker: SimulatedBroker, core: DeltaTree) -> None:
+    """I13 and I14: own partitions are paths of what cannot be reached; others' are near enough."""
+    table, nodes = core._partitions, core._sessions.nodes
+    wrong: list[str] = []
+    for number, detector in table.detectors.items():
+        if len(detector.path) - 1 > 2 * core._state.parameters.delta:
+            wrong.append(f"{number} is {len(detector.path) - 1} links away")
+        both = [pid for pid in detector.live if detector.is_gone(pid)]
+        if both:
+            wrong.append(f"{number}'s {both} are there and gone")
+        foreign = [pid for pid in detector.live.values() if pid.incarnation != detector.incarnation]
+        if foreign:
+            wrong.append(f"{foreign} of another incarnation than {detector.incarnation}")
+    own = table.detectors.get(broker.number)
+    for partition in own.live.values() if own is not None else ():
+        if partition.number in table._ended:
+            continue
+        node = nodes.get(partition.nodes[-1])
+        if (
+            node is None
+            or node.partition != partition.number
+            or node.path[1:] != partition.nodes
+            or len(partition.nodes) > core._state.neighbourhood.radius
+            or any(nodes[lost].reach is not Reach.UNREACHABLE for lost in partition.nodes)
+        ):
+            wrong.append(f"its own {tuple(partition)} is not what it cannot reach")
+    if wrong:
+        raise InvariantViolated("partitions", f"{broker.name}: {'; '.join(wrong)}")
 
 
 def _check_known(

@@ -1,0 +1,119 @@
+"""Islands and barriers, told apart per path: what a subscription's tags cover, by brute force.
+
+On random trees random brokers are dead when a subscription is made. Whoever cannot be got at is
+to be covered by its tags, and nobody else.
+
+Paper: [DFT11] §III lines 320-336.
+"""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.config import Mutant
+from brokerd.overlay.generate import random_tree
+from brokerd.protocols.delta_tree.partitions import partition_kind
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.simulator.cluster import SimulatedCluster
+from tests.helpers.cluster import STEADY
+
+TREES = {
+    "seed": st.integers(0, 10_000),
+    "brokers": st.integers(4, 9),
+    "delta": st.integers(1, 2),
+}
+
+
+def around_dead_brokers(
+    seed: int, brokers: int, delta: int, mutants: frozenset[Mutant] = frozenset()
+) -> tuple[SimulatedCluster, set[int], int]:
+    """A cluster with dead brokers, and a subscription that has started around them at a home."""
+    random = Random(seed)
+    topology = random_tree(brokers, delta, random.randrange)
+    cluster = SimulatedCluster(topology, network=STEADY, mutants=mutants).start()
+    cluster.run_until_quiet()
+    home = random.randrange(brokers)
+    dead = {n for n in range(brokers) if n != home and random.random() < 0.4}
+    for number in sorted(dead):
+        cluster.brokers[number].kill()
+    cluster.run_until_quiet()
+    subscription = cluster.subscribe(topology.brokers[home], "true", "s")
+    cluster.run_until_quiet()
+    assert subscription.started
+    return cluster, dead, home
+
+
+def out_of_reach(cluster: SimulatedCluster, dead: set[int], home: int) -> set[int]:
+    """Brute force: the brokers to which no chain of bypasses along the path leads, and the dead."""
+    radius = cluster.topology.delta + 1
+    found = set(dead)
+    for broker in range(len(cluster.brokers)):
+        here = 0
+        path = cluster.tree.path(home, broker)
+        for place in range(1, len(path)):
+            if path[place] not in dead:
+                here = place
+            elif place - here >= radius:
+                found.add(broker)  # so many dead brokers in a row that nobody gets past
+    return found
+
+
+def covered(cluster: SimulatedCluster, home: int) -> set[int]:
+    """The brokers whose sources the subscription does not hear."""
+    (row,) = cluster.brokers[home].core._subscriptions._rows.values()  # type: ignore[attr-defined]
+    return {
+        broker
+        for broker in range(len(cluster.brokers))
+        if covers(row.tags, cluster.tree.path(home, broker))
+    }
+
+
+@settings(max_examples=60)
+@given(**TREES)
+def test_tags_cover_what_is_on_a_partition_and_behind_barriers_and_nothing_else(
+    seed: int, brokers: int, delta: int
+) -> None:
+    cluster, dead, home = around_dead_brokers(seed, brokers, delta)
+    assert covered(cluster, home) == out_of_reach(cluster, dead, home)
+
+
+@settings(max_examples=60)
+@given(**TREES)
+def test_a_partition_is_a_barrier_on_a_path_if_nobody_behind_it_there_is_reached(
+    seed: int, brokers: int, delta: int
+) -> None:
+    cluster, dead, _ = around_dead_brokers(seed, brokers, delta)
+    radius = delta + 1
+    for broker in cluster.brokers:
+        if broker.number in dead:
+            continue
+        nodes = broker.core._sessions.nodes.values()  # type: ignore[attr-defined]
+        reached = [node.broker for node in nodes if node.active]
+        for partition in broker.core._partitions:  # type: ignore[attr-defined]
+            if partition.detector != broker.number:
+                continue
+            for end in range(brokers):
+                path = cluster.tree.path(broker.number, end)
+                kind = partition_kind(partition, path, reached)
+                if partition.nodes[-1] not in path:
+                    assert kind is None
+                    continue
+                behind = path[len(partition.nodes) + 1 : radius + 1]
+                bypassed = any(number not in dead for number in behind)
+                assert kind == ("island" if bypassed else "barrier"), (partition, path)
+
+
+@pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
+def test_islands_taken_for_barriers_are_safe_and_hear_less(mutant: Mutant) -> None:
+    """Counted over the same forty trees; never does one hear what it must not."""
+    withheld = {True: 0, False: 0}
+    for seed in range(40):
+        for mutated in (False, True):
+            mutants = frozenset((mutant,)) if mutated else frozenset()
+            cluster, dead, home = around_dead_brokers(seed, 8, 1, mutants)
+            out = covered(cluster, home)
+            assert out >= out_of_reach(cluster, dead, home)
+            withheld[mutated] += len(out)
+    assert withheld[True] > withheld[False]
