@@ -50,6 +50,7 @@ class Swarm:
     last: int
     mutants: frozenset[Mutant]
     row: str
+    profile: str
     processes: int
     ledger: Path | None
     verify_determinism: bool
@@ -58,9 +59,10 @@ class Swarm:
 def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     """Run a range of seeds, its canaries, and what else was asked for."""
     ledger = _read_ledger(swarm.ledger)
-    options = SwarmOptions(mutants=swarm.mutants, campaign=swarm.row)
+    options = SwarmOptions(mutants=swarm.mutants, campaign=swarm.row, profile=swarm.profile)
+    plain = not (swarm.mutants or swarm.row or swarm.profile)
     seeds = range(swarm.first, swarm.last + 1)
-    with_canaries = swarm.protocol == "delta_tree" and not swarm.mutants and not swarm.row
+    with_canaries = swarm.protocol == "delta_tree" and plain
     with call.console.progress() as progress:
         progress.phase(f"simulating {swarm.protocol}")
         reports = []
@@ -94,6 +96,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             "schema": "pubsubctl/swarm/1",
             "protocol": swarm.protocol,
             "row": swarm.row,
+            "profile": swarm.profile,
             "mutants": sorted(swarm.mutants),
             "seeds": [_row_of(report) for report in reports],
             "canaries": [_canary_row(canary) for canary in canaries],

@@ -1,19 +1,26 @@
 """Topology files at the command line: made, read, and drawn as a tree of text."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.toml_text import toml_text
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.files import load_toml, shown
 from pubsubctl.project import Project
 
 KINDS = ("chain", "tree", "star", "random", "demo")
+
+PAPER_WARNING = (
+    "profile paper tells duplicates by sequence vectors: a broker that crashes may cause "
+    "duplicates, disorder or loss; profile robust does not (brokerd/PROTOCOLS.md)"
+)
 
 
 def load_topology(path: Path) -> Topology:
@@ -100,6 +107,18 @@ def drawn(topology: Topology, *, plain: bool) -> str:
     return "\n".join(lines)
 
 
+def profile_of(parameters: Mapping[str, Any]) -> str:
+    """`, profile paper` for a topology's parameters; nothing for the profile by default."""
+    profile = parameters.get("profile", "robust")
+    return "" if profile == "robust" else f", profile {profile}"
+
+
+def warn_of_profile(console: Console, topology: Topology, protocol: str) -> None:
+    """Say what profile paper of delta_tree does not promise, where a topology asks for it."""
+    if protocol == "delta_tree" and topology.delta_tree_parameters().profile == "paper":
+        console.warn(PAPER_WARNING)
+
+
 def summary(topology: Topology) -> dict[str, int | str]:
     """What one wants to know of a topology before deploying it."""
     tree = PrimaryTree(topology)
@@ -112,6 +131,7 @@ def summary(topology: Topology) -> dict[str, int | str]:
         "brokers": len(present),
         "links": len(present) - 1,
         "delta": topology.delta,
+        "profile": topology.delta_tree_parameters().profile,
         "longest_path_links": diameter,
         "neighbourhood_smallest": min(balls),
         "neighbourhood_largest": max(balls),

@@ -114,8 +114,10 @@ def experiment_of(
     """
     from bench.spec import load_experiment
     from pubsubctl.faults import checked, schedule_of
+    from pubsubctl.topologies import warn_of_profile
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
+    warn_of_profile(call.console, spec.topology, spec.protocol)
     if faults is None:
         return spec, None
     schedule = schedule_of(call.project, faults)

@@ -34,13 +34,14 @@ def deploy(
 
     from pubsubctl.deploy import Lab, deployed, planned, wanted_deployment
     from pubsubctl.interruption import Interruption, run_interruptibly
-    from pubsubctl.topologies import load_topology
+    from pubsubctl.topologies import load_topology, warn_of_profile
 
     call = invocation(context)
     wanted_topology = load_topology(call.project.find("topology", topology))
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     wanted = wanted_deployment(lab, wanted_topology, protocol)
+    warn_of_profile(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
         plan = trio.run(planned, lab, wanted)
         if call.dry_run or not plan.steps:
@@ -71,8 +72,12 @@ def deploy(
 def _result(call: Invocation, wanted: "Wanted", identity: str, steps: int) -> Result:  # type: ignore[name-defined]  # noqa: F821
     brokers = len(wanted.placement.brokers)
     hosts = len(wanted.placement.hosts)
+    from pubsubctl.topologies import profile_of
+
+    profile = profile_of(wanted.topology.to_mapping()["parameters"])
     text = (
-        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}, {brokers} brokers on "
+        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}{profile}, "
+        f"{brokers} brokers on "
         f"{hosts} hosts, all sessions up"
     )
     if not steps:

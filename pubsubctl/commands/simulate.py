@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from brokerd.config import PROTOCOLS, Mutant
+from brokerd.config import PROFILES, PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result, grouped
@@ -53,6 +53,14 @@ def simulate(
     campaign: Annotated[
         str,
         typer.Option("--campaign", metavar="ROW", help="The tree and failures of a named row."),
+    ] = "",
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            help="Of delta_tree: robust, paper, or paper-literal, which must fail.",
+        ),
     ] = "",
     runs: Annotated[
         int | None,
@@ -140,17 +148,33 @@ def simulate(
             raise UserError("simulate shrink takes one seed, such as 17")
         return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, plan_file)
     first, last = _seeds(seeds)
+    if profile:
+        _check_profile(call, profile, protocol, verify_determinism)
     swarm = swarms.Swarm(
         protocol=protocol,
         first=first,
         last=last,
         mutants=mutants,
         row=campaign,
+        profile=profile,
         processes=processes,
         ledger=ledger,
         verify_determinism=verify_determinism,
     )
     return swarms.simulate_swarm(call, swarm)
+
+
+def _check_profile(call: Invocation, profile: str, protocol: str, verify_determinism: bool) -> None:
+    from pubsubctl.topologies import PAPER_WARNING
+
+    known = (*PROFILES, "paper-literal")
+    if profile not in known:
+        raise UserError(f"no profile called {shown(profile)}{nearest(profile, known)}")
+    if protocol != "delta_tree" or verify_determinism:
+        what = "--verify-determinism" if verify_determinism else protocol
+        raise UserError(f"--profile is of delta_tree, and not for {what}")
+    if profile != "robust":
+        call.console.warn(PAPER_WARNING)
 
 
 def _is_figure_experiment(what: str) -> bool:

@@ -15,6 +15,7 @@ def status(context: typer.Context) -> Result:
 
     from pubsubctl.deploy import Lab
     from pubsubctl.state import lab_state
+    from pubsubctl.topologies import profile_of
 
     call = invocation(context)
     inventory = call.inventory()
@@ -24,6 +25,7 @@ def status(context: typer.Context) -> Result:
         document: dict[str, object] = {"schema": "pubsubctl/status/1", "deployment": None}
         return Result(document=document, text="nothing is deployed")
     about = state.deployment
+    profile = profile_of(about["topology"].get("parameters", {}))
     rows = [
         (
             row.broker,
@@ -37,8 +39,8 @@ def status(context: typer.Context) -> Result:
         for row in state.brokers
     ]
     lines = [
-        f"deployment {about['deployment_id']}: {about['topology']['name']}, {about['protocol']}, "
-        f"by {about['who']} since {about['since']}",
+        f"deployment {about['deployment_id']}: {about['topology']['name']}, "
+        f"{about['protocol']}{profile}, by {about['who']} since {about['since']}",
         call.console.table(("BROKER", "HOST", "PORT", "PID", "STATE", "SESSIONS", ""), rows),
     ]
     lines += [

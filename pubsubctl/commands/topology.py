@@ -65,7 +65,8 @@ def show(
     facts = topologies.summary(topology)
     text = (
         f"{topologies.drawn(topology, plain=not call.console.unicode)}\n\n"
-        f"{facts['brokers']} brokers, {facts['links']} links, delta {facts['delta']}, longest path "
+        f"{facts['brokers']} brokers, {facts['links']} links, delta {facts['delta']}"
+        f"{topologies.profile_of(topology.to_mapping()['parameters'])}, longest path "
         f"{facts['longest_path_links']} links\na broker knows {facts['neighbourhood_smallest']} to "
         f"{facts['neighbourhood_largest']} others (within {topology.delta + 1} links)"
     )

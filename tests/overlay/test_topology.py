@@ -1,5 +1,7 @@
 """Topology files: what is read, and that every mistake is named with its cure."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 
@@ -109,3 +111,26 @@ def test_what_the_file_sets_of_the_protocol_is_kept_and_agreed_on():
     assert set_up.delta_tree_parameters() == DeltaTreeParameters(delta=1, client_window=9)
     assert set_up.to_mapping()["parameters"] == {"delta": 1, "client_window": 9}
     assert plain.digest("delta_tree", {}) != set_up.digest("delta_tree", {})
+
+
+def test_brokers_agree_on_a_profile_and_its_switches():
+    """A profile fills in what is not set on its own."""
+    paper = Topology.from_mapping(mapping(parameters={"profile": "paper"}), FILE)
+    told = paper.delta_tree_parameters()
+    assert (told.accept, told.tag_eval, told.cut) == ("late", "pt", "full")
+    assert (told.dedupe, told.legitimacy) == ("vector", "hold")
+    mixed = {"profile": "paper", "dedupe": "source"}
+    by_source = Topology.from_mapping(mapping(parameters=mixed), FILE).delta_tree_parameters()
+    assert (by_source.accept, by_source.dedupe) == ("late", "source")
+    digests = [
+        paper.digest("delta_tree", asdict(parameters))
+        for parameters in (told, by_source, told.in_profile("robust"))
+    ]
+    assert len(set(digests)) == 3
+    assert told.in_profile("robust") == DeltaTreeParameters()
+
+
+@pytest.mark.parametrize("name", ["profile", "accept", "tag_eval", "cut"])
+def test_a_switch_that_does_not_exist_is_refused_with_those_that_do(name):
+    with pytest.raises(ConfigError, match=f"{name} = 'often'; one of "):
+        Topology.from_mapping(mapping(parameters={name: "often"}), FILE)

@@ -172,3 +172,14 @@ def test_schedules_are_for_the_comparison_only(call: Call) -> None:
     answer = call("simulate", "swarm", "--schedules", "3")
     assert answer.status == 2
     assert "--schedules is for dedupe" in answer.err
+
+
+def test_a_swarm_in_profile_paper_says_what_that_does_not_promise(call: Call) -> None:
+    arguments = ("simulate", "swarm", "--campaign", "links", "--processes", "1", "--seeds", "2")
+    answer = call(*arguments, "--profile", "paper", "-j")
+    assert answer.status == 0, answer.err
+    assert "warning: profile paper" in answer.err
+    assert answer.document["profile"] == "paper"
+    wrong = call(*arguments, "--profile", "papr")
+    assert wrong.status == 2
+    assert "did you mean 'paper'?" in wrong.err
