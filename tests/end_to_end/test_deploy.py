@@ -99,7 +99,7 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert bench.document["online"]["missing"] == 0
 
     assert lab.call("topology", "leave", "tree.toml", "n1").status == 0
-    left = lab.call("deploy", "tree.toml", "--timeout", "100")
+    left = lab.call("deploy", "tree.toml")
     assert left.status == 0, left.err
     names = [row["broker"] for row in lab.call("status", "-j").document["brokers"]]
     assert names == ["c1", "c2", "c3"]

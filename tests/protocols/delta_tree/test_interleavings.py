@@ -1,0 +1,79 @@
+"""Where each interleaving that the design says must be forced is told (delta.md §17)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+
+# Number → scenario files here, or `file::test` below tests/.
+TOLD = {
+    1: ["01_bypass_resurrects.txt"],
+    2: ["02_paper_fig1.txt"],
+    3: ["03_island_upstream_copy.txt"],
+    4: ["04_island_slow_old_publication.txt"],
+    5: ["05_pending_upstream_drops_out.txt"],
+    6: ["06_barrier_heals_nearest_first.txt", "06_barrier_heals_farthest_first.txt"],
+    7: ["07_prefix_stays_dead.txt"],
+    8: [
+        "protocols/delta_tree/test_gates.py::test_a_stale_emitter_closes_no_open_gate",
+        "protocols/delta_tree/test_gates.py::test_it_would_if_whoever_is_told_took_any_tags",
+    ],
+    9: [
+        "protocols/delta_tree/test_regions.py::test_an_intersection_covers_what_both_cover",
+        "protocols/delta_tree/test_regions.py::test_the_intersection_property_catches",
+    ],
+    10: ["10_notifier_overtakes_the_confirmation.txt"],
+    11: ["11_session_flaps_amid_a_confirmation.txt"],
+    12: ["12_half_open.txt"],
+    13: ["13_simultaneous_open.txt"],
+    14: ["14_bypass_without_a_verdict.txt"],
+    15: ["15_switch_back.txt"],
+    16: ["16_late_duplicate.txt"],
+    17: ["17_lost_confirmation_and_another_way.txt"],
+    18: ["18_source_crashes_before_the_confirmation.txt"],
+    19: [
+        "19_edge_crashes_before_the_start.txt",
+        "19_edge_crashes_after_the_start.txt",
+        "19_edge_crashes_between_delivery_and_disk.txt",
+    ],
+    20: ["20_detector_crashes.txt"],
+    21: ["21_neighbours_crash_in_a_row.txt"],
+    22: ["22_recovery_from_the_far_side.txt"],
+    23: ["23_cold_start.txt"],
+    24: [
+        "simulator/test_unsubscription.py::"
+        "test_the_end_overtakes_the_subscription_and_stays_the_end",
+        "simulator/test_unsubscription.py::test_a_broker_that_was_away_is_told_when_it_is_back",
+        "simulator/test_unsubscription.py::"
+        "test_the_end_is_remembered_on_disk_where_the_subscription_is",
+    ],
+    25: ["25_*.txt"],
+    26: ["26_false_suspicions.txt"],
+    27: ["27_*.txt"],
+    28: [
+        "protocols/delta_tree/test_partitions.py::"
+        "test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed",
+        "protocols/delta_tree/test_partitions.py::"
+        "test_withdrawn_at_once_it_is_gone_while_home_still_withholds",
+    ],
+    29: ["29_stall_then_kill.txt"],
+    30: ["30_two_subscriptions_one_partition.txt"],
+}
+
+
+def test_all_thirty_are_told() -> None:
+    assert sorted(TOLD) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("number", sorted(TOLD))
+def test_what_tells_it_is_there(number: int) -> None:
+    for place in TOLD[number]:
+        if place.endswith(".txt"):
+            assert list((HERE / "scenarios").glob(place)), place
+            continue
+        file, _, name = place.partition("::")
+        tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+        assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], place
