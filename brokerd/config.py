@@ -82,6 +82,9 @@ class Mutant(StrEnum):
     NO_TOMBSTONES = "no-tombstones"
     TOMBSTONES_VOLATILE = "tombstones-volatile"
     NO_HOME_AUTHORITY = "no-home-authority"
+    RELAYED_OUTLIVES_LEG = "relayed-outlives-leg"
+    RELAY_RESUMES = "relay-resumes"
+    SWITCHED_UNTOLD = "switched-untold"
 
 
 PAPER_LITERAL = frozenset(
@@ -142,13 +145,16 @@ class DeltaTreeParameters:
             changes while the old one is alive. "resend": all go to the new hop, at once.
             "drain": they stay where they are, and newer ones wait until those are confirmed;
             fewer duplicates, a longer pause.
+        assist: "on": two live brokers whose link is down have a session that a third one relays,
+            so that up to delta failures of links stall nothing. "off": what lies between them
+            waits for the link.
 
     Paper: [DFT11] §IV-VII.
     """
 
     delta: int = 1
     retry_first_ns: int = 500 * MILLISECOND_NS
-    retry_limit_ns: int = 5 * SECOND_NS
+    retry_limit_ns: int = 2 * SECOND_NS
     queue_limit: int = 100_000
     persist_routing: bool = True
     client_window: int = 16_384
@@ -156,6 +162,7 @@ class DeltaTreeParameters:
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
     publication_log: bool = False
+    assist: str = "off"
     profile: str = "robust"
     accept: str = ""
     tag_eval: str = ""
@@ -174,6 +181,8 @@ class DeltaTreeParameters:
             object.__setattr__(self, switch, chosen)
         if self.switch not in ("resend", "drain"):
             raise ValueError(f"switch = {self.switch!r}; one of resend, drain")
+        if self.assist not in ("off", "on"):
+            raise ValueError(f"assist = {self.assist!r}; one of off, on")
 
     def in_profile(self, profile: str) -> Self:
         """The same, with everything that a profile chooses chosen by this one."""

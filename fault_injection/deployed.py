@@ -137,7 +137,8 @@ class DeployedBackend:
         seen: Evidence = {}
         for end in self._ends(fault, both=True):
             status = await end.command("status")
-            missing = [name for name in status["wanted"] if name not in status["ready"]]
+            direct = _direct(status)
+            missing = [name for name in status["wanted"] if name not in direct]
             if status["state"] != "running" or missing:
                 return None
             seen[end.broker] = {"state": status["state"], "sessions": len(status["ready"])}
@@ -165,7 +166,7 @@ class DeployedBackend:
         seen: Evidence = {}
         for end in self._ends(fault, both=True):
             others = [end.peer] if end.peer else self._neighbours(end.broker)
-            ready = (await end.command("status"))["ready"]
+            ready = _direct(await end.command("status"))
             if any(other in ready for other in others):
                 return None
             seen[end.broker] = {"ready": ready}
@@ -173,7 +174,7 @@ class DeployedBackend:
                 for other in others:
                     place = self._deployment.brokers[other]
                     agent = self._deployment.agents[place.host]
-                    if end.broker in (await agent.broker(place.process, "status"))["ready"]:
+                    if end.broker in _direct(await agent.broker(place.process, "status")):
                         return None
         return seen
 
@@ -200,3 +201,8 @@ class DeployedBackend:
     def _neighbours(self, broker: str) -> list[str]:
         number = self.topology.number_of(broker)
         return [self.topology.brokers[other] for other in self.topology.neighbours()[number]]
+
+
+def _direct(status: Evidence) -> list[str]:
+    """With whom a broker has a session over a link of its own, not through a third broker."""
+    return [name for name in status["ready"] if name not in status.get("relayed", ())]

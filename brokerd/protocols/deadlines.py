@@ -34,6 +34,11 @@ class DeadlineQueue(Generic[Key]):
         """Whether `key` has a deadline."""
         return key in self._current
 
+    def instant(self, key: Key) -> Instant | None:
+        """When `key` falls due; None when it has no deadline."""
+        found = self._current.get(key)
+        return found[0] if found is not None else None
+
     def earliest(self) -> Instant | None:
         """The next instant at which anything falls due; None when nothing does."""
         while self._heap:

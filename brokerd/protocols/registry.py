@@ -8,6 +8,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.best_effort.core import BestEffort
+from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.interface import DeliveryProtocol
 
@@ -30,7 +31,10 @@ def make_protocol(
         ConfigError: no protocol is called so.
     """
     if name == "delta_tree":
-        return DeltaTree(broker, neighbourhood, parameters, decode_attributes, mutants)
+        core = DeltaTree(broker, neighbourhood, parameters, decode_attributes, mutants)
+        if parameters.assist == "on":
+            return AssistedDeltaTree(core, parameters, mutants)
+        return core
     if name == "best_effort":
         return BestEffort(broker, neighbourhood, parameters, decode_attributes, mutants)
     raise ConfigError(f"protocol = {name!r}; one of {', '.join(PROTOCOLS)}")

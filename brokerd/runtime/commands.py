@@ -99,7 +99,8 @@ class Commands:
     async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
         status = dict(self._core.status())
-        for key in ("wanted", "ready", "pending"):
+        status.setdefault("relayed", [])
+        for key in ("wanted", "ready", "pending", "relayed"):
             status[key] = [self._own.names[number] for number in status[key]]
         peers = self._links.session_peers()
         return {

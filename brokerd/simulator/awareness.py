@@ -88,10 +88,8 @@ class AwarenessChecker:
             self._memories[broker.number] = memory
             for statement in read_ended(event.recovered):
                 self._end(memory, statement)
-        elif type(event) is MessageReceived:
-            end = broker.ends.get(event.peer)
-            if end is not None and end.number == event.session:
-                self._on_message(broker, event.peer, event.message)
+        elif type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
+            self._on_message(broker, event.peer, event.message)
         for effect in effects:
             if type(effect) is Commit:
                 self._on_commit(broker, effect)
@@ -191,8 +189,9 @@ class AwarenessChecker:
                     )
 
     def _has_accepted(self, broker: SimulatedBroker, subscription: SubscriptionId) -> bool:
-        if self._late and isinstance(broker.core, DeltaTree):
-            return subscription in broker.core._subscriptions.all_ids()
+        core = broker.protocol
+        if self._late and isinstance(core, DeltaTree):
+            return subscription in core._subscriptions.all_ids()
         return subscription in self._memories[broker.number].accepted
 
 

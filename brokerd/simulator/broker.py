@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.interface import (
     Append,
     CloseSession,
@@ -41,7 +43,11 @@ class Observer(Protocol):
     """Sees every step of every broker, after its core and before its effects are carried out."""
 
     def step(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
-        """A core has handled an event."""
+        """A protocol has handled an event; relayed sessions look like any other."""
+        ...
+
+    def driven(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
+        """A driver has handed over an event and got effects; direct sessions are all there is."""
         ...
 
 
@@ -102,6 +108,8 @@ class SimulatedBroker(Endpoint):
         self.incarnation += 1
         self._sessions = 0
         self.core = self._make_core(self.number)
+        if isinstance(self.core, AssistedDeltaTree) and self._observer is not None:
+            self.core.watch = partial(self._observer.step, self)
         if self.history is not None:
             self.history = []
         recovering = self.incarnation > 1 or self.joins
@@ -154,6 +162,18 @@ class SimulatedBroker(Endpoint):
         """Somebody near has joined or left; a broker that is down sees it when it starts."""
         self._handle(event)
 
+    def session_with(self, peer: Peer) -> int:
+        """The number of its session with a peer, relayed or direct; 0 when there is none."""
+        if isinstance(self.core, AssistedDeltaTree) and isinstance(peer, int):
+            return self.core.session_with(peer)
+        end = self.ends.get(peer)
+        return end.number if end is not None else 0
+
+    @property
+    def protocol(self) -> DeliveryProtocol:
+        """The protocol itself, without what relays its sessions."""
+        return self.core.core if isinstance(self.core, AssistedDeltaTree) else self.core
+
     # ------------------------------------------------------------ what the network says
 
     def established(self, end: SessionEnd, incarnation: int) -> None:
@@ -201,7 +221,9 @@ class SimulatedBroker(Endpoint):
         if self.history is not None:
             self.history.append((event, now_ns, effects))
         if self._observer is not None:
-            self._observer.step(self, event, effects)
+            self._observer.driven(self, event, effects)
+            if not isinstance(self.core, AssistedDeltaTree):
+                self._observer.step(self, event, effects)
         for effect in effects:
             self._perform[type(effect)](effect)
 

@@ -284,7 +284,10 @@ class SimulatedCluster:
             if attempts:
                 lines.append(f"{broker.name} dials {attempts}")
             status = broker.core.status()
-            waiting = [peer for peer in status["wanted"] if peer not in status["ready"]]
+            relayed = status.get("relayed", ())
+            waiting = [
+                peer for peer in status["wanted"] if peer not in status["ready"] or peer in relayed
+            ]
             if not broker.absorbing:
                 reachable = [
                     peer for peer in waiting

@@ -20,11 +20,12 @@ def check_internals(brokers: Sequence[SimulatedBroker]) -> None:
         InvariantViolated: naming the broker and what is wrong in it.
     """
     for broker in brokers:
-        if broker.alive and isinstance(broker.core, DeltaTree):
-            _check_sessions(broker, broker.core)
-            _check_queue(broker, broker.core)
-            _check_partitions(broker, broker.core)
-            _check_known(broker, broker.core, brokers)
+        core = broker.protocol
+        if broker.alive and isinstance(core, DeltaTree):
+            _check_sessions(broker, core)
+            _check_queue(broker, core)
+            _check_partitions(broker, core)
+            _check_known(broker, core, brokers)
 
 
 def zombies(brokers: Sequence[SimulatedBroker]) -> list[str]:
@@ -34,13 +35,15 @@ def zombies(brokers: Sequence[SimulatedBroker]) -> list[str]:
     """
     lines = []
     for broker in brokers:
-        if not broker.alive or not isinstance(broker.core, DeltaTree):
+        core = broker.protocol
+        if not broker.alive or not isinstance(core, DeltaTree):
             continue
-        for subscription in broker.core._subscriptions._rows:
+        for subscription in core._subscriptions._rows:
             home = brokers[subscription.home]
-            if home is broker or not isinstance(home.core, DeltaTree):
+            core_there = home.protocol
+            if home is broker or not isinstance(core_there, DeltaTree):
                 continue
-            if not home.alive or subscription not in home.core._subscriptions._rows:
+            if not home.alive or subscription not in core_there._subscriptions._rows:
                 lines.append(f"{broker.name} routes by {tuple(subscription)}, which is over")
     return lines
 
@@ -49,7 +52,7 @@ def _check_sessions(broker: SimulatedBroker, core: DeltaTree) -> None:
     """I11: what is active is established, and nothing nearer on its path is."""
     nodes = core._sessions.nodes
     for node in nodes.values():
-        if node.session and broker.ends[node.broker].number != node.session:
+        if broker.session_with(node.broker) != node.session:
             raise InvariantViolated(
                 "session", f"{broker.name} takes {node.session} with {node.broker} for current"
             )
@@ -117,16 +120,16 @@ def _check_known(
     """I18: a peer has every subscription it is known to have."""
     for peer, known in core._subscriptions._known.items():
         other = brokers[peer]
-        end = broker.ends.get(peer)
+        end, core_there = broker.ends.get(peer), other.protocol
         if (
             end is None
             or not core._sessions.nodes[peer].ready
             or not other.alive
             or end.other.incarnation != other.incarnation
-            or not isinstance(other.core, DeltaTree)
+            or not isinstance(core_there, DeltaTree)
         ):
             continue
-        rows, ended = other.core._subscriptions._rows, other.core._subscriptions.ended
+        rows, ended = core_there._subscriptions._rows, core_there._subscriptions.ended
         wrong = [
             subscription
             for subscription in known

@@ -12,6 +12,7 @@ from typing import Any
 from brokerd.model.client_messages import PublishAcknowledged, Subscribed
 from brokerd.model.identity import ClientId, Peer, SourceId
 from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.assist import FIRST_RELAYED
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.interface import (
@@ -78,12 +79,21 @@ class StepChecker:
         self._homes[client] = home
         self._oracle.homes[client] = home
 
-    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+    def driven(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
         if self._trace is not None:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
         if self._watcher is not None:
             self._watcher(broker, event, effects)
+
+    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+        """See broker.Observer."""
+        if (
+            self._watcher is not None
+            and isinstance(event, SessionEstablished | SessionLost)
+            and event.session >= FIRST_RELAYED
+        ):
+            self._watcher(broker, event, [])
         if self._oracle.reliable:
             self._note_gates(broker.number, event, effects)
         if not self._strict:

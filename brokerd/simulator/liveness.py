@@ -14,9 +14,16 @@ when no direction between them is broken. Demanded, within the same time as afte
   keeps its neighbours waiting.)
 - the start of every subscription: what it cannot be confirmed by stands in its tags.
 
-Let off are brokers that had not recovered yet when a link of the tree broke: whoever could
-teach them may be one with which they have a session that is not active at its end. Nothing is
-demanded of their publishers, nor of subscriptions at them.
+With relayed sessions the one-sidedness is gone. A broken link counts as whole for the walk where
+its ends are sure to meet through a third broker: both are asked to reach each other through δ
+brokers within δ + 1 links of both, if there are so many, and which of them is not said. So it is
+sure when fewer than δ of those have a broken link with either end. With at most δ links broken
+that is always so, in a tree of δ + 2 brokers or more: all is owed then, starts included, and
+nobody is let off.
+
+Without them, let off are brokers that had not recovered yet when a link of the tree broke:
+whoever could teach them may be one with which they have a session that is not active at its end.
+Nothing is demanded of their publishers, nor of subscriptions at them.
 
 What was let off is owed once the links are whole again.
 
@@ -40,8 +47,9 @@ class WhileBroken:
         self._tree: PrimaryTree = cluster.tree
         self._radius = cluster.parameters.delta + 1
         self._broken = {(min(pair), max(pair)) for pair in broken}
-        self._tree_is_whole = not any(
-            self._tree.distance(a, b) == 1 for a, b in sorted(self._broken)
+        self._assisted = cluster.parameters.assist == "on" and cluster.protocol == "delta_tree"
+        self._tree_is_whole = all(
+            self._tree.distance(a, b) > 1 or self._is_bridged(a, b) for a, b in sorted(self._broken)
         )
         self._let_off = {
             broker.number
@@ -71,12 +79,31 @@ class WhileBroken:
         path = self._tree.path(source, home)
         while len(path) > 1:
             for place, broker in enumerate(path[1 : self._radius + 1], 1):
-                if (min(path[0], broker), max(path[0], broker)) not in self._broken:
+                if self._is_open(path[0], broker) or self._is_bridged(path[0], broker):
                     path = path[place:]
                     break
+                if self._assisted and self._relays(path[0], broker)[0]:
+                    return False  # they may meet or not
             else:
                 return False
         return True
+
+    def _is_open(self, a: BrokerNumber, b: BrokerNumber) -> bool:
+        return (min(a, b), max(a, b)) not in self._broken
+
+    def _is_bridged(self, a: BrokerNumber, b: BrokerNumber) -> bool:
+        """Whether two brokers whose link is broken are sure to meet through a third one."""
+        if not self._assisted:
+            return False
+        able, unable = self._relays(a, b)
+        return able > 0 and unable < self._radius - 1
+
+    def _relays(self, a: BrokerNumber, b: BrokerNumber) -> tuple[int, int]:
+        """How many brokers near both could relay, and how many cannot."""
+        near_b = self._tree.ball(b, self._radius)
+        both = [c for c in self._tree.ball(a, self._radius) if c in near_b and c != b]
+        able = sum(self._is_open(a, c) and self._is_open(c, b) for c in both)
+        return able, len(both) - able
 
     def _unfinished(self) -> Iterator[str]:
         for broker in self._cluster.brokers:

@@ -357,6 +357,9 @@ class Network:
         if old is not None:
             self._end_here(old, "closed_by_peer")
             self._tell_other(old)
+            late = there.attempts.pop(here.key, None)
+            if late is not None:  # made on the loss of the old one; this one is being opened
+                late.over = True
         self._connect(attempt, here, there)
 
     def _connect(self, attempt: Attempt, here: Endpoint, there: Endpoint) -> None:

@@ -181,6 +181,10 @@ class Oracle:
                     stream.fence = len(publisher.contents)
         subscription.closed = closed
 
+    def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
+        """Per subscription: the source brokers that it does not hear."""
+        return [subscription.closed for subscription in self._subscriptions.values()]
+
     def closed_gates(self) -> list[str]:
         """Subscriptions that do not hear some source, in words."""
         return [

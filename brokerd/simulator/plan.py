@@ -301,7 +301,9 @@ class _Reader:
             topology=topology,
             adversarial=self.layer == "adversarial",
             chance=self.chance,
-            parameters=DeltaTreeParameters(delta=self.delta, **self.settings.get("core", {})),
+            parameters=DeltaTreeParameters.from_mapping(
+                {"delta": self.delta, **self.settings.get("core", {})}, "core"
+            ),
             network=NetworkParameters(session=session, **self.settings.get("network", {})),
             mutants=self.mutants,
             drawn=self.drawn,

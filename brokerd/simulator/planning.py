@@ -240,8 +240,12 @@ def _needed(mutants: frozenset[Mutant]) -> dict[str, Any]:
 
 
 def _draw_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
-    """Parts of the protocol that are off by default; they leave the rest of the plan as it is."""
-    return replace(parameters, publication_log=random.random() < 0.2)
+    """Parts of the protocol that may be on or off; they leave the rest of the plan as it is."""
+    return replace(
+        parameters,
+        publication_log=random.random() < 0.2,
+        assist="off" if random.random() < 0.25 else "on",
+    )
 
 
 def _draw_waiting_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:

@@ -3,7 +3,7 @@
 A scenario is a series of blocks with an empty line between them. A block is commands, a line
 `----`, and what came of them. Lines that begin with `#` before the first block are its story.
 
-    protocol NAME [delta=N] [PARAMETER=VALUE]…   first; before the brokers are named
+    protocol NAME [delta=N] [PARAMETER=VALUE]…   first; assist is off unless said
     chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
     unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
@@ -56,6 +56,7 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     RecoveryFlag,
     RecoveryNotifier,
+    Relay,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Summary,
@@ -83,6 +84,12 @@ from brokerd.simulator.network import NetworkParameters
 from brokerd.wire.attributes import encode_attributes
 
 _COMMANDS_END = "----"
+_RELAY_WORDS = {
+    "ask": "asks for a session between {}",
+    "accept": "accepts a session between {}",
+    "close": "ends the session between {}",
+    "carry": "what follows is between {}",
+}
 _NETWORK = NetworkParameters(
     latency_lowest_ns=MILLISECOND_NS,
     latency_highest_ns=MILLISECOND_NS,
@@ -122,7 +129,7 @@ class _Player:
 
     def __init__(self) -> None:
         self._protocol = ""
-        self._parameters: dict[str, int | str] = {"delta": 1}
+        self._parameters: dict[str, int | str] = {"delta": 1, "assist": "off"}
         self._cluster: SimulatedCluster | None = None
         self._said: list[str] = []
         self._watched: Peer | None = None
@@ -393,6 +400,11 @@ class _Player:
                 return f"over: {' '.join(map(self._over, ended))}"
             case SyncEnd(recovering=recovering):
                 return f"sync end{', recovering' if recovering else ''}"
+            case Relay(step="own"):
+                return "what follows is of this session"
+            case Relay(step=step, asker=asker, target=target):
+                between = f"{self._name(asker)} and {self._name(target)}"
+                return _RELAY_WORDS[step].format(between)
             case RecoveryFlag(recovering=recovering):
                 return "is recovering" if recovering else "has recovered"
             case SubscriptionsOffered(subscriptions=entries, complete=complete):

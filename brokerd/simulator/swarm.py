@@ -66,6 +66,8 @@ _SUMMED = (
     "legitimacy_violated",
     "tags_missing",
     "tags_extra",
+    "relayed_sessions_established",
+    "messages_relayed",
 )
 
 

@@ -44,4 +44,5 @@ TYPE_NUMBERS: Final[dict[int, type]] = {
     57: delta_tree.Unsubscription,
     58: delta_tree.PartitionNew,
     59: delta_tree.PartitionGone,
+    60: delta_tree.Relay,
 }

@@ -25,7 +25,7 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|campaign|shrink|dedupe|speed|WORKLOAD|FIGURE|FILE",
+            metavar="swarm|campaign|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
             help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
@@ -106,8 +106,9 @@ def simulate(
     schedule, and is judged exactly once, in order, without a gap. A scenario is a text of
     commands; what comes of them is printed, and must be what the text says where it says
     something. A plan is a text too, and is judged as a seed is. A figure's experiment writes the
-    rows from which `plot` draws it. `speed` says how many events simulated brokers handle in a
-    second of processor time.
+    rows from which `plot` draws it. `stalls` counts what waits for links that stay down, without
+    and with sessions that a third broker relays. `speed` says how many events simulated brokers
+    handle in a second of processor time.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
@@ -126,6 +127,10 @@ def simulate(
         from pubsubctl.dedupe import SCHEDULES, compare_detection
 
         return compare_detection(call, schedules or SCHEDULES, processes or os.cpu_count() or 1)
+    if what == "stalls":
+        from pubsubctl.stalls import simulate_stalls
+
+        return simulate_stalls(call, *_seeds(seeds))
     if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
             return _file(Path(what))

@@ -7,6 +7,7 @@ session per pair of brokers. A story decides what arrives when.
 import json
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
@@ -123,7 +124,8 @@ class Exchange:
         self.tree = PrimaryTree(self.topology)
         self.protocol = protocol
         self.mutants = mutants
-        self.parameters = parameters or DeltaTreeParameters(delta=delta)
+        # What cores send is told message by message; relayed sessions have tests of their own.
+        self.parameters = replace(parameters or DeltaTreeParameters(delta=delta), assist="off")
         self.now_ns = 0
         self.log: list[tuple[int, Event, list[Any]]] = []
         self.records: list[tuple[int, str]] = []

@@ -130,3 +130,12 @@ def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.M
     assert call("simulate", "speed").out.split()[-4:] == ["30", "000", "0.50", "60", "000"][-4:]
     [row] = call("simulate", "speed", "-j").document["phases"]
     assert row["broker_events_per_second"] == 60_000
+
+
+def test_what_waits_for_links_that_stay_down_is_a_table_without_and_with_assist(call: Call) -> None:
+    rows = call("simulate", "stalls", "--seeds", "0..1", "-j").document["rows"]
+    assert [(row["delta"], row["assist"]) for row in rows] == [
+        (delta, assist) for delta in (1, 2, 3) for assist in ("off", "on")
+    ]
+    assert all(row["missing"] == row["stalled"] == 0 for row in rows if row["assist"] == "on")
+    assert sum(row["missing"] for row in rows) > 0

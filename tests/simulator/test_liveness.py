@@ -2,11 +2,21 @@
 
 import pytest
 
+from brokerd.config import DeltaTreeParameters
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.liveness import WhileBroken
 from brokerd.simulator.plan import Broken
 from brokerd.simulator.swarm import plan_of
 from tests.helpers.cluster import STEADY, chain
+
+ALONE = DeltaTreeParameters(assist="off")
+"""Without relayed sessions: a link that is broken is missed."""
+
+
+def four_in_a_line(parameters: DeltaTreeParameters) -> SimulatedCluster:
+    """b1-b2-b3-b4, δ = 1."""
+    topology = chain("b1", "b2", "b3", "b4")
+    return SimulatedCluster(topology, network=STEADY, parameters=parameters).start()
 
 
 def names_that_hear(cluster: SimulatedCluster, source: str, names: str) -> str:
@@ -18,16 +28,32 @@ def names_that_hear(cluster: SimulatedCluster, source: str, names: str) -> str:
 
 def test_around_a_broken_link_one_side_hands_over_what_the_other_cannot_pass_on() -> None:
     """b2 bypasses b3 and reaches b4; b4 has b3, which has only b1 beyond b2, so not b2 itself."""
-    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster = four_in_a_line(ALONE)
     assert names_that_hear(cluster, "b1", "1234") == "124"
     assert names_that_hear(cluster, "b2", "1234") == "124"
     assert names_that_hear(cluster, "b3", "1234") == "134"
     assert names_that_hear(cluster, "b4", "1234") == "134"
 
 
+def test_with_relayed_sessions_every_source_reaches_everybody() -> None:
+    cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
+    assert [names_that_hear(cluster, f"b{n}", "1234") for n in "1234"] == ["1234"] * 4
+
+
+def test_beyond_delta_broken_links_only_what_is_sure_to_be_bridged_is_asked_for() -> None:
+    """b1 has b2 and b3 within two links; both links are broken, and b4 is too far off."""
+    cluster = four_in_a_line(DeltaTreeParameters(assist="on"))
+    broken = WhileBroken(cluster, [(0, 1), (0, 2)])
+    assert [broken.reaches(0, there) for there in (1, 2, 3)] == [False, False, False]
+    assert [broken.reaches(3, there) for there in (0, 1, 2)] == [False, True, True]
+
+
+@pytest.mark.parametrize("assist", ["off", "on"])
 @pytest.mark.parametrize("source", ["b1", "b2", "b3", "b4"])
-def test_exactly_those_hear_a_source_that_the_walk_of_next_hops_reaches(source: str) -> None:
-    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+def test_exactly_those_hear_a_source_that_the_walk_of_next_hops_reaches(
+    source: str, assist: str
+) -> None:
+    cluster = four_in_a_line(DeltaTreeParameters(assist=assist))
     heard = {name: cluster.subscribe(name) for name in cluster.topology.brokers}
     cluster.run_until_quiet()
     cluster.link("b2", "b3").cut("out")
@@ -48,7 +74,7 @@ def test_more_than_a_quarter_of_the_seeds_keep_links_broken_one_way_included() -
 
 
 def test_what_is_owed_although_a_link_is_broken_is_asked_for_and_nothing_else() -> None:
-    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster = four_in_a_line(ALONE)
     cluster.subscribe("b2")
     cluster.run_until_quiet()
     cluster.link("b2", "b3").cut()

@@ -51,6 +51,9 @@ CAUGHT = {
 }
 
 ELSEWHERE = {
+    Mutant.RELAYED_OUTLIVES_LEG: "waits until the link is back: test_assist.py",
+    Mutant.RELAY_RESUMES: "waits until the link is back: test_assist.py",
+    Mutant.SWITCHED_UNTOLD: "a gap in test_assist.py",
     Mutant.NO_CUT: "one random seed in some hundreds: test_stories.py tells how it fails",
     Mutant.NO_LAST_IN_CUT: "one random seed in some hundreds: test_stories.py tells how it fails",
     Mutant.HALF_AN_INTERSECTION: "first at seed 81: delta_tree/test_regions.py tells how",

@@ -153,7 +153,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         48: "Summary", 49: "SyncEnd", 50: "RecoveryFlag", 51: "SubscriptionCopy",
         52: "UpstreamCopy", 53: "SubscriptionConfirmation", 54: "PublicationCopy",
         55: "PublicationConfirmation", 56: "RecoveryNotifier", 57: "Unsubscription",
-        58: "PartitionNew", 59: "PartitionGone",
+        58: "PartitionNew", 59: "PartitionGone", 60: "Relay",
     }  # fmt: skip
 
 

@@ -68,7 +68,11 @@ from brokerd.protocols.interface import (
 
 
 class DeltaTree(EventMachine):
-    """A broker that delivers exactly once, in order, around up to δ failures."""
+    """A broker that delivers exactly once, in order, around up to δ failures.
+
+    Attributes:
+        sessions: whom it reaches, and how.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class DeltaTree(EventMachine):
         assert neighbourhood.radius == parameters.delta + 1, f"radius {neighbourhood.radius}"
         self._state = State(self, broker, neighbourhood, parameters, mutants)
         sequences = SourceSequences(broker)
-        self._sessions = Sessions(self._state)
+        self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
         self._subscriptions = Subscriptions(
             self._state, self._sessions, self._partitions, sequences, decode_attributes
@@ -142,6 +146,16 @@ class DeltaTree(EventMachine):
             Publish: self._clients.on_publish,
             Acknowledge: self._clients.on_acknowledge,
         }
+
+    @property
+    def neighbourhood(self) -> Neighbourhood:
+        """What it knows of the tree at present."""
+        return self._state.neighbourhood
+
+    @property
+    def incarnation(self) -> int:
+        """Of this broker."""
+        return self._state.incarnation
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -217,6 +231,7 @@ class DeltaTree(EventMachine):
         accepted = self._subscriptions.all_ids()
         ended = self._unsubscriptions.statements()
         self.send(event.peer, Summary(accepted, self._state.recovering, ended))
+        self._sessions.retry_on_news()
         self._sessions_changed()
 
     def _on_session_lost(self, event: SessionLost) -> None:
@@ -234,9 +249,6 @@ class DeltaTree(EventMachine):
             return
         if self._sessions.open_failed(event.peer):
             self._sessions_changed()
-        else:
-            self._sessions.refresh()  # only when to try again is new
-            self._partitions.follow_sessions()
 
     def _on_grown(self, event: TopologyGrown) -> None:
         """A leaf joins: until it is here it counts as any broker that cannot be reached.

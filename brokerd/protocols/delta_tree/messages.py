@@ -4,7 +4,7 @@ Paper: [DFT11] §V-VIII.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
@@ -255,3 +255,30 @@ class PublicationConfirmation:
     """Per (source, first, last): all of that source received on this session in it is done."""
 
     ranges: tuple[tuple[SourceId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """About a session between `asker` and `target` that a third broker relays.
+
+    On a direct session it says whose the messages behind it are; all others change nothing of
+    that. `incarnation` is the sender's own end's, where one is made known.
+
+    Attributes:
+        step: "ask": the asker wants such a session, until it says otherwise. "accept": it is up
+            at the target. "close": it is over, or asked for no longer. "carry": what follows on
+            this session is its, up to the next "carry" or "own". "own": what follows is of the
+            direct session itself.
+        number: the asker's, rising.
+    """
+
+    step: Literal["ask", "accept", "close", "carry", "own"]
+    asker: BrokerNumber
+    target: BrokerNumber
+    number: int
+    incarnation: int
+
+    @property
+    def name(self) -> tuple[BrokerNumber, BrokerNumber, int]:
+        """What tells relayed sessions apart."""
+        return self.asker, self.target, self.number

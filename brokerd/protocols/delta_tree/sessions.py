@@ -63,7 +63,12 @@ class Node:
 
 
 class Sessions:
-    """The sessions with brokers of the neighbourhood."""
+    """The sessions with brokers of the neighbourhood.
+
+    Attributes:
+        nodes: the brokers, nearest first.
+        unreachable: those that were, when it was last found out what is wanted.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -73,6 +78,7 @@ class Sessions:
         self.nodes = {
             broker: Node(broker, path) for broker, path in state.neighbourhood.paths.items()
         }
+        self.unreachable: list[Node] = []
 
     def adjust_to_neighbourhood(self) -> list[BrokerNumber]:
         """Leaves have joined or left; returns those with whom a session has to be ended."""
@@ -125,6 +131,8 @@ class Sessions:
         """An attempt came to nothing; says whether that is news of the peer."""
         node = self.node(peer)
         node.attempting = False
+        if node.reach is Reach.UNREACHABLE and (RETRY, peer) not in self._state.deadlines:
+            self._retry_later(node)
         if node.reach is not Reach.TRYING:
             return False
         node.reach = Reach.UNREACHABLE
@@ -135,6 +143,22 @@ class Sessions:
         if self.nodes[peer].reach in (Reach.UNREACHABLE, Reach.TRYING):
             self._open(self.nodes[peer])
 
+    def retry_on_news(self) -> None:
+        """Somebody can be reached again: try at once those whose next attempt is far off.
+
+        What cut this broker off may be over for all of them. Attempts that are near come anyway:
+        where a single broker has just died, nothing is tried twice.
+        """
+        parameters, deadlines = self._state.parameters, self._state.deadlines
+        soon_ns = self._state.machine.now_ns + parameters.retry_first_ns
+        for node in self.unreachable:
+            key = (RETRY, node.broker)
+            due_ns = deadlines.instant(key)
+            if node.reach is Reach.UNREACHABLE and due_ns is not None and due_ns > soon_ns:
+                deadlines.cancel(key)
+                node.wait_ns = 0
+                self._open(node)
+
     def refresh(self) -> list[Node]:
         """Find out what is wanted and what is active; try what is newly wanted.
 
@@ -144,6 +168,7 @@ class Sessions:
         Paper: [DFT11] §II lines 284-304, §IV lines 356-361.
         """
         newly_active: list[Node] = []
+        self.unreachable = []
         exposed: dict[BrokerNumber, bool] = {}  # every broker strictly between is unreachable
         shadowed: dict[BrokerNumber, bool] = {}  # a broker strictly between has a session
         for node in self.nodes.values():
@@ -216,7 +241,9 @@ class Sessions:
             if node.partition:
                 self._partitions_ended.append(node.partition)
                 node.partition = 0
-        elif not node.partition:
+            return
+        self.unreachable.append(node)
+        if not node.partition:
             self._partitions += 1
             node.partition = self._partitions
             if node.met:

@@ -1,0 +1,140 @@
+"""What must not be said of relayed sessions, and what is let pass because it may be late."""
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
+from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
+from brokerd.protocols.interface import (
+    Effect,
+    MessageReceived,
+    OpenSession,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.protocols.registry import make_protocol
+from brokerd.wire.attributes import decode_attributes
+from tests.helpers.cluster import chain
+
+
+class Broker1:
+    """Broker 1 of the chain 0-1-2-3-4; it has sessions with 0 and 2."""
+
+    def __init__(self) -> None:
+        tree = PrimaryTree(chain("b0", "b1", "b2", "b3", "b4"))
+        core = make_protocol(
+            "delta_tree",
+            1,
+            tree.neighbourhood(1, 2),
+            DeltaTreeParameters(assist="on"),
+            decode_attributes,
+        )
+        assert isinstance(core, AssistedDeltaTree)
+        self.core = core
+        self.core.handle(Started(1, False, {}, {}), 0)
+        for peer in (0, 2):
+            self.core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+            self.hear(peer, Summary((), False, ()))
+
+    def hear(self, peer: int, message: object) -> list[Effect]:
+        """A message from a neighbour."""
+        return list(self.core.handle(MessageReceived(peer, 10 + peer, message), 0))
+
+    def said(self, effects: list[Effect]) -> list[tuple[object, object]]:
+        """Whom it sends what."""
+        return [(effect.peer, effect.message) for effect in effects if type(effect) is Send]
+
+    def lose(self, peer: int) -> list[tuple[object, object]]:
+        """The session with a neighbour ends; returns what is said then."""
+        return self.said(list(self.core.handle(SessionLost(peer, 10 + peer, "silent"), 0)))
+
+
+ASK_FOR_2 = Relay("ask", 0, 2, 7, 1)
+CARRY = Relay("carry", 0, 2, 7, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Relay("ask", 3, 2, 7, 1),
+        Relay("ask", 0, 0, 7, 1),
+        Relay("ask", 0, 2, 0, 1),
+        Relay("ask", 0, 1, 7, 1),
+        Relay("accept", 0, 2, 7, 1),
+        Relay("accept", 1, 0, 7, 1),
+        Relay("close", 2, 3, 7, 0),
+        Relay("carry", 2, 3, 7, 0),
+    ],
+    ids=str,
+)
+def test_who_speaks_for_others_or_of_itself_is_refused(message: Relay) -> None:
+    broker = Broker1()
+    before = broker.core.status()
+    with pytest.raises(RemoteProtocolError):
+        broker.hear(0, message)
+    assert broker.core.status() == before
+    assert broker.said(broker.hear(0, ASK_FOR_2)) == [(2, ASK_FOR_2)]
+
+
+def test_an_ask_is_passed_on_and_then_what_both_ends_say() -> None:
+    broker = Broker1()
+    assert broker.said(broker.hear(0, ASK_FOR_2)) == [(2, ASK_FOR_2)]
+    accept = Relay("accept", 0, 2, 7, 5)
+    assert broker.said(broker.hear(2, accept)) == [(0, accept)]
+    assert broker.said(broker.hear(0, CARRY)) == []
+    assert broker.said(broker.hear(0, SyncEnd(False))) == [(2, CARRY), (2, SyncEnd(False))]
+    assert broker.said(broker.hear(0, SyncEnd(True))) == [(2, SyncEnd(True))]
+    assert broker.core.statistics()["messages_relayed"] == 2
+    assert broker.lose(2)[0] == (0, Relay("close", 0, 2, 7, 0))
+    assert broker.said(broker.hear(0, SyncEnd(False))) == []  # for a session that is over
+
+
+def test_an_ask_for_somebody_who_cannot_be_asked_yet_stands_until_he_can() -> None:
+    broker = Broker1()
+    ask = Relay("ask", 2, 3, 7, 1)
+    assert broker.hear(2, ask) == [OpenSession(3)]
+    effects = broker.core.handle(SessionEstablished(3, 13, 1), 0)
+    assert (3, ask) in broker.said(list(effects))
+
+
+def test_an_ask_that_was_taken_back_is_not_passed_on() -> None:
+    broker = Broker1()
+    broker.hear(2, Relay("ask", 2, 3, 7, 1))
+    broker.hear(2, Relay("close", 2, 3, 7, 0))
+    effects = broker.core.handle(SessionEstablished(3, 13, 1), 0)
+    assert [to for to, message in broker.said(list(effects)) if type(message) is Relay] == []
+
+
+def test_who_is_asked_for_by_a_broker_it_has_a_session_with_waits_for_the_end_of_that() -> None:
+    broker = Broker1()
+    ask = Relay("ask", 2, 1, 7, 4)
+    assert broker.hear(0, ask) == []
+    assert (0, Relay("accept", 2, 1, 7, 1)) in broker.lose(2)
+    assert broker.core.status()["relayed"] == [2]
+
+
+def test_who_is_unknown_here_may_have_joined_just_now_and_is_let_pass() -> None:
+    broker = Broker1()
+    assert broker.hear(0, Relay("ask", 9, 1, 7, 1)) == []
+    assert broker.hear(0, Relay("ask", 0, 9, 7, 1)) == []
+
+
+def test_an_accept_of_what_is_not_asked_for_any_more_is_answered() -> None:
+    broker = Broker1()
+    accept = Relay("accept", 1, 3, 99, 1)
+    assert broker.said(broker.hear(2, accept)) == [(2, Relay("close", 1, 3, 99, 0))]
+
+
+def test_what_is_wrong_in_a_relayed_session_ends_that_one_and_spares_the_relay() -> None:
+    broker = Broker1()
+    broker.hear(0, Relay("ask", 2, 1, 7, 4))
+    broker.lose(2)
+    broker.hear(0, Relay("carry", 2, 1, 7, 0))
+    answers = broker.said(broker.hear(0, SyncEnd(False)))  # no Summary before it
+    assert answers[0] == (0, Relay("close", 2, 1, 7, 0))
+    assert broker.core.status()["relayed"] == []
+    assert 0 in broker.core.status()["ready"]
