@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.facts import RunFacts
 from results.frames import EVIDENCE, FIRST_KEY, LAST_KEY, PAIR, key_of, small_frame
-from results.reference_check import Tree
+from results.risks import Tree
 from results.withheld import Barriers, Notice, stretches_of
 
 if TYPE_CHECKING:

@@ -21,13 +21,8 @@ from results.facts import RunFacts
 from results.faults import fault_spans
 from results.load import LoadedRun, load_run, table_folder
 from results.manifest import read_toml, seal, write_json, write_json_lines
-from results.reference_check import (
-    EXIT_STATUS,
-    NEVER_NS,
-    Recovery,
-    decide,
-    doubts_about_faults,
-)
+from results.reference_check import EXIT_STATUS, Recovery, decide, doubts_about_faults
+from results.risks import NEVER_NS
 from results.schema import TABLES
 from results.small_tables import arrow_table
 from results.spark import planned_for

@@ -28,7 +28,8 @@ from results.frames import (
     key_column,
     small_frame,
 )
-from results.reference_check import Counts, Recovery, RiskWindow, Tree, risk_windows
+from results.reference_check import Counts, Recovery
+from results.risks import RiskWindow, Tree, risk_windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -155,8 +156,10 @@ class DeliveryCheck:
         self._kept: list[DataFrame] = []
         self._arrived_in_spite: dict[tuple[str, str, str], int] = {}
         self._matches = self._keep(self._small.matches)
-        judged = self._keep(self._judged(deliveries))
-        self._publications = self._keep(self._with_fate(publications, judged))
+        # Of a large run, reading twice what is needed twice costs less than keeping it.
+        keep = self._keep if small else (lambda frame: frame)
+        judged = keep(self._judged(deliveries))
+        self._publications = keep(self._with_fate(publications, judged))
         self._summarise_sources()
         pairs = self._walk(judged)
         first_places = {names: row["first_place"] for names, row in pairs.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.reference_check import ENDING_VERBS, NEVER_NS
+from results.risks import ENDING_VERBS, NEVER_NS
 
 # held: nothing gets through, nothing is lost yet. down: gone. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]

@@ -23,17 +23,19 @@ from results.expectation import (
     ExpectedContent,
     seed_of_source,
 )
-from results.logs import NOTICE, RECORD_BYTES, RECORDS, Logs, RecordFile, Source, read_logs
+from results.logs import NOTICE, RECORD_BYTES, RECORDS, Logs, RecordFile, read_logs
 from results.manifest import Run, read_json, read_run, verify_seal, write_json
-from results.schema import SCHEMA_VERSION, TABLES
+from results.schema import SCHEMA_VERSION, TABLES, arrow_type
 from results.small_tables import small_tables
 from results.spark import planned_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PIECE_ROWS = 1 << 19
 BATCH_ROWS = 1 << 16
+BROADCAST_PUBLICATIONS = 1 << 20
+HASHED_PUBLICATIONS = 1 << 22
 OUTCOMES = ("unknown", "acked", "rejected")
 KINDS = ("data", "fence", "gap")
 LAYERS = ("wire", "application")
@@ -103,24 +105,31 @@ def _fingerprint(logs: Logs) -> dict[str, Any]:
 
 
 def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
+    """The tables with a row per message.
+
+    While rows are read and joined they are numbers only; names are put in at the end.
+    """
     clock = Clock(run)
-    acks = read_pieces(spark, logs.files("acks"), AckReader(run.run_id))
-    publications = with_acks(
-        read_pieces(
-            spark, logs.files("publications"), PublicationReader(run.content, logs.sources, clock)
-        ),
-        acks,
-        clock,
+    names = Names(logs, run.run_id, clock)
+    acks = read_pieces(spark, logs.files("acks"), AckReader(names))
+    sent = read_pieces(
+        spark, logs.files("publications"), PublicationReader(run.content, names, clock)
     )
     folder = str(table_folder(run, "publications"))
+    publications = names.put_in(with_acks(sent, acks, clock))
     publications.select(*TABLES["publications"].names).write.parquet(folder)
 
-    brokers = {subscription.sub_id: subscription.broker for subscription in logs.subscriptions}
-    received = read_pieces(
-        spark, logs.files("deliveries"), DeliveryReader(run.run_id, brokers, clock)
-    )
+    received = read_pieces(spark, logs.files("deliveries"), DeliveryReader(names, clock))
     published = spark.read.schema(TABLES["publications"].ddl).parquet(folder)
-    deliveries = with_publications(received, published)
+    files = [*logs.files("publications")]
+    deliveries = names.put_in(
+        with_publications(
+            received,
+            names.take_out(published),
+            once=all(file.rising for file in files),
+            rows=sum(file.rows for file in files),
+        )
+    )
     deliveries.select(*TABLES["deliveries"].names).write.partitionBy("broker").parquet(
         str(table_folder(run, "deliveries"))
     )
@@ -144,10 +153,86 @@ class Clock:
         """Stamps on the run's time line."""
         return stamps - self.origin_ns
 
-    def phases_of(self, moved: Any) -> pa.Array:
-        """The name of the phase each of these moments lies in."""
+    def phases_of(self, moved: Any) -> Any:
+        """The place among the phases' names that each of these moments lies in."""
         places = np.searchsorted(np.array(self.phase_starts_ns, "i8"), moved, side="right")
-        return pa.array(self.phase_names).take(pa.array(places))
+        return places.astype("i4")
+
+
+class Names:
+    """Numbers that stand for names in all rows of a run, whatever file they come from.
+
+    Each file has tables of its own; `sources_of` and `subscriptions_of` lead from a file's
+    numbers to ours.
+    """
+
+    def __init__(self, logs: Logs, run_id: str, clock: Clock) -> None:
+        files = [file for process in logs.processes for file in process.records.values()]
+        self.sources = _all_names(files, "publishers")
+        self.subscriptions = _all_names(files, "subscriptions")
+        self.publishers = {source.pubend: source.name for source in logs.sources}
+        brokers = {s.sub_id: s.broker for s in logs.subscriptions}
+        self._columns = {
+            "pubend": ("source", self.sources),
+            "publisher": ("source", [self.publishers.get(name, "") for name in self.sources]),
+            "sub_id": ("subscription", self.subscriptions),
+            "outcome": ("answer", OUTCOMES),
+            "phase": ("phase_number", clock.phase_names),
+            "kind": ("kind_number", KINDS),
+            "layer": ("layer_number", LAYERS),
+        }
+        self._brokers = {
+            "source": [name.rpartition("/")[0] for name in self.sources],
+            "subscription": [brokers.get(name, "unknown") for name in self.subscriptions],
+        }
+        self._run_id = run_id
+
+    def sources_of(self, file: RecordFile) -> Any:
+        """Our number for each of a file's publishers."""
+        return np.array([self.sources.index(name) for name in file.tables["publishers"]], "i4")
+
+    def subscriptions_of(self, file: RecordFile) -> Any:
+        """Our number for each of a file's subscriptions."""
+        names = file.tables["subscriptions"]
+        return np.array([self.subscriptions.index(name) for name in names], "i4")
+
+    def put_in(self, rows: "DataFrame") -> "DataFrame":
+        """The rows with names beside their numbers; null beside null."""
+        from pyspark.sql import functions as F
+
+        of = "subscription" if "subscription" in rows.columns else "source"
+        columns = {**self._columns, "broker": (of, self._brokers[of])}
+        return rows.withColumns(
+            {"run_id": F.lit(self._run_id)}
+            | {
+                name: F.element_at(_texts(names), F.col(number) + 1)
+                for name, (number, names) in columns.items()
+                if number in rows.columns
+            }
+        )
+
+    def take_out(self, publications: "DataFrame") -> "DataFrame":
+        """Publications with numbers in place of the names that a join would carry along."""
+        from pyspark.sql import functions as F
+
+        return publications.withColumns(
+            {
+                number: (F.array_position(_texts(names), F.col(name)) - 1).cast("INT")
+                for name in ("pubend", "outcome", "phase")
+                for number, names in [self._columns[name]]
+            }
+        )
+
+
+def _texts(values: Sequence[str]) -> "Column":
+    """A constant array of texts."""
+    from pyspark.sql import functions as F
+
+    return F.array(*map(F.lit, values)).cast("ARRAY<STRING>")
+
+
+def _all_names(files: Iterable[RecordFile], table: str) -> list[str]:
+    return [*dict.fromkeys(name for file in files for name in file.tables.get(table, ()))]
 
 
 # --- Reading record files in pieces ---------------------------------------------------------
@@ -191,22 +276,11 @@ def read_pieces(
     return frame.repartition(min(len(pieces), 4096)).mapInArrow(read, reader.ddl)
 
 
-def _names(table: Sequence[Any], numbers: Any) -> pa.Array:
-    return pa.array(table, pa.string()).take(pa.array(numbers))
-
-
-def _batch(ddl: str, columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
-    """A batch with the columns of a DDL text; a single value stands for a column of it."""
-    names = [column.split()[0] for column in ddl.split(", ")]
-    arrays = []
-    for name in names:
-        value = columns[name]
-        if isinstance(value, str | int | bool):
-            value = pa.repeat(pa.scalar(value), count)
-        elif not isinstance(value, pa.Array):
-            value = pa.array(value)
-        arrays.append(value)
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+def _batch(ddl: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """A batch with the columns of a DDL text, in its order and types."""
+    fields = [column.split() for column in ddl.split(", ")]
+    arrays = [pa.array(columns[name], arrow_type(kind)) for name, kind in fields]
+    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])
 
 
 class PublicationReader(RecordReader):
@@ -214,52 +288,46 @@ class PublicationReader(RecordReader):
 
     layout = "publications"
     ddl = (
-        "run_id STRING, publisher STRING, pubend STRING, broker STRING, incarnation INT, "
-        "seq BIGINT, size_bytes INT, attrs_ref INT, attrs_expected INT, digest BIGINT, "
-        "is_fence BOOLEAN, t_intended_ns BIGINT, t_sent_ns BIGINT, phase STRING"
+        "source INT, incarnation INT, seq BIGINT, size_bytes INT, attrs_ref INT, "
+        "attrs_expected INT, digest BIGINT, is_fence BOOLEAN, t_intended_ns BIGINT, "
+        "t_sent_ns BIGINT, phase_number INT"
     )
 
-    def __init__(self, content: ExpectedContent, sources: Sequence[Source], clock: Clock) -> None:
+    def __init__(self, content: ExpectedContent, names: Names, clock: Clock) -> None:
         self._content = content
-        self._names = {source.pubend: source.name for source in sources}
+        self._names = names
         self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
-        rows = rows[np.isin(rows["publisher"], self._known(file))]
-        sources = file.tables["publishers"]
-        names = [self._names.get(pubend, "") for pubend in sources]
-        count = len(rows)
-        expected, digests, sizes = (np.zeros(count, "i8") for _ in range(3))
+        # Of a source that is no publisher of the workload nothing can be expected.
+        names = [self._names.publishers.get(pubend) for pubend in file.tables["publishers"]]
+        known = [number for number, name in enumerate(names) if name is not None]
+        rows = rows[np.isin(rows["publisher"], known)]
+        expected, digests, sizes = (np.zeros(len(rows), "i8") for _ in range(3))
         for publisher in np.unique(rows["publisher"]):
             of_publisher = rows["publisher"] == publisher
-            expect = expected_columns(self._content, names[publisher], rows[of_publisher])
+            name = names[publisher]
+            assert name is not None
+            expect = expected_columns(self._content, name, rows[of_publisher])
             expected[of_publisher], digests[of_publisher] = expect
-            sizes[of_publisher] = self._content.publishers[names[publisher]].size_bytes
+            sizes[of_publisher] = self._content.publishers[name].size_bytes
         intended = self._clock.moved(rows["intended_ns"])
         return _batch(
             self.ddl,
             {
-                "run_id": self._content.run_id,
-                "publisher": _names(names, rows["publisher"]),
-                "pubend": _names(sources, rows["publisher"]),
-                "broker": _names([s.rpartition("/")[0] for s in sources], rows["publisher"]),
-                "incarnation": rows["incarnation"].astype("i4"),
-                "seq": rows["sequence"].astype("i8"),
-                "size_bytes": sizes.astype("i4"),
-                "attrs_ref": rows["attribute_set"].astype("i4"),
-                "attrs_expected": expected.astype("i4"),
+                "source": self._names.sources_of(file)[rows["publisher"]],
+                "incarnation": rows["incarnation"],
+                "seq": rows["sequence"],
+                "size_bytes": sizes,
+                "attrs_ref": rows["attribute_set"],
+                "attrs_expected": expected,
                 "digest": digests,
                 "is_fence": rows["attribute_set"] == self._content.fence_set,
                 "t_intended_ns": intended,
                 "t_sent_ns": self._clock.moved(rows["sent_ns"]),
-                "phase": self._clock.phases_of(intended),
+                "phase_number": self._clock.phases_of(intended),
             },
-            count,
         )
-
-    def _known(self, file: RecordFile) -> list[int]:
-        """Numbers of publishers of this workload; of others nothing can be expected."""
-        return [n for n, pubend in enumerate(file.tables["publishers"]) if pubend in self._names]
 
 
 def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[Any, Any]:
@@ -290,10 +358,10 @@ class AckReader(RecordReader):
     """One row per answered publication, from rows that answer ranges of them."""
 
     layout = "acks"
-    ddl = "run_id STRING, pubend STRING, incarnation INT, seq BIGINT, t_acked_ns BIGINT, answer INT"
+    ddl = "source INT, incarnation INT, seq BIGINT, acked_ns BIGINT, answer INT"
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self, names: Names) -> None:
+        self._names = names
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
         lengths = rows["last"] - rows["first"] + 1
@@ -302,14 +370,12 @@ class AckReader(RecordReader):
         return _batch(
             self.ddl,
             {
-                "run_id": self._run_id,
-                "pubend": _names(file.tables["publishers"], spread["publisher"]),
-                "incarnation": spread["incarnation"].astype("i4"),
+                "source": self._names.sources_of(file)[spread["publisher"]],
+                "incarnation": spread["incarnation"],
                 "seq": spread["first"] + within,
-                "t_acked_ns": spread["acked_ns"].astype("i8"),
-                "answer": spread["outcome"].astype("i4"),
+                "acked_ns": spread["acked_ns"],
+                "answer": spread["outcome"],
             },
-            len(spread),
         )
 
 
@@ -318,13 +384,12 @@ class DeliveryReader(RecordReader):
 
     layout = "deliveries"
     ddl = (
-        "run_id STRING, sub_id STRING, pubend STRING, incarnation INT, seq BIGINT, kind STRING, "
-        "layer STRING, order_idx BIGINT, t_recv_ns BIGINT, received_digest BIGINT, broker STRING"
+        "subscription INT, source INT, incarnation INT, seq BIGINT, kind_number INT, "
+        "layer_number INT, order_idx BIGINT, t_recv_ns BIGINT, received_digest BIGINT"
     )
 
-    def __init__(self, run_id: str, brokers: Mapping[str, str], clock: Clock) -> None:
-        self._run_id = run_id
-        self._brokers = brokers
+    def __init__(self, names: Names, clock: Clock) -> None:
+        self._names = names
         self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
@@ -332,63 +397,73 @@ class DeliveryReader(RecordReader):
         delivered = rows["kind"] != NOTICE
         if not delivered.all():
             rows, places = rows[delivered], places[delivered]
-        subscriptions = file.tables["subscriptions"]
-        brokers = [self._brokers.get(name, "unknown") for name in subscriptions]
         return _batch(
             self.ddl,
             {
-                "run_id": self._run_id,
-                "sub_id": _names(subscriptions, rows["subscription"]),
-                "pubend": _names(file.tables["publishers"], rows["publisher"]),
-                "incarnation": rows["incarnation"].astype("i4"),
-                "seq": rows["sequence"].astype("i8"),
-                "kind": _names(KINDS, rows["kind"]),
-                "layer": _names(LAYERS, rows["layer"]),
+                "subscription": self._names.subscriptions_of(file)[rows["subscription"]],
+                "source": self._names.sources_of(file)[rows["publisher"]],
+                "incarnation": rows["incarnation"],
+                "seq": rows["sequence"],
+                "kind_number": rows["kind"],
+                "layer_number": rows["layer"],
                 "order_idx": places,
                 "t_recv_ns": self._clock.moved(rows["received_ns"]),
-                "received_digest": rows["digest"].astype("i8"),
-                "broker": _names(brokers, rows["subscription"]),
+                "received_digest": rows["digest"],
             },
-            len(rows),
         )
 
 
 # --- Bringing them together -----------------------------------------------------------------
 
-PUBLICATION = ["run_id", "pubend", "incarnation", "seq"]
+PUBLICATION = ["source", "incarnation", "seq"]
 
 
 def with_acks(publications: "DataFrame", acks: "DataFrame", clock: Clock) -> "DataFrame":
-    """Publications with what became of them: acked, rejected, or unknown without an answer.
+    """Publications with what became of them; `answer` is a place in OUTCOMES.
 
     An acknowledgement counts for more than a refusal, because it is the stronger promise.
     """
     from pyspark.sql import functions as F
 
     first_answers = acks.groupBy(*PUBLICATION).agg(
-        F.min("answer").alias("answer"), F.min("t_acked_ns").alias("acked_ns")
+        F.min("answer").alias("given"), F.min("acked_ns").alias("acked_ns")
     )
-    outcome = F.element_at(F.array(*map(F.lit, OUTCOMES)), F.coalesce("answer", F.lit(0)) + 1)
-    return (
-        publications.join(first_answers, PUBLICATION, "left")
-        .withColumn("t_acked_ns", F.col("acked_ns") - clock.origin_ns)
-        .withColumn("outcome", outcome)
+    return publications.join(first_answers, PUBLICATION, "left").withColumns(
+        {
+            "t_acked_ns": F.col("acked_ns") - clock.origin_ns,
+            "answer": F.coalesce("given", F.lit(0)),
+        }
     )
 
 
-def with_publications(received: "DataFrame", publications: "DataFrame") -> "DataFrame":
-    """Deliveries, each with what is known of its publication; null where nobody sent it."""
+def with_publications(
+    received: "DataFrame", publications: "DataFrame", *, once: bool, rows: int
+) -> "DataFrame":
+    """Deliveries, each with what is known of its publication; null where nobody sent it.
+
+    Args:
+        once: whether it is known that no number of a source was used for two publications.
+        rows: how many publications there are: a few are held by every task while deliveries
+            stream past, so that these need not be moved; of very many, tables are sorted.
+    """
     from pyspark.sql import functions as F
 
-    columns = ["digest", "attrs_expected", "outcome", "phase", "t_intended_ns", "t_sent_ns"]
-    # A number used twice is a finding of its own and must not double its deliveries here.
-    sent = publications.groupBy(*PUBLICATION).agg(*[F.min(name).alias(name) for name in columns])
-    return (
-        received.join(sent, PUBLICATION, "left")
-        .withColumn("lat_response_us", _microseconds(F.col("t_recv_ns") - F.col("t_intended_ns")))
-        .withColumn("lat_service_us", _microseconds(F.col("t_recv_ns") - F.col("t_sent_ns")))
-        .withColumn("same_clock", F.lit(True))
-        .withColumn("digest_ok", F.col("received_digest") == F.col("digest"))
+    columns = ["digest", "attrs_expected", "answer", "phase_number", "t_intended_ns", "t_sent_ns"]
+    sent = publications.select(*PUBLICATION, *columns)
+    if not once:
+        # A number used twice is a finding of its own and must not double its deliveries here.
+        sent = sent.groupBy(*PUBLICATION).agg(*[F.min(name).alias(name) for name in columns])
+    if rows < BROADCAST_PUBLICATIONS:
+        sent = F.broadcast(sent)
+    elif rows < HASHED_PUBLICATIONS:
+        sent = sent.hint("shuffle_hash")
+    return received.join(sent, PUBLICATION, "left").withColumns(
+        {
+            "lat_response_us": _microseconds(F.col("t_recv_ns") - F.col("t_intended_ns")),
+            "lat_service_us": _microseconds(F.col("t_recv_ns") - F.col("t_sent_ns")),
+            "same_clock": F.lit(True),
+            "digest_ok": F.col("received_digest") == F.col("digest"),
+        }
     )
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from results.expectation import ExpectedContent
-from results.reference_check import Fault, Guarantee
+from results.reference_check import Guarantee
+from results.risks import Fault
 
 CHECKSUMS = "SHA256SUMS"
 RUN_STATES = ("running", "complete", "partial", "aborted")

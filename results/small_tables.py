@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from results.logs import Logs, Process, notices_of
 from results.manifest import Run, read_json
-from results.reference_check import Tree
+from results.risks import Tree
 from results.schema import TABLES, Table
 
 Row = Mapping[str, Any]

@@ -109,6 +109,8 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Otherwise rows are sorted by partition before they are written.
+        "spark.sql.maxConcurrentOutputFileWriters": "64",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }

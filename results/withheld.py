@@ -12,10 +12,9 @@ Paper: [DFT11] §III (partitions), §VI lines 663-675.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from results.reference_check import Fault, Tree
+from results.risks import NEVER_NS, Fault, Tree
 
 SETTLING_NS = 15_000_000_000
 """How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
@@ -79,7 +78,7 @@ class Barriers:
         delta: how many brokers in a row the tree is wired to get around.
     """
 
-    def __init__(self, tree: "Tree", delta: int, faults: Iterable["Fault"]) -> None:
+    def __init__(self, tree: Tree, delta: int, faults: Iterable[Fault]) -> None:
         self._tree = tree
         self._delta = delta
         self._spans = [*_spans(faults)]
@@ -121,7 +120,7 @@ class Barriers:
         return source == nodes[-1] or len(nodes) == self._delta + 1
 
 
-def _spans(faults: Iterable["Fault"]) -> Iterable[tuple[str, str, str, int, int]]:
+def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, str, int, int]]:
     """Id, verb, target, beginning and end of each fault that cuts brokers off."""
     applied = sorted(
         (fault for fault in faults if fault.applied_ns is not None and fault.verb in _CUTS_OFF),
@@ -129,7 +128,7 @@ def _spans(faults: Iterable["Fault"]) -> Iterable[tuple[str, str, str, int, int]
     )
     for place, fault in enumerate(applied):
         from_ns = fault.applied_ns or 0
-        ends = [1 << 62 if fault.healed_ns is None else fault.healed_ns]
+        ends = [NEVER_NS if fault.healed_ns is None else fault.healed_ns]
         if fault.verb == "restart":
             ends.append(from_ns)
         ends += [

@@ -220,6 +220,7 @@ LAYERS = (
             "fault_injection",
             "results.expectation",
             "results.reference_check",
+            "results.risks",
             "results.withheld",
         ),
         except_=("brokerd.runtime", "brokerd.agent.agent"),
@@ -251,12 +252,16 @@ LAYERS = (
     Layer(
         "results.reference_check",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.expectation", "results.withheld"),
+        ours=("results.expectation", "results.risks", "results.withheld"),
     ),
     Layer(
         "results.withheld",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.reference_check",),
+        ours=("results.risks",),
+    ),
+    Layer(
+        "results.risks",
+        "a checker that shares code with what it checks would share its mistakes",
     ),
     Layer(
         "results",

@@ -6,7 +6,7 @@ from typing import Any
 from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.load import LoadedRun
-from results.reference_check import Tree, risk_windows
+from results.risks import Tree, risk_windows
 
 SECOND_NS = 1_000_000_000
 PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}

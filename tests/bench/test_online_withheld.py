@@ -9,7 +9,8 @@ import pytest
 from bench.content import ContentTables, SourceContent
 from bench.online_checker import OnlineChecker, RunContent, match_table
 from results.expectation import encode_attributes, parse_predicate
-from results.reference_check import History, Tree, check
+from results.reference_check import History, check
+from results.risks import Tree
 from results.withheld import Barriers
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 

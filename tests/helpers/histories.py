@@ -16,12 +16,12 @@ from results.reference_check import (
     FENCE,
     REJECTED,
     Delivered,
-    Fault,
     History,
     Published,
     PublisherLog,
     SubscriptionLog,
 )
+from results.risks import Fault
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

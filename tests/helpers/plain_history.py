@@ -11,13 +11,13 @@ from results.expectation import ExpectedContent
 from results.logs import NOTICE
 from results.reference_check import (
     Delivered,
-    Fault,
     Guarantee,
     History,
     Published,
     PublisherLog,
     SubscriptionLog,
 )
+from results.risks import Fault
 from results.withheld import Notice, Partition
 
 

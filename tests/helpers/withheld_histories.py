@@ -9,14 +9,8 @@ from dataclasses import replace
 from random import Random
 
 from results.expectation import ExpectedContent
-from results.reference_check import (
-    ACKNOWLEDGED,
-    Fault,
-    History,
-    Published,
-    PublisherLog,
-    SubscriptionLog,
-)
+from results.reference_check import ACKNOWLEDGED, History, Published, PublisherLog, SubscriptionLog
+from results.risks import Fault
 from results.withheld import Notice, Partition
 from tests.helpers.histories import MILLISECOND, delivery, wants, workload
 

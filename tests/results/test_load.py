@@ -1,6 +1,7 @@
 """Tables from raw logs, read by Spark and held against a plain reading of the same files."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,21 @@ def test_places_in_the_log_survive_being_cut_into_pieces(
     assert [row["order_idx"] for row in rows] == [*range(len(records))]
     assert [row["seq"] for row in rows] == records["sequence"].tolist()
     assert [row["t_recv_ns"] for row in rows] == (records["received_ns"] - ORIGIN_NS).tolist()
+
+
+@pytest.mark.parametrize("limits", [(0, 1 << 22), (0, 0)], ids=["hashed", "sorted"])
+def test_more_publications_are_joined_otherwise_and_to_the_same_rows(
+    spark: "SparkSession", loaded: LoadedRun, run: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(results.load, "BROADCAST_PUBLICATIONS", limits[0])
+    monkeypatch.setattr(results.load, "HASHED_PUBLICATIONS", limits[1])
+    again = load_run(spark, Path(shutil.copytree(run, tmp_path / run.name)), force=True)
+    for name in ("publications", "deliveries"):
+        rows, others = [
+            sorted(map(str, of.table(spark, name).toArrow().to_pylist())) for of in (loaded, again)
+        ]
+        assert rows == others, name
 
 
 def test_publications_have_outcome_phase_and_expected_content(

@@ -9,18 +9,15 @@ from results.expectation import ExpectedContent
 from results.reference_check import (
     ACKNOWLEDGED,
     Counts,
-    Fault,
     Guarantee,
     History,
     Published,
     PublisherLog,
-    RiskWindow,
     SubscriptionLog,
-    Tree,
     check,
     decide,
-    risk_windows,
 )
+from results.risks import Fault, RiskWindow, Tree, risk_windows
 from tests.helpers.histories import (
     LEGAL,
     MILLISECOND,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from results.delivery import DeliveryCheck, Findings
-from results.reference_check import Fault, Guarantee, History, Tree, check
+from results.reference_check import Guarantee, History, check
+from results.risks import Fault, Tree
 from results.spark import planned_for
 from results.withheld import Barriers, Notice, Partition, in_words, stretches_of
 from tests.helpers.history_tables import facts_of, tables_of
