@@ -6,6 +6,7 @@ deploys in a row: the second finds nothing to do.
 
 import getpass
 import importlib.metadata
+import math
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -36,6 +37,7 @@ from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_PER_BROKER_S = 0.5
 SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 LEASE_MS = 15_000
@@ -116,6 +118,7 @@ class Deployment:
     Attributes:
         identity: the deployment id, the same on all hosts and in every Hello.
         plan: what was done to get here; without steps when it ran already.
+        lease_ms: what `keep` renews; 0 for none.
     """
 
     identity: str
@@ -123,6 +126,8 @@ class Deployment:
     lab: Lab
     plan: Plan
     agents: dict[str, AgentClient] = field(default_factory=dict)
+    lease_ms: int = 0
+    _held_at_s: float = field(default=-math.inf, init=False)
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
         """What a broker answers to a control command."""
@@ -133,6 +138,12 @@ class Deployment:
         """Renew the lease on every host; 0 for none."""
         for agent in self.agents.values():
             await agent.hold(lease_ms)
+
+    async def keep(self) -> None:
+        """Renew the lease once a third of it is over; called all along while brokers start."""
+        if self.lease_ms and trio.current_time() - self._held_at_s > self.lease_ms / 3000:
+            self._held_at_s = trio.current_time()
+            await self.hold(self.lease_ms)
 
 
 def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
@@ -230,13 +241,15 @@ async def deployed(
                 agent = await stack.enter_async_context(lab.connector(host).open_agent())
                 deployment.agents[host] = agent
             with interruption.stoppable():
-                if lease_ms:
-                    await deployment.hold(lease_ms)
+                deployment.lease_ms = lease_ms
+                await deployment.keep()
                 if plan.of("change-topology"):
                     await _change_topology(deployment, progress, purpose, timeout_s)
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
-                await _wait_until_ready(deployment, progress, timeout_s)
+                brokers = len(wanted.placement.brokers)
+                patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
+                await _wait_until_ready(deployment, progress, patience_s)
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
@@ -426,6 +439,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1
+                await deployment.keep()
                 progress.update({"brokers": f"{started}/{len(rows)}"})
 
     hosts = dict.fromkeys(row.host for row in rows)
@@ -446,6 +460,7 @@ async def _wait_until_ready(deployment: Deployment, progress: Progress, timeout_
             sessions = wanted_sessions = 0
             pending = {}
             for name in names:
+                await deployment.keep()
                 status = await _broker_status(deployment, name)
                 if isinstance(status, str):
                     pending[name] = status

@@ -65,6 +65,7 @@ def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
             axes.plot(
                 failed, [row.delivered_percent for row in line],
                 color=colour, marker=MARKERS[number % len(MARKERS)], linewidth=1.1, clip_on=False,
+                markersize=9 - 2 * min(number, 3),  # so that equal curves are all seen
                 zorder=3, label=f"δ = {delta}:  {line[-1].delivered_percent:.1f} %",
             )  # fmt: skip
         axes.plot([], [], color="#777777", linestyle=":", linewidth=2.6, label="static bound")
