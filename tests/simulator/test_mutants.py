@@ -67,6 +67,7 @@ ELSEWHERE = {
     Mutant.GONE_EARLY: "partition tables: delta_tree/test_partitions.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publication logs: test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publication logs: test_publication_log.py",
+    Mutant.NEWCOMER_IS_COMPLETE: "who joins: test_joining.py tells how it fails",
     Mutant.SHORT_VECTORS: "where only links fail: test_duplicate_detection.py",
     Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
     Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
