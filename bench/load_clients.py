@@ -14,6 +14,8 @@ from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 
+DETACH_TIMEOUT_S = 2.0
+
 if TYPE_CHECKING:
     from bench.load_generator import LoadGenerator
 
@@ -43,7 +45,7 @@ class LoadClient:
         return self._client is not None and self._client.attached
 
     def leave(self) -> None:
-        """Take leave of the broker; `run` returns when that is done."""
+        """Take leave of the broker, which then keeps nothing; `run` returns when that is done."""
         self._serving.cancel()
 
     async def run(self) -> None:
@@ -59,6 +61,10 @@ class LoadClient:
                 self._client = client
                 with self._serving:
                     await self.serve(client)
+                # Else its broker would keep its subscriptions for a client that comes back, and
+                # hold what the next run publishes.
+                with trio.move_on_after(DETACH_TIMEOUT_S):
+                    await client.detach(drain=False)
         except ClientError as error:
             self._generator.note_problem(f"{self.name}: {error}")
 
