@@ -11,7 +11,8 @@ when no direction between them is broken. Demanded, within the same time as afte
   one-sided, so a broker next to a broken link may be handed what it cannot pass on;
 - "done" for every publication of a source from which all subscriptions are so reached, started
   or not. (What is done is said of whole runs: one publication that somebody unreached wants
-  keeps its neighbours waiting.)
+  keeps its neighbours waiting. So does one for a subscription that has ended since: its home
+  lets it pass.)
 - the start of every subscription: what it cannot be confirmed by stands in its tags.
 
 With relayed sessions the one-sidedness is gone. A broken link counts as whole for the walk where
@@ -126,7 +127,7 @@ class WhileBroken:
 
     def _unacknowledged(self) -> Iterator[str]:
         clients = self._cluster.clients
-        homes = [clients[subscriber].broker for subscriber, *_ in self._cluster.oracle.lacking()]
+        homes = [clients[subscriber].broker for subscriber in self._cluster.oracle.subscribers()]
         for publisher, sequences in self._cluster.oracle.unacknowledged():
             source = clients[publisher].broker
             if source in self._let_off:

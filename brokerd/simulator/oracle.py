@@ -354,6 +354,10 @@ class Oracle:
             ]
             yield subscription.client, subscription.number, subscription.started, owed
 
+    def subscribers(self) -> list[ClientId]:
+        """Clients that have a subscription, or had one."""
+        return list(dict.fromkeys(client for client, _ in [*self._subscriptions, *self._ended]))
+
     def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:
         """Per client: its publications that it does not know to be done, where there are some."""
         for publisher in self._publishers.values():

@@ -13,6 +13,8 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     publisher p0-b1                      a client at b1
     at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes
     at 0.25 subscribe s1-b3 kind = 'a'
+    at 0.28 unsubscribe s1-b3 1          its first subscription
+    at 0.29 detach s1-b3                 it leaves for good, and says so
     at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
@@ -68,6 +70,23 @@ class Subscribing:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """A client ends one of its subscriptions; nothing, where it has no such."""
+
+    when: int
+    client: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A subscriber leaves for good, and has its broker keep nothing; once."""
+
+    when: int
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failing:
     """A fault: its first stage, and when the further ones come; healing carries out the rest.
 
@@ -89,7 +108,8 @@ class Taking:
     lane: str
 
 
-Move = Publishing | Subscribing | Failing | Taking
+Move = Publishing | Subscribing | Ending | Leaving | Failing | Taking
+_VERBS = ("publish", "subscribe", "unsubscribe", "detach", "fault", "take")
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,15 +396,17 @@ class _Reader:
         if verb == "subscribe":
             predicate = line.split(None, 4)[4]
             return Subscribing(at, self._client(rest[0]), predicate)
+        if verb == "unsubscribe":
+            return Ending(at, self._client(rest[0]), int(rest[1]))
+        if verb == "detach":
+            return Leaving(at, self._client(rest[0]))
         if verb == "fault":
             until = rest.index("then") if "then" in rest else len(rest)
             stages = tuple(self._when(word) for word in rest[until + 1 :])
             return Failing(at, rest[0], tuple(rest[1:until]), stages)
         if verb == "take":
             return Taking(at, _read_lane(rest[0], self.brokers))
-        raise PlanError(
-            f"unknown verb {verb!r}{nearest(verb, ('publish', 'subscribe', 'fault', 'take'))}"
-        )
+        raise PlanError(f"unknown verb {verb!r}{nearest(verb, _VERBS)}")
 
     def _when(self, word: str) -> int:
         return int(word) if self.layer == "adversarial" else _read_instant(word)
@@ -405,6 +427,10 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
         return f"publish {move.client} {' '.join(contents)}"
     if type(move) is Subscribing:
         return f"subscribe {move.client} {move.predicate}"
+    if type(move) is Ending:
+        return f"unsubscribe {move.client} {move.number}"
+    if type(move) is Leaving:
+        return f"detach {move.client}"
     if type(move) is Failing:
         then = " ".join(("", "then", *map(when, move.stages))) if move.stages else ""
         return f"fault {' '.join((move.kind, *move.on))}{then}"

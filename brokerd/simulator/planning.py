@@ -28,7 +28,9 @@ from brokerd.simulator.plan import (
     BROKEN_FOR_EVER,
     Broken,
     Contents,
+    Ending,
     Failing,
+    Leaving,
     Move,
     Plan,
     Publishing,
@@ -163,7 +165,7 @@ def draw_plan(
         heal=heal,
         broken=broken,
         end=end,
-    ).with_moves(draft.moves)
+    ).with_moves([*draft.moves, *_draw_ends(Random(f"ends {seed}"), draft, end)])
 
 
 def is_long(seed: int) -> bool:
@@ -376,6 +378,26 @@ def _subscribe(draft: _Draft, when: int) -> None:
         client = f"s{len(subscribers) + 1}-{random.choice(draft.topology.brokers)}"
     draft.clients[client] = min(when, draft.clients.get(client, when))
     draft.moves.append(Subscribing(when, client, random.choice(_PREDICATES)))
+
+
+def _draw_ends(random: Random, draft: _Draft, end: int) -> list[Move]:
+    """Subscriptions that end, and subscribers that leave; in half of the plans none do."""
+    ends: list[Move] = []
+    if random.random() < 0.5:
+        return ends
+    share = random.choice((0.2, 0.5, 0.8))
+    subscribing = [move for move in draft.moves if type(move) is Subscribing]
+    subscribing.sort(key=lambda move: move.when)
+    numbers: dict[str, int] = {}
+    for move in subscribing:
+        numbers[move.client] = number = numbers.get(move.client, 0) + 1
+        if random.random() < share and move.when + 1 < end:
+            ends.append(Ending(random.randrange(move.when + 1, end), move.client, number))
+    last = {move.client: move.when for move in subscribing}
+    for client, when in last.items():
+        if random.random() < share / 4 and when + 1 < end:
+            ends.append(Leaving(random.randrange(when + 1, end), client))
+    return ends
 
 
 def _fail(draft: _Draft, kinds: tuple[str, ...], when: int, end: int) -> None:

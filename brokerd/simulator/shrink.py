@@ -15,7 +15,9 @@ from brokerd.overlay.topology import Topology
 from brokerd.simulator.faults import BROKER_KINDS, FREE_KINDS, LINK_KINDS
 from brokerd.simulator.network import NetworkParameters
 from brokerd.simulator.plan import (
+    Ending,
     Failing,
+    Leaving,
     Move,
     Plan,
     Publishing,
@@ -204,7 +206,8 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        self._leave_out_moves(Subscribing)
+        for kind in (Leaving, Ending, Subscribing):
+            self._leave_out_moves(kind)
 
     def _leave_out_moves(self, kind: type) -> None:
         others = [move for move in self.best.moves if type(move) is not kind]
@@ -313,7 +316,7 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
     moves: list[Move] = []
     for move in plan.moves:
-        if type(move) is Publishing or type(move) is Subscribing:
+        if isinstance(move, Publishing | Subscribing | Ending | Leaving):
             if home_of(move.client) != name or heir:
                 moves.append(replace(move, client=client(move.client)))
         elif type(move) is Failing:

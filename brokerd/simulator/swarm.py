@@ -34,7 +34,9 @@ from brokerd.simulator.liveness import WhileBroken
 from brokerd.simulator.network import WhichWay
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.plan import (
+    Ending,
     Failing,
+    Leaving,
     Move,
     Plan,
     Publishing,
@@ -225,6 +227,8 @@ class PlanRun:
         self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
         self._at_risk = 0
         self._subscriptions = 0
+        self._ended = 0
+        self._left = 0
         self._stalled = 0
         self._healed_ns = 0
         self._while_broken: WhileBroken | None = None
@@ -463,13 +467,28 @@ class PlanRun:
         if type(move) is Publishing:
             self._publish(move)
         elif type(move) is Subscribing:
-            self._subscriptions += 1
-            self._cluster.subscribe(home_of(move.client), move.predicate, move.client)
+            self._subscribe(move)
+        elif type(move) is Ending:
+            client = self._cluster.clients.get(move.client)
+            if client is not None and move.number in client.core.subscriptions:
+                self._ended += 1
+                self._cluster.unsubscribe(move.client, move.number)
+        elif type(move) is Leaving:
+            client = self._cluster.clients.get(move.client)
+            if client is not None and not client.core.is_detaching:
+                self._left += 1
+                self._cluster.detach(move.client)
         else:
             assert type(move) is Failing, f"{move} is not for a clock"
             fault = self._faults.begin(move.kind, move.on)
             for when in move.stages if fault is not None else ():
                 at(when, self._faults.advance, fault)
+
+    def _subscribe(self, move: Subscribing) -> None:
+        client = self._cluster.clients.get(move.client)
+        if client is None or not client.core.is_detaching:
+            self._subscriptions += 1
+            self._cluster.subscribe(home_of(move.client), move.predicate, move.client)
 
     def _publish(self, move: Publishing) -> None:
         client = self._cluster.client(move.client, home_of(move.client), publishes=True)
@@ -511,6 +530,8 @@ class PlanRun:
             "at_risk": self._at_risk,
             "stalled_by_broken_links": self._stalled,
             "subscriptions": self._subscriptions,
+            "subscriptions_ended": self._ended,
+            "subscribers_detached": self._left,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),
