@@ -19,6 +19,7 @@ class BrokerState:
     Attributes:
         state: running, recovering; or exited, stopped; or unknown.
         exit: how it ended, "" while it runs.
+        subscriptions: how many it routes by.
     """
 
     broker: str
@@ -31,6 +32,7 @@ class BrokerState:
     ready: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
+    subscriptions: int = 0
 
 
 @dataclass
@@ -115,6 +117,7 @@ async def _broker(
         ready=tuple(status["ready"]),
         pending=tuple(status["pending"]),
         faults=tuple(str(fault) for fault in status["faults"]),
+        subscriptions=status["subscriptions"],
     )
 
 

@@ -14,10 +14,13 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Detach,
     Publish,
     PublishAcknowledged,
     Subscribe,
     Subscribed,
+    Unsubscribe,
+    Unsubscribed,
 )
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate
@@ -122,6 +125,12 @@ class FakeBroker:
                 client.wanted[number] = predicate
                 client.send(Subscribed(number, "pending"))
                 client.send(Subscribed(number, "started"))
+            case Unsubscribe(number):
+                client.wanted.pop(number, None)
+                client.send(Unsubscribed(number))
+            case Detach():
+                client.wanted.clear()
+                client.send(Unsubscribed(0))
             case Publish(run):
                 for wrong in self.spoil(run):
                     self._deliver(wrong)
