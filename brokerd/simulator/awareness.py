@@ -6,7 +6,7 @@ the subscription too: one that does not would drop it and call it done.
 Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,8 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Started
-from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.views import BrokerView
 
 HOME_TABLE = "subscriptions"
 ROUTING_TABLE = "routing"
@@ -65,7 +65,7 @@ class AwarenessChecker:
         self,
         tree: PrimaryTree,
         wants: Callable[[Predicate, bytes], bool],
-        brokers: Callable[[], list[SimulatedBroker]],
+        brokers: Callable[[], Sequence[BrokerView]],
         has_publishers: Callable[[BrokerNumber], bool],
         late: bool = False,
     ) -> None:
@@ -79,7 +79,7 @@ class AwarenessChecker:
         self._predicates: dict[SubscriptionId, Predicate] = {}
         self._behind: dict[tuple[BrokerNumber, BrokerNumber], tuple[SubscriptionId, ...]] = {}
 
-    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """A core has handled an event."""
         self._steps += 1
         if type(event) is Started:
@@ -94,7 +94,7 @@ class AwarenessChecker:
             if type(effect) is Commit:
                 self._on_commit(broker, effect)
 
-    def _on_message(self, broker: SimulatedBroker, peer: Peer, message: object) -> None:
+    def _on_message(self, broker: BrokerView, peer: Peer, message: object) -> None:
         memory = self._memories[broker.number]
         if isinstance(message, SubscriptionCopy | UpstreamCopy):
             subscription = message.subscription
@@ -125,7 +125,7 @@ class AwarenessChecker:
             received.setdefault(sequence, self._steps)
 
     def _check_handed_over(
-        self, broker: SimulatedBroker, peer: BrokerNumber, run: PublicationRun
+        self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun
     ) -> None:
         """I8, I16: what the sender routes this by, the receiver knows."""
         sender = self._memories[peer]
@@ -167,7 +167,7 @@ class AwarenessChecker:
             self._behind[broker, peer] = found
         return found
 
-    def _on_commit(self, broker: SimulatedBroker, effect: Commit) -> None:
+    def _on_commit(self, broker: BrokerView, effect: Commit) -> None:
         """I10: whose sources a subscription is to hear knows it, or recovers."""
         for change in effect.changes:
             if change.table != HOME_TABLE or change.value is None or not change.value[3]:
@@ -188,7 +188,7 @@ class AwarenessChecker:
                         f"{tuple(subscription)} starts and {other.name} has not got it",
                     )
 
-    def _has_accepted(self, broker: SimulatedBroker, subscription: SubscriptionId) -> bool:
+    def _has_accepted(self, broker: BrokerView, subscription: SubscriptionId) -> bool:
         core = broker.protocol
         if self._late and isinstance(core, DeltaTree):
             return subscription in core._subscriptions.all_ids()

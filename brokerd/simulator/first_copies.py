@@ -20,8 +20,8 @@ from brokerd.protocols.interface import (
     Record,
     SessionEstablished,
 )
-from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.views import BrokerView
 
 
 class FirstCopyChecker:
@@ -37,7 +37,7 @@ class FirstCopyChecker:
         self._oracle = oracle
         self._delivered: dict[tuple[int, ClientId], dict[tuple[int, SourceId], list[int]]] = {}
 
-    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
         if type(event) is SessionEstablished and isinstance(event.peer, str):
             self._delivered[broker.number, event.peer] = {}
@@ -48,7 +48,7 @@ class FirstCopyChecker:
                 assert type(event) is MessageReceived, f"{effect} on {event}"
                 self._check_disagreement(broker, event, effect.details)
 
-    def _check_delivery(self, broker: SimulatedBroker, effect: Deliver) -> None:
+    def _check_delivery(self, broker: BrokerView, effect: Deliver) -> None:
         run = effect.item.run
         delivered = self._delivered[broker.number, effect.client]
         for number in effect.item.subscriptions:
@@ -62,9 +62,7 @@ class FirstCopyChecker:
                 )
             known.extend(run.sequences)
 
-    def _check_disagreement(
-        self, broker: SimulatedBroker, event: MessageReceived, details: Any
-    ) -> None:
+    def _check_disagreement(self, broker: BrokerView, event: MessageReceived, details: Any) -> None:
         """I6: no disagreement without a restart, but on what nobody behind is owed.
 
         A subscription may be routed by here and not yet at a broker of the window. What that

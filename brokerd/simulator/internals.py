@@ -9,26 +9,22 @@ from collections.abc import Sequence
 
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.sessions import Reach
-from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.views import BrokerView
 
 
-def check_internals(brokers: Sequence[SimulatedBroker]) -> None:
+def check_internals(brokers: Sequence[BrokerView]) -> None:
     """Look into every live broker.
 
     Raises:
         InvariantViolated: naming the broker and what is wrong in it.
     """
     for broker in brokers:
-        core = broker.protocol
-        if broker.alive and isinstance(core, DeltaTree):
-            _check_sessions(broker, core)
-            _check_queue(broker, core)
-            _check_partitions(broker, core)
-            _check_known(broker, core, brokers)
+        if broker.alive:
+            check_broker(broker, brokers)
 
 
-def zombies(brokers: Sequence[SimulatedBroker]) -> list[str]:
+def zombies(brokers: Sequence[BrokerView]) -> list[str]:
     """Rows of subscriptions that do not live at their home, in words.
 
     None may be left when all is healed and nothing is under way.
@@ -48,7 +44,21 @@ def zombies(brokers: Sequence[SimulatedBroker]) -> list[str]:
     return lines
 
 
-def _check_sessions(broker: SimulatedBroker, core: DeltaTree) -> None:
+def check_broker(broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+    """Look into one live broker; `brokers` are all, by number.
+
+    Raises:
+        InvariantViolated: naming the broker and what is wrong in it.
+    """
+    core = broker.protocol
+    if isinstance(core, DeltaTree):
+        _check_sessions(broker, core)
+        _check_queue(broker, core)
+        _check_partitions(broker, core)
+        _check_known(broker, core, brokers)
+
+
+def _check_sessions(broker: BrokerView, core: DeltaTree) -> None:
     """I11: what is active is established, and nothing nearer on its path is."""
     nodes = core._sessions.nodes
     for node in nodes.values():
@@ -65,7 +75,7 @@ def _check_sessions(broker: SimulatedBroker, core: DeltaTree) -> None:
             )
 
 
-def _check_queue(broker: SimulatedBroker, core: DeltaTree) -> None:
+def _check_queue(broker: BrokerView, core: DeltaTree) -> None:
     """I12: entries of a source in order, and sent on sessions that exist."""
     for source, entries in core._publications._queue.items():
         last = 0
@@ -84,7 +94,7 @@ def _check_queue(broker: SimulatedBroker, core: DeltaTree) -> None:
                     )
 
 
-def _check_partitions(broker: SimulatedBroker, core: DeltaTree) -> None:
+def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
     """I13 and I14: own partitions are paths of what cannot be reached; others' are near enough."""
     table, nodes = core._partitions, core._sessions.nodes
     wrong: list[str] = []
@@ -114,9 +124,7 @@ def _check_partitions(broker: SimulatedBroker, core: DeltaTree) -> None:
         raise InvariantViolated("partitions", f"{broker.name}: {'; '.join(wrong)}")
 
 
-def _check_known(
-    broker: SimulatedBroker, core: DeltaTree, brokers: Sequence[SimulatedBroker]
-) -> None:
+def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerView]) -> None:
     """I18: a peer has every subscription it is known to have."""
     for peer, known in core._subscriptions._known.items():
         other = brokers[peer]
@@ -139,3 +147,21 @@ def _check_known(
             raise InvariantViolated(
                 "summary", f"{broker.name} believes that {other.name} has {wrong[:3]}"
             )
+
+
+def is_serving(one: BrokerView, other: BrokerView) -> bool:
+    """Whether two live brokers have told each other what they know, or need not.
+
+    A link that was cut, or an end that was taken for dead, is as good as failed until then.
+    """
+    for here, there in ((one, other), (other, one)):
+        core, core_there = here.protocol, there.protocol
+        if not isinstance(core, DeltaTree) or not isinstance(core_there, DeltaTree):
+            return True
+        node = core._sessions.nodes.get(there.number)
+        back = core_there._sessions.nodes.get(here.number)
+        if node is None or back is None or node.reach is Reach.NOT_WANTED:
+            continue
+        if not node.ready or (back.active and not node.synchronised):
+            return False
+    return True

@@ -29,13 +29,14 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.simulator.awareness import HOME_TABLE, AwarenessChecker, read_tags
-from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clock import Schedule
 from brokerd.simulator.first_copies import FirstCopyChecker
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 from brokerd.simulator.trace import Trace
+from brokerd.simulator.views import BrokerView
 
-Watcher = Callable[[SimulatedBroker, Event, list[Effect]], None]
+Watcher = Callable[[Any, Event, list[Effect]], None]
+"""Told of every step; the broker is of whatever kind the driver's are."""
 
 
 class StepChecker:
@@ -79,14 +80,14 @@ class StepChecker:
         self._homes[client] = home
         self._oracle.homes[client] = home
 
-    def driven(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+    def driven(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
         if self._trace is not None:
             self._trace.step(self._schedule.now_ns, broker.name, event, effects)
         if self._watcher is not None:
             self._watcher(broker, event, effects)
 
-    def step(self, broker: SimulatedBroker, event: Event, effects: list[Effect]) -> None:
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
         """See broker.Observer."""
         if (
             self._watcher is not None
@@ -153,7 +154,7 @@ class StepChecker:
             )
             self._oracle.gates(client, int(number), closed)
 
-    def _check_send(self, broker: SimulatedBroker, effect: Send) -> None:
+    def _check_send(self, broker: BrokerView, effect: Send) -> None:
         message = effect.message
         if type(message) is PublicationConfirmation:
             self._check_confirmation(broker, effect.peer, message)
@@ -167,7 +168,7 @@ class StepChecker:
             assert isinstance(effect.peer, str), f"{message} sent to a broker"
             self._started[effect.peer, message.number] = None
 
-    def _check_delivery(self, broker: SimulatedBroker, effect: Deliver) -> None:
+    def _check_delivery(self, broker: BrokerView, effect: Deliver) -> None:
         """I5: nothing is delivered before the subscription has started."""
         for number in effect.item.subscriptions:
             if (effect.client, number) not in self._started:
@@ -176,7 +177,7 @@ class StepChecker:
                 )
 
     def _check_acknowledgement(
-        self, broker: SimulatedBroker, client: Peer, message: PublishAcknowledged
+        self, broker: BrokerView, client: Peer, message: PublishAcknowledged
     ) -> None:
         """I7 at the source: what is called done has arrived wherever it is owed."""
         assert isinstance(client, str), f"{message} sent to a broker"
@@ -192,7 +193,7 @@ class StepChecker:
                 )
 
     def _check_confirmation(
-        self, broker: SimulatedBroker, peer: Peer, message: PublicationConfirmation
+        self, broker: BrokerView, peer: Peer, message: PublicationConfirmation
     ) -> None:
         """I7: what is confirmed to a broker has arrived wherever it was sent that way for."""
         assert isinstance(peer, int), f"{message} sent to a client"

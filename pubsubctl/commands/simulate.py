@@ -16,7 +16,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictU
 from pubsubctl.files import shown
 
 _FIGURE = r"(dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
-_WORDS = ("swarm", "campaign", "shrink")
+_WORDS = ("swarm", "campaign", "shrink", "adversary")
 """What needs the swarm."""
 
 
@@ -25,7 +25,7 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|campaign|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
+            metavar="swarm|adversary|campaign|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
             help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
@@ -62,6 +62,13 @@ def simulate(
             help="Of delta_tree: robust, paper, or paper-literal, which must fail.",
         ),
     ] = "",
+    setting: Annotated[
+        str,
+        typer.Option("--setting", metavar="ROW", help="Of the adversary: a row of the campaign."),
+    ] = "",
+    short: Annotated[
+        bool, typer.Option("--shrink", help="Of the adversary: cut the first failing seed down.")
+    ] = False,
     runs: Annotated[
         int | None,
         typer.Option("--runs", metavar="N", min=1, help="Of each row of the campaign; else all."),
@@ -99,7 +106,8 @@ def simulate(
     """Run the protocols on a virtual clock.
 
     `swarm` draws topology, workload and faults from each seed and checks every rule after every
-    step; the last of each hundred seeds runs a named bug besides, which must be seen. `campaign`
+    step; the last of each hundred seeds runs a named bug besides, which must be seen. `adversary`
+    does so without a clock: whatever may happen next may happen next. `campaign`
     runs the settings in which the δ tree must hold. `dedupe` says which way of telling duplicates
     bears which failures, and what it costs. `shrink SEED` cuts a failing seed down and
     writes what is left as a plan. A workload runs as on real brokers, broken by its fault
@@ -113,7 +121,7 @@ def simulate(
     call = invocation(context)
     call.refuse_dry_run("simulate")
     if which and what not in ("campaign", "shrink"):
-        hint = "; write --seeds 1..20" if what == "swarm" else ""
+        hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
         return _figure(call, what, full, processes or os.cpu_count() or 1, output)
@@ -137,6 +145,11 @@ def simulate(
         mutants = frozenset(_mutant(name) for name in mutant or [])
         folder = call.project.results_folder(output) if record else None
         return _workload(call, what, protocol, faults, seed, mutants, folder)
+    if (setting or short) and what != "adversary":
+        option = "--setting" if setting else "--shrink"
+        raise UserError(f"{option} is for simulate adversary, not for {shown(what)}")
+    if campaign and what == "adversary":
+        raise UserError(f"simulate adversary takes no --campaign; write --setting {campaign}")
     from pubsubctl import swarms
 
     protocol = protocol or "delta_tree"
@@ -153,6 +166,21 @@ def simulate(
             raise UserError("simulate shrink takes one seed, such as 17")
         return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, plan_file)
     first, last = _seeds(seeds)
+    if profile and what == "adversary":
+        raise UserError("simulate adversary takes no --profile")
+    if what == "adversary":
+        from pubsubctl.adversaries import Adversary, simulate_adversary
+
+        asked = Adversary(
+            protocol=protocol,
+            first=first,
+            last=last,
+            setting=setting,
+            mutants=mutants,
+            processes=processes,
+            short=short,
+        )
+        return simulate_adversary(call, asked)
     if profile:
         _check_profile(call, profile, protocol, verify_determinism)
     swarm = swarms.Swarm(

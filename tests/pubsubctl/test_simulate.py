@@ -40,6 +40,24 @@ def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> Non
     assert f"--seeds {wrong[0]['seed']}..{wrong[0]['seed']} --mutant M21" in answer.err
 
 
+def test_an_adversary_says_one_digest_per_seed_and_the_same_again(call: Call) -> None:
+    arguments = ("simulate", "adversary", "--setting", "crashes-delta2", "--seeds", "3..6", "-j")
+    first = call(*arguments, "--processes", "1").document
+    assert [row["seed"] for row in first["seeds"]] == [3, 4, 5, 6]
+    assert len({row["history_digest"] for row in first["seeds"]}) == 4
+    assert first["total"]["actions"] > 1_000
+    assert first["seeds"] == call(*arguments, "--processes", "2").document["seeds"]
+
+
+def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
+    arguments = ("simulate", "adversary", "--seeds", "0..0", "--mutant", "M14", "--shrink", "-j")
+    answer = call(*arguments, "--processes", "1")
+    assert answer.status == 1
+    assert "actions are left" in answer.document["story"][0]
+    assert len(answer.document["story"]) < 60
+    assert "pubsubctl simulate adversary --seeds 0..0 --mutant M14" in answer.err
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -52,6 +70,13 @@ def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> Non
         (["swarm", "7"], "write --seeds 1..20"),
         (["swarm", "--campaign", "link"], "did you mean 'links'?"),
         (["campaign", "links-beyon"], "did you mean 'links-beyond'?"),
+        (["adversary", "--setting", "links-beyon"], "did you mean 'links-beyond'?"),
+        (["adversary", "--seeds", "5..x"], "write 7 or 1..500"),
+        (["adversary", "--seeds", "5..1"], "runs backwards; 1..5?"),
+        (["adversary", "--campaign", "links"], "write --setting links"),
+        (["adversary", "7"], "write --seeds 1..20"),
+        (["adversry"], "did you mean 'adversary'?"),
+        (["swarm", "--setting", "links"], "--setting is for simulate adversary"),
         (["shrink"], "takes one seed"),
         (["shrink", "A"], "takes one seed"),
         (["shrink", "2"], "seed 2 of delta_tree shows no violation"),

@@ -83,6 +83,27 @@ def test_what_was_published_again_after_a_crash_is_delivered_once_and_in_order()
     assert subscriber.received == sent
 
 
+def test_what_was_acknowledged_during_a_recovery_is_published_although_its_session_ended() -> None:
+    """A broker that recovers publishes nothing, but it may say what is durable. Then it has it."""
+    cluster = _start()
+    subscriber = cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.link("p", "b").cut()
+    cluster.link("p", "s").cut()
+    cluster.broker("p").restart()
+    cluster.run_for(5)
+    sent = [cluster.publish("p", n=n) for n in range(3)]
+    while publisher.core.outstanding:
+        cluster.run_for(0.001)
+    assert cluster.broker("p").status()["state"] == "recovering"
+    publisher.leave()
+    cluster.link("p", "b").heal()
+    cluster.link("p", "s").heal()
+    cluster.run_until_quiet()
+    assert subscriber.received == sent
+
+
 def test_a_publisher_waits_when_too_much_is_acknowledged_and_not_done() -> None:
     cluster = _start(DeltaTreeParameters(delta=1, publication_log=True, queue_limit=3))
     subscriber = cluster.subscribe("s")

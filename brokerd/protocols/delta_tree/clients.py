@@ -367,11 +367,12 @@ class Clients:
         if self._state.recovering:
             match_run(self._subscriptions.memo, message.run, name)  # malformed is refused now
             self._sequences.hand_out(message.run.source, message.run.last)
-            client.held.append(message)
+            if self._log is None:
+                client.held.append(message)  # gone with its session: the client has it still
         else:
             self._publish(client, message.run)
         if self._log is not None:
-            self._log.take(message.run)
+            self._log.take(message.run, publish_later=self._state.recovering)
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         """The client has a range of what was delivered to it on this session."""
@@ -388,7 +389,7 @@ class Clients:
             local.subscription = self._new_id()
             self._spread(local)
         if self._log is not None:
-            for run in self._log.take_recovered():
+            for run in self._log.take_unpublished():
                 name = self._numbers.name_of(run.source.publisher)
                 self._publications.receive(run, (self._state.broker,), name, 0)
         for client in list(self._clients.values()):

@@ -114,10 +114,14 @@ class DeliveryWindows(Generic[Entry]):
         partition: PartitionId,
         entries: tuple[Entry, ...],
     ) -> None:
-        """Queue a notice that a subscription does not get these, nor what came before them."""
-        withheld = local.withhold(run.source, run.last, partition)
-        assert withheld is not None, f"{run.source} {run.last} was announced to {local}"
-        self.deliver(local.client, run, (local,), entries, withheld)
+        """Queue a notice that a subscription does not get these, nor what came before them.
+
+        What was announced before this broker restarted may come again. It is announced again,
+        whole, so that what the client answers covers it; the client knows what it was told.
+        """
+        fresh = local.withhold(run.source, run.last, partition)
+        first = run.first if fresh is None else min(run.first, fresh[0])
+        self.deliver(local.client, run, (local,), entries, (first, run.last, partition))
 
     def announce(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
         """Queue a notice of publications that need not have come here."""

@@ -53,12 +53,12 @@ class PublicationLog:
         self._publications = publications
         self._sources: dict[SourceId, Logged] = {}
         self._changed: dict[SourceId, None] = {}
-        self._recovered: list[PublicationRun] = []
+        self._unpublished: list[PublicationRun] = []
         publications.acknowledge_by(self._note)
 
     def recover(self, logged: Sequence[PublicationRun]) -> None:
         """Take over what an earlier incarnation has left on disk."""
-        self._recovered = list(logged)
+        self._unpublished = list(logged)
         for run in logged:
             row = self._row(run.source)
             if not row.appended:
@@ -69,10 +69,10 @@ class PublicationLog:
         """Per source, the last publication on disk."""
         return [(source, row.durable) for source, row in self._sources.items()]
 
-    def take_recovered(self) -> list[PublicationRun]:
-        """What has to be published again, in order; given once."""
-        recovered, self._recovered = self._recovered, []
-        return recovered
+    def take_unpublished(self) -> list[PublicationRun]:
+        """What has to be published when the recovery is over, in order; given once."""
+        unpublished, self._unpublished = self._unpublished, []
+        return unpublished
 
     def opened(self, source: SourceId, client: ClientId) -> None:
         """The publisher has a session and sends again what it holds."""
@@ -83,8 +83,13 @@ class PublicationLog:
         """The publisher's session is over."""
         self._row(source).client = ""
 
-    def take(self, run: PublicationRun) -> None:
-        """Publications from their publisher: append what is new."""
+    def take(self, run: PublicationRun, *, publish_later: bool) -> None:
+        """Publications from their publisher: append what is new.
+
+        Args:
+            publish_later: nothing is published before the recovery is over. The log keeps it
+                until then: once it is acknowledged its publisher has it no longer.
+        """
         row = self._row(run.source)
         if not row.offered:
             row.acknowledged = run.first - 1
@@ -94,6 +99,8 @@ class PublicationLog:
         fresh = run.after(row.appended)
         if fresh is not None:
             last = row.appended = fresh.last
+            if publish_later:
+                self._unpublished.append(fresh)
             self._state.append(fresh, lambda: self._on_durable(run.source, last))
             if Mutant.LOG_RELEASED_ON_APPEND in self._state.mutants:
                 self._state.machine.emit(Release(run.source, last))

@@ -487,7 +487,7 @@ class Subscriptions:
 
         Heals what a notifier that died in two crashes, or went past a broker, has left behind.
         """
-        for row in self._tagged.values():
+        for row in list(self._tagged.values()):
             for node in self._sessions.usable():
                 away = self._state.neighbourhood.direction(node.broker) != row.towards_home
                 if away and under(row.tags, node.broker):

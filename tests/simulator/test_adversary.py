@@ -1,0 +1,229 @@
+"""An adversary without a clock: small clusters in which anything may be the next thing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.overlay.generate import chain
+from brokerd.simulator.adversary import (
+    AdversaryOptions,
+    AdversaryReport,
+    run_adversaries,
+    run_adversary,
+    shrink_seed,
+    total,
+)
+from brokerd.simulator.campaign import CAMPAIGN
+from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.untimed import End, UntimedNetwork
+from brokerd.simulator.untimed_cluster import Scene, UntimedCluster
+from brokerd.simulator.untimed_shrink import failure_of
+
+ROOT = Path(__file__).parents[2]
+PROMISED = [name for name, row in CAMPAIGN.items() if row.bound]
+MIXED_SEEDS, ROW_SEEDS, MORE_ROW_SEEDS = 50, 10, 120
+
+# What must have happened somewhere in the mixed seeds for their verdict to mean anything.
+LEAST = {
+    "actions": 40_000,
+    "published": 2_000,
+    "deliveries": 3_000,
+    "owed": 3_000,
+    "announced": 200,
+    "at_risk": 500,
+    "bypass_sessions": 300,
+    "notifiers_sent": 100,
+    "duplicates_at_clients": 5,
+    "duplicates_received": 1_000,
+    "resent_publications": 1_000,
+    "messages_ignored": 20,
+    "messages_lost": 500,
+    "opens_failed": 200,
+    "crashes_before_persisted": 8,
+    "action_crash": 50,
+    "action_cut": 200,
+    "action_suspect": 200,
+    "action_time_out": 5,
+    "action_hold": 30,
+    "action_stale": 15,
+    "action_deadline": 500,
+    "action_persist": 2_000,
+}
+
+
+def _sound(seeds: range, setting: str = "") -> list[AdversaryReport]:
+    reports = []
+    for report in run_adversaries(seeds, AdversaryOptions(setting=setting)):
+        assert not report.violations, report.in_words()
+        reports.append(report)
+    return reports
+
+
+def test_delta_tree_keeps_its_promises_whatever_comes_next() -> None:
+    ledger = total(_sound(range(MIXED_SEEDS)))
+    lacking = {
+        name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
+    }
+    assert not lacking, f"too little of {lacking} in {ledger}"
+
+
+@pytest.mark.parametrize("setting", PROMISED)
+def test_a_setting_of_the_campaign_shows_no_violation(setting: str) -> None:
+    ledger = total(_sound(range(ROW_SEEDS), setting))
+    for what in ("deliveries", "at_risk", "announced", "notifiers_sent"):
+        assert ledger[what] > ROW_SEEDS, f"too little of {what} in {ledger}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", PROMISED)
+def test_a_setting_of_the_campaign_shows_no_violation_in_more_seeds(setting: str) -> None:
+    _sound(range(ROW_SEEDS, ROW_SEEDS + MORE_ROW_SEEDS), setting)
+
+
+def test_what_fails_is_what_the_setting_says() -> None:
+    assert not total(_sound(range(10), "links"))["action_crash"]
+    assert total(_sound(range(10), "crashes-beyond"))["action_crash"] > 20
+
+
+def test_best_effort_loses_publications_but_never_breaks_down() -> None:
+    reports = list(run_adversaries(range(15), AdversaryOptions(protocol="best_effort")))
+    rules = {report.rule for report in reports if report.rule}
+    assert "gap" in " ".join(rule for report in reports for rule in report.violations)
+    assert not [rule for rule in rules if rule.endswith("Error")], rules
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean links-beyond"):
+        run_adversary(0, AdversaryOptions(setting="links-beyon"))
+
+
+# ---------------------------------------------------------------- the same again
+
+
+def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
+    first, again, other = (run_adversary(seed) for seed in (8, 8, 9))
+    assert first == again
+    assert first.digest != other.digest
+
+
+def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
+    """Walking through a set of strings anywhere would show here."""
+    program = (
+        "from brokerd.simulator.adversary import run_adversary\n"
+        "for seed in range(12): print(run_adversary(seed).digest)"
+    )
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert len(set(printed[0].split())) == 12
+    assert printed[0] == printed[1]
+
+
+def test_seeds_over_processes_report_what_one_process_reports() -> None:
+    assert list(run_adversaries(range(6), processes=2)) == list(run_adversaries(range(6)))
+
+
+def test_a_violation_says_how_to_repeat_it() -> None:
+    mutants = frozenset((Mutant.CONFIRM_ON_RECEIPT,))
+    options = AdversaryOptions(setting="links", mutants=mutants, story=True)
+    report = next(
+        report
+        for report in run_adversaries(range(10), options)
+        if report.rule == "acknowledged too early"
+    )
+    said = report.in_words()
+    assert f"seed {report.seed}: after " in said
+    assert "last steps:" in said
+    command = f"simulate adversary --seeds {report.seed}..{report.seed} --setting links"
+    assert f"pubsubctl {command} --mutant M21" in said
+
+
+def test_a_history_is_cut_down_to_actions_that_are_all_needed() -> None:
+    mutants = frozenset((Mutant.START_BEFORE_CONFIRMED,))
+    short = shrink_seed(0, AdversaryOptions(setting="links", mutants=mutants))
+    assert short is not None
+    rule, _, _ = failure_of(short.scene, short.actions, to_the_end=False)
+    assert rule == "unaware source"
+    assert 3 < len(short.actions) < 30, short.in_words()
+    for place in range(len(short.actions)):
+        fewer = [*short.actions[:place], *short.actions[place + 1 :]]
+        rule, _, _ = failure_of(short.scene, fewer, to_the_end=False)
+        assert rule != "unaware source", f"{place} is not needed in {short.in_words()}"
+
+
+def test_there_is_nothing_to_cut_down_where_nothing_fails() -> None:
+    assert shrink_seed(0) is None
+
+
+# ---------------------------------------------------------------- what an adversary may not do
+
+
+class _SessionsThatGoOn(UntimedNetwork):
+    """What a cut destroys is lost, but the session lives on when the link does."""
+
+    def _deafen(self, end: End) -> None:
+        end.lane.keep(0)
+        if not end.up:
+            super()._deafen(end)
+
+
+def _play_flaps(seed: int, make_network: Callable[[Random], UntimedNetwork]) -> None:
+    """One publisher and one subscriber at the ends of a line whose links blip, then the end."""
+    topology = chain(4, 1)
+    scene = Scene(
+        protocol="delta_tree",
+        topology=topology,
+        parameters=topology.delta_tree_parameters(),
+        publishers=(("p", 0),),
+        chance=seed,
+    )
+    cluster = UntimedCluster(scene, make_network=make_network)
+    cluster.start()
+    cluster.perform(("subscribe", "s", 3, 0))
+    random = Random(seed)
+    for step in range(600):
+        ready = cluster.network.ready
+        if step % 20 == 19:
+            a, b = random.choice(topology.links)
+            cluster.perform(("cut", a, b))
+            cluster.perform(("heal", a, b))
+        elif step % 5 == 4:
+            cluster.perform(("publish", "p", 0, 1))
+        elif ready:
+            cluster.happen(random.choice(ready))
+    cluster.heal_all()
+    cluster.settle(random)
+    cluster.oracle.judge_end()
+
+
+def test_a_session_that_goes_on_after_a_loss_is_caught() -> None:
+    """An instance that has lost one message must be dead for good: the protocol relies on it."""
+    rules = []
+    for seed in range(20):
+        try:
+            _play_flaps(seed, _SessionsThatGoOn)
+        except InvariantViolated as violation:
+            rules.append(violation.rule)
+        except RemoteProtocolError:
+            pass  # a session without its first message
+    assert "incomplete" in rules or "liveness" in rules, rules
+    assert len(rules) > 5, rules
+
+
+def test_the_same_flaps_do_no_harm_to_sessions_that_end() -> None:
+    for seed in range(20):
+        _play_flaps(seed, UntimedNetwork)

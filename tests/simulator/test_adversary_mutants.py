@@ -1,0 +1,57 @@
+"""Named bugs: each must be caught by the adversary without a clock, soon after the seed named here.
+
+The table names a setting and a seed at which each was caught first. A change of the core shifts
+what happens in a seed, so the search begins there and goes on for a bounded number of seeds.
+Where the swarm needs hundreds of seeds (no cut, half an intersection), this layer needs a few.
+"""
+
+from typing import NamedTuple
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.simulator.adversary import AdversaryOptions, run_adversary
+
+
+class Catch(NamedTuple):
+    """Where a mutant was caught. `budget`: seeds tried from `seed` on."""
+
+    seed: int
+    budget: int
+    setting: str = ""
+
+
+CAUGHT = {
+    Mutant.START_BEFORE_CONFIRMED: Catch(0, 10),
+    Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: Catch(0, 30),
+    Mutant.EDGE_FORGETS: Catch(9, 120, "crashes-beyond"),
+    Mutant.CONFIRM_ON_RECEIPT: Catch(0, 10),
+    Mutant.NO_RESEND_ON_ACTIVATION: Catch(0, 10),
+    Mutant.RESEND_AFTER_NEWER: Catch(0, 20),
+    Mutant.DROP_UNREACHABLE_DESTINATIONS: Catch(0, 20),
+    Mutant.SUMMARY_MISSES_PENDING: Catch(0, 10),
+    Mutant.RESTARTED_IS_EDGE: Catch(0, 20),
+    Mutant.OLD_SESSION_FRAMES: Catch(5, 40),
+    Mutant.TAGS_DROPPED_FROM_CONFIRMATION: Catch(0, 30),
+    Mutant.NOTIFIER_BEFORE_TABLES: Catch(5, 40),
+    Mutant.CONFIRM_COVERS_PENDING: Catch(5, 30),
+    Mutant.NO_CUT: Catch(13, 100),
+    Mutant.NO_UPSTREAM_COPY: Catch(0, 10),
+    Mutant.NO_TAGS_UNREACHABLE_DONE: Catch(0, 20),
+    Mutant.NO_NOTIFIERS: Catch(0, 10),
+    Mutant.TAGS_MAY_GROW: Catch(0, 20),
+    Mutant.RECEIVER_TAKES_ANY_TAGS: Catch(12, 120),
+    Mutant.HALF_AN_INTERSECTION: Catch(7, 100),
+}
+
+
+@pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.value)
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    catch = CAUGHT[mutant]
+    options = AdversaryOptions(setting=catch.setting, mutants=frozenset((mutant,)))
+    for seed in range(catch.seed, catch.seed + catch.budget):
+        report = run_adversary(seed, options)
+        if report.violations:
+            assert f"--mutant {mutant}" in report.command
+            return
+    pytest.fail(f"{mutant.name} survived seeds {catch.seed} to {catch.seed + catch.budget - 1}")
