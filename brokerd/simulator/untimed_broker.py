@@ -119,7 +119,7 @@ class UntimedBroker(Endpoint):
         super().__init__(number)
         self.number = number
         self.name = name
-        self.core: DeliveryProtocol
+        self.core = make_core(number)
         self.now_ns: Instant = 0
         self.effects_by_event: list[int] = []
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
