@@ -47,6 +47,7 @@ explore: setup ## run the property tests with new examples, 2,000 each
 
 campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for a short one
 	@$(BIN)/pubsubctl simulate campaign $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
+	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 
 lint: setup ## check style and types

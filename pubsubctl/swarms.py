@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.config import Mutant
+from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.simulator.campaign import ABLATION_SEEDS, ABLATIONS, CAMPAIGN, Setting
+from brokerd.simulator.ablations import ABLATIONS, SEEDS, Caught, catch_all
+from brokerd.simulator.campaign import CAMPAIGN, Setting
 from brokerd.simulator.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.ledger import (
     Campaign,
@@ -17,6 +19,7 @@ from brokerd.simulator.ledger import (
     check_ledger,
     empty_ledger,
     in_one_line,
+    with_caught,
     with_runs,
 )
 from brokerd.simulator.plan import PlanError, read_plan
@@ -51,6 +54,7 @@ class Swarm:
     mutants: frozenset[Mutant]
     row: str
     profile: str
+    settings: tuple[str, ...]
     processes: int
     ledger: Path | None
     verify_determinism: bool
@@ -59,8 +63,10 @@ class Swarm:
 def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     """Run a range of seeds, its canaries, and what else was asked for."""
     ledger = _read_ledger(swarm.ledger)
-    options = SwarmOptions(mutants=swarm.mutants, campaign=swarm.row, profile=swarm.profile)
-    plain = not (swarm.mutants or swarm.row or swarm.profile)
+    options = SwarmOptions(
+        mutants=swarm.mutants, campaign=swarm.row, profile=swarm.profile, settings=swarm.settings
+    )
+    plain = not (swarm.mutants or swarm.row or swarm.profile or swarm.settings)
     seeds = range(swarm.first, swarm.last + 1)
     with_canaries = swarm.protocol == "delta_tree" and plain
     with call.console.progress() as progress:
@@ -80,7 +86,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
     counted = total(reports)
     if swarm.ledger is not None:
-        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants)
+        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, swarm.settings)
         _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
     sentences = [in_one_line(counted)]
@@ -129,10 +135,7 @@ def check_rows(rows: Iterable[str]) -> None:
 def simulate_campaign(
     call: Invocation, rows: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
 ) -> Result:
-    """Run rows of the campaign, `runs` seeds of each or as many as the design asks for.
-
-    With all rows come the ablations: every named bug, seed by seed until one shows it.
-    """
+    """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
     document = _read_ledger(ledger)
     played, because = [], []
     lines = []
@@ -164,22 +167,12 @@ def simulate_campaign(
             if row.bound:
                 because += [_complaint(report) for report in wrong[:5]]
             document = with_runs(document, _campaign("delta_tree", name, frozenset()), reports)
-        for mutant in ABLATIONS if not rows else ():
-            progress.phase(f"ablation {mutant.name}")
-            reports = _until_seen(mutant, ABLATION_SEEDS if runs is None else runs)
-            document = with_runs(
-                document, _campaign("delta_tree", "", frozenset((mutant,))), reports
-            )
-            last = reports[-1]
-            seen = f"seed {last.seed}: {last.rule}" if last.rule else "not seen"
-            lines.append(f"{mutant:24} {len(reports):6} runs  {seen}")
     if ledger is not None:
         _write_ledger(ledger, document)
     return Result(
         document={
             "schema": "pubsubctl/campaign/1",
             "rows": played,
-            "mutants": document["mutants"],
             "total": document["total"],
         },
         text="\n".join(lines),
@@ -187,22 +180,74 @@ def simulate_campaign(
     )
 
 
-def _until_seen(mutant: Mutant, most: int) -> list[SeedReport]:
-    reports = []
-    for report in run_swarm(
-        range(most), "delta_tree", options=SwarmOptions(mutants=frozenset((mutant,)))
-    ):
-        reports.append(report)
-        if report.violations:
-            break
-    return reports
+def simulate_mutants(
+    call: Invocation, names: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
+) -> Result:
+    """Run named bugs, all by default, each from seed 0 on until one shows it."""
+    for name in names:
+        if name not in ABLATIONS:
+            raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ABLATIONS))}")
+    document = _read_ledger(ledger)
+    chosen = names or tuple(ABLATIONS)
+    caught: list[Caught] = []
+    with call.console.progress() as progress:
+        progress.phase("simulating what must be seen")
+        for one in catch_all(chosen, SEEDS if runs is None else runs, processes):
+            caught.append(one)
+            progress.update({"mutants": f"{len(caught)}/{len(chosen)}"})
+    if ledger is not None:
+        commit = _campaign("delta_tree", "", frozenset()).commit
+        _write_ledger(ledger, with_caught(document, commit, caught))
+    rows = [
+        (
+            one.name,
+            str(one.first_seed) if one.rule else f"none of {one.tried}",
+            one.rule or ABLATIONS[one.name].unseen or "not seen",
+            one.command if one.rule else "",
+        )
+        for one in caught
+    ]
+    return Result(
+        document={
+            "schema": "pubsubctl/mutants/1",
+            "mutants": [
+                {"mutant": one.name, "first_seed": one.first_seed, "rule": one.rule,
+                 "tried": one.tried, "command": one.command}
+                for one in caught
+            ],
+        },
+        text=call.console.table(("MUTANT", "FIRST SEED", "BREAKS", "REPEAT WITH"), rows),
+        because=tuple(
+            VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
+            for one in caught
+            if not one.rule and not ABLATIONS[one.name].unseen
+        ),
+    )  # fmt: skip
+
+
+def check_settings(settings: tuple[str, ...]) -> None:
+    """Refuse what is no parameter of the protocol.
+
+    Raises:
+        UserError: names it and the nearest one.
+    """
+    try:
+        plan_of(0, "delta_tree", SwarmOptions(settings=settings))
+    except ConfigError as error:
+        raise UserError(f"--set: {error}") from None
 
 
 def shrink_seed(
-    seed: int, protocol: str, mutants: frozenset[Mutant], row: str, output: Path | None
+    seed: int,
+    protocol: str,
+    mutants: frozenset[Mutant],
+    row: str,
+    settings: tuple[str, ...],
+    output: Path | None,
 ) -> Result:
     """Cut a failing seed down and write what is left as a plan."""
-    plan = plan_of(seed, protocol, SwarmOptions(mutants=mutants, campaign=row))
+    options = SwarmOptions(mutants=mutants, campaign=row, settings=settings)
+    plan = plan_of(seed, protocol, options)
     shrunk = shrink(plan)
     if shrunk is None:
         raise UserError(
@@ -291,7 +336,9 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
 # ---------------------------------------------------------------- the ledger's file
 
 
-def _campaign(protocol: str, row: str, mutants: frozenset[Mutant]) -> Campaign:
+def _campaign(
+    protocol: str, row: str, mutants: frozenset[Mutant], settings: tuple[str, ...] = ()
+) -> Campaign:
     from bench.run_directory import program_facts
 
     facts = program_facts()
@@ -301,6 +348,7 @@ def _campaign(protocol: str, row: str, mutants: frozenset[Mutant]) -> Campaign:
         protocol=protocol,
         row=row,
         mutants=tuple(sorted(mutants)),
+        settings=settings,
     )
 
 

@@ -13,7 +13,6 @@ Paper: [DFT11] abstract, §II.
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 
 
@@ -70,15 +69,6 @@ CAMPAIGN: dict[str, Setting] = {
         runs=400,
     ),
 }
-
-NOT_SIMULATED = (Mutant.FULL_QUEUE_DROPS_OLDEST, Mutant.HALF_A_FRAME, Mutant.HEARTBEATS_IN_QUEUE)
-"""Bugs between core and socket, where nothing is simulated."""
-
-ABLATIONS = tuple(mutant for mutant in Mutant if mutant not in NOT_SIMULATED)
-"""Bugs that a swarm may see; a full campaign runs each until it does."""
-
-ABLATION_SEEDS = 500
-"""So many seeds an ablation gets in a full campaign."""
 
 
 def setting(name: str) -> Setting:

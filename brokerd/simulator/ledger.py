@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd.simulator.ablations import Caught
 from brokerd.simulator.canary import CanaryReport
 from brokerd.simulator.swarm import SeedReport
 
@@ -42,6 +43,7 @@ class Campaign:
         dirty: whether the code was not that of the commit.
         row: of the campaign; "" for a swarm that draws everything.
         mutants: named bugs that all brokers had; such runs are not counted in the totals.
+        settings: parameters that no seed drew, as `name=value`; not counted either.
     """
 
     commit: str
@@ -49,6 +51,7 @@ class Campaign:
     protocol: str
     row: str = ""
     mutants: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 def empty_ledger() -> dict[str, Any]:
@@ -85,6 +88,7 @@ def with_runs(
         "protocol": campaign.protocol,
         "row": campaign.row,
         "mutants": list(campaign.mutants),
+        "settings": list(campaign.settings),
     }
     entry = next((e for e in entries if all(e[k] == v for k, v in identity.items())), None)
     if entry is not None and campaign.dirty:
@@ -112,8 +116,24 @@ def with_runs(
         "schema": SCHEMA,
         "total": _total(entries),
         "entries": entries,
-        "mutants": dict(sorted(_mutants(document["mutants"], campaign, reports).items())),
+        "mutants": dict(document["mutants"]),
     }
+
+
+def with_caught(
+    document: Mapping[str, Any], commit: str, caught: Iterable[Caught]
+) -> dict[str, Any]:
+    """The ledger with the table bug → first seed that shows it brought up to date."""
+    table = dict(document["mutants"])
+    for one in caught:
+        table[one.name] = {
+            "commit": commit,
+            "first_seed": one.first_seed,
+            "rule": one.rule,
+            "tried": one.tried,
+            "command": one.command,
+        }
+    return {**document, "mutants": dict(sorted(table.items()))}
 
 
 def in_one_line(counted: Mapping[str, int]) -> str:
@@ -157,8 +177,8 @@ def _stretches(seeds: Iterable[int]) -> list[list[int]]:
 
 
 def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over everything without named bugs."""
-    sound = [entry for entry in entries if not entry["mutants"]]
+    """Over everything as it is meant to be."""
+    sound = [entry for entry in entries if not entry["mutants"] and not entry["settings"]]
     faults: dict[str, int] = {}
     for entry in sound:
         for kind, count in entry["faults"].items():
@@ -175,22 +195,3 @@ def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "canaries": len(canaries),
         "canaries_failed": sum(canary["failed_at"] >= 0 for canary in canaries),
     }
-
-
-def _mutants(
-    known: Mapping[str, Any], campaign: Campaign, reports: Sequence[SeedReport]
-) -> dict[str, Any]:
-    """The table mutant → first seed that catches it."""
-    mutants = dict(known)
-    if len(campaign.mutants) != 1 or campaign.row:
-        return mutants
-    caught = next((report for report in reports if report.violations), None)
-    before = mutants.get(campaign.mutants[0], {})
-    same_code = before.get("commit") == campaign.commit and not campaign.dirty
-    if caught is not None and not (same_code and before["first_seed"] <= caught.seed):
-        mutants[campaign.mutants[0]] = {
-            "commit": campaign.commit,
-            "first_seed": caught.seed,
-            "rule": caught.rule,
-        }
-    return mutants

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
+from brokerd.config import PROFILES, PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
 from brokerd.simulator.clock import SECOND_NS
@@ -204,6 +204,31 @@ def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delt
         },
         "plan",
     )
+
+
+def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
+    """The plan with parameters of its protocol set anew, each as `name=value`.
+
+    Raises:
+        ConfigError: there is no such parameter or value; names the nearest.
+    """
+    parameters = plan.parameters
+    known = [item.name for item in fields(parameters) if item.name != "delta"]
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in known:
+            raise ConfigError(f"no parameter {name!r}{nearest(name, known)}")
+        if name == "profile" and value in PROFILES:
+            parameters = parameters.in_profile(value)
+            continue
+        now = getattr(parameters, name)
+        if isinstance(now, bool) and value in ("True", "False"):
+            new: int | str = value == "True"
+        else:
+            new = int(value) if value.isdecimal() else value
+        values = {item.name: getattr(parameters, item.name) for item in fields(parameters)}
+        parameters = DeltaTreeParameters.from_mapping({**values, name: new}, setting)
+    return replace(plan, parameters=parameters)
 
 
 # ---------------------------------------------------------------- as text

@@ -43,6 +43,7 @@ from brokerd.simulator.plan import (
     Subscribing,
     Taking,
     home_of,
+    with_settings,
 )
 from brokerd.simulator.planning import draw_plan
 from brokerd.wire.attributes import encode_attributes
@@ -84,6 +85,7 @@ class SwarmOptions:
         campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
         profile: of delta_tree, or "paper-literal" for the paper with its errors; "" for what the
             seed says.
+        settings: parameters of delta_tree whatever the seed says, as `name=value`.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
@@ -92,6 +94,7 @@ class SwarmOptions:
     layer: str = ""
     campaign: str = ""
     profile: str = ""
+    settings: tuple[str, ...] = ()
     check_purity: bool = True
 
 
@@ -140,10 +143,10 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
         layer=options.layer,
         setting=setting(options.campaign) if options.campaign else None,
     )
-    if not options.profile:
-        return plan
-    profile = "paper" if literal else options.profile
-    return replace(plan, parameters=plan.parameters.in_profile(profile))
+    if options.profile:
+        profile = "paper" if literal else options.profile
+        plan = replace(plan, parameters=plan.parameters.in_profile(profile))
+    return with_settings(plan, options.settings) if options.settings else plan
 
 
 def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
@@ -152,6 +155,7 @@ def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> S
     mutants = "".join(f" --mutant {mutant}" for mutant in sorted(options.mutants))
     row = f" --campaign {options.campaign}" if options.campaign else ""
     row += f" --profile {options.profile}" if options.profile else ""
+    row += "".join(f" --set {setting}" for setting in options.settings)
     command = f"pubsubctl simulate swarm --protocol {protocol} --seeds {seed}..{seed}{row}{mutants}"
     run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
     return run.report(seed, command)

@@ -16,7 +16,7 @@ from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictU
 from pubsubctl.files import shown
 
 _FIGURE = r"(dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
-_WORDS = ("swarm", "campaign", "shrink", "adversary")
+_WORDS = ("swarm", "campaign", "mutants", "shrink", "adversary")
 """What needs the swarm."""
 
 
@@ -25,13 +25,15 @@ def simulate(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="swarm|adversary|campaign|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
+            metavar="swarm|adversary|campaign|mutants|shrink|dedupe|stalls|speed|WORKLOAD|FIGURE|FILE",
             help="What to simulate: see above; FILE is a scenario or a plan.",
         ),
     ] = "swarm",
     which: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SEED|ROW…]", help="A seed to shrink, or rows of the campaign."),
+        typer.Argument(
+            metavar="[SEED|ROW…|MUTANT…]", help="A seed to shrink; rows of the campaign; mutants."
+        ),
     ] = None,
     protocol: Annotated[
         str | None,
@@ -69,9 +71,13 @@ def simulate(
     short: Annotated[
         bool, typer.Option("--shrink", help="Of the adversary: cut the first failing seed down.")
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter, whatever a seed says."),
+    ] = None,
     runs: Annotated[
         int | None,
-        typer.Option("--runs", metavar="N", min=1, help="Of each row of the campaign; else all."),
+        typer.Option("--runs", metavar="N", min=1, help="Of each row or mutant; else all."),
     ] = None,
     schedules: Annotated[
         int | None,
@@ -107,9 +113,10 @@ def simulate(
 
     `swarm` draws topology, workload and faults from each seed and checks every rule after every
     step; the last of each hundred seeds runs a named bug besides, which must be seen. `adversary`
-    does so without a clock: whatever may happen next may happen next. `campaign`
-    runs the settings in which the δ tree must hold. `dedupe` says which way of telling duplicates
-    bears which failures, and what it costs. `shrink SEED` cuts a failing seed down and
+    does so without a clock: whatever may happen next may happen next. `campaign` runs the settings
+    in which the δ tree must hold, `mutants` each named bug from seed 0 on until one shows it.
+    `dedupe` says which way of telling duplicates bears which failures, and what it costs.
+    `shrink SEED` cuts a failing seed down and
     writes what is left as a plan. A workload runs as on real brokers, broken by its fault
     schedule, and is judged exactly once, in order, without a gap. A scenario is a text of
     commands; what comes of them is printed, and must be what the text says where it says
@@ -120,7 +127,7 @@ def simulate(
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
-    if which and what not in ("campaign", "shrink"):
+    if which and what not in ("campaign", "mutants", "shrink"):
         hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
@@ -158,13 +165,17 @@ def simulate(
     mutants = frozenset(_mutant(name) for name in mutant or [])
     rows = which or [] if what == "campaign" else [campaign] if campaign else []
     swarms.check_rows(rows)
+    chosen = tuple(settings or ())
+    swarms.check_settings(chosen)
     processes = processes or os.cpu_count() or 1
     if what == "campaign":
         return swarms.simulate_campaign(call, tuple(rows), runs, processes, ledger)
+    if what == "mutants":
+        return swarms.simulate_mutants(call, tuple(which or ()), runs, processes, ledger)
     if what == "shrink":
         if which is None or len(which) != 1 or not re.fullmatch(r"\d{1,18}", which[0]):
             raise UserError("simulate shrink takes one seed, such as 17")
-        return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, plan_file)
+        return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, chosen, plan_file)
     first, last = _seeds(seeds)
     if profile and what == "adversary":
         raise UserError("simulate adversary takes no --profile")
@@ -190,6 +201,7 @@ def simulate(
         mutants=mutants,
         row=campaign,
         profile=profile,
+        settings=chosen,
         processes=processes,
         ledger=ledger,
         verify_determinism=verify_determinism,

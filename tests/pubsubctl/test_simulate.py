@@ -77,6 +77,9 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["adversary", "7"], "write --seeds 1..20"),
         (["adversry"], "did you mean 'adversary'?"),
         (["swarm", "--setting", "links"], "--setting is for simulate adversary"),
+        (["mutants", "M22x"], "did you mean 'M22'?"),
+        (["swarm", "--set", "publication_logs=True"], "did you mean 'publication_log'?"),
+        (["swarm", "--set", "queue_limit=many"], "queue_limit = 'many' is not of type int"),
         (["shrink"], "takes one seed"),
         (["shrink", "A"], "takes one seed"),
         (["shrink", "2"], "seed 2 of delta_tree shows no violation"),
@@ -157,6 +160,27 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
     refused = call("simulate", str(path))
     assert refused.status == 2
     assert "did you mean 'heal'?" in refused.err
+
+
+def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.json"
+    arguments = ("--processes", "1", "--ledger", str(ledger))
+    answer = call("simulate", "mutants", "M21", "M14", "--runs", "6", *arguments)
+    assert answer.status == 0
+    assert "--mutant M21" in answer.out
+    table = json.loads(ledger.read_text())["mutants"]
+    assert list(table) == ["M14", "M21"]
+    assert table["M21"]["first_seed"] < 6
+    survived = call("simulate", "mutants", "receiver-takes-any-tags", "--runs", "1", *arguments)
+    assert survived.status == 1
+    assert "was not seen in 1 seeds" in survived.err
+
+
+def test_a_parameter_set_by_hand_is_part_of_what_repeats_a_seed(call: Call) -> None:
+    arguments = ("simulate", "swarm", "--seeds", "1..2", "--processes", "1", "-j")
+    with_log = call(*arguments, "--set", "publication_log=True").document
+    assert with_log["seeds"] != call(*arguments, "--set", "publication_log=False").document["seeds"]
+    assert "--set publication_log=True" in with_log["seeds"][0]["command"]
 
 
 def test_what_was_run_stands_in_the_ledger_once(call: Call, tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from brokerd.config import Mutant
+from brokerd.simulator.ablations import Caught, first_catch
 from brokerd.simulator.canary import CANARIES, EVERY, canaries_among, run_canary
 from brokerd.simulator.ledger import (
     Campaign,
     LedgerError,
     check_ledger,
     empty_ledger,
+    with_caught,
     with_runs,
 )
 from brokerd.simulator.swarm import SwarmOptions, run_swarm
@@ -47,10 +49,23 @@ def test_a_named_bug_stands_in_the_table_with_its_first_seed_and_not_in_the_tota
     options = SwarmOptions(mutants=frozenset((Mutant.CONFIRM_ON_RECEIPT,)))
     reports = list(run_swarm(range(4), "delta_tree", options=options))
     document = with_runs(empty_ledger(), replace(CLEAN, mutants=("M21",)), reports)
-    first = next(report for report in reports if report.violations)
-    assert document["mutants"]["M21"]["first_seed"] == first.seed
     assert document["total"]["runs"] == document["total"]["violations"] == 0
     assert document["entries"][0]["violations"]
+    caught = first_catch("M21")
+    document = with_caught(document, "abc", [caught])
+    first = next(report for report in reports if report.violations)
+    assert document["mutants"]["M21"]["first_seed"] == caught.first_seed == first.seed
+    assert document["mutants"]["M21"]["rule"] == first.rule
+    again = with_caught(document, "def", [Caught("M21", 9, "gap", 10, "")])
+    assert again["mutants"]["M21"]["commit"] == "def"
+
+
+def test_runs_with_a_parameter_set_by_hand_are_not_counted_in_the_totals() -> None:
+    reports = list(run_swarm(range(2), "delta_tree"))
+    other = replace(CLEAN, settings=("publication_log=True",))
+    document = with_runs(with_runs(empty_ledger(), other, reports), CLEAN, reports)
+    assert len(document["entries"]) == 2
+    assert document["total"]["runs"] == 2
 
 
 def test_what_is_no_ledger_is_refused() -> None:

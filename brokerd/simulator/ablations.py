@@ -1,0 +1,116 @@
+"""Ablations: what happens when one rule of the protocol is left out.
+
+A swarm that finds nothing in the protocol has shown something only if it finds what is wrong
+without a rule. Each ablation names its bug and where to look: the mix of the swarm, or the row of
+the campaign whose faults ask for the rule most often.
+
+    pubsubctl simulate mutants
+
+Paper: [DFT11] §V-§VIII, rule by rule.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from brokerd.config import Mutant
+from brokerd.simulator.swarm import SwarmOptions, run_seed
+
+SEEDS = 500
+"""So many seeds an ablation gets by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """One way to break the protocol.
+
+    Attributes:
+        mutants: named bugs that every broker has.
+        row: of the campaign; "" for the mix.
+        settings: parameters of delta_tree, as `name=value`.
+        unseen: why no swarm sees it; "" where one must.
+    """
+
+    mutants: tuple[Mutant, ...]
+    row: str = ""
+    settings: tuple[str, ...] = ()
+    unseen: str = ""
+
+    @property
+    def options(self) -> SwarmOptions:
+        """How its seeds are run."""
+        return SwarmOptions(
+            mutants=frozenset(self.mutants),
+            campaign=self.row,
+            settings=self.settings,
+            check_purity=False,
+        )
+
+
+NOT_SIMULATED = {
+    Mutant.FULL_QUEUE_DROPS_OLDEST: "the queue between core and socket: tests/runtime",
+    Mutant.HALF_A_FRAME: "the writer of a session: tests/runtime",
+    Mutant.HEARTBEATS_IN_QUEUE: "the writer of a session: tests/runtime",
+}
+"""Bugs between core and socket, where nothing is simulated."""
+
+UNSEEN: dict[Mutant, str] = {
+    Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
+    Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.PARTITIONS_SPREAD_DELTA: (
+        "partition tables: tests/protocols/delta_tree/test_partitions.py"
+    ),
+    Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
+}
+"""Bugs that a swarm does not see, and what does."""
+
+ABLATIONS: dict[str, Ablation] = {
+    str(mutant): Ablation(mutants=(mutant,), unseen=UNSEEN.get(mutant, ""))
+    for mutant in Mutant
+    if mutant not in NOT_SIMULATED
+}
+"""By the name that their bug has in the design."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How an ablation fared.
+
+    Attributes:
+        name: of the ablation.
+        first_seed: the first one that shows it; -1 when none does.
+        rule: that the seed breaks; "" when none does.
+        tried: how many seeds were run, the failing one included.
+        command: repeats the seed; the last one tried when none shows it.
+    """
+
+    name: str
+    first_seed: int
+    rule: str
+    tried: int
+    command: str
+
+
+def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
+    """Run an ablation from a seed on until one shows it, `most` seeds at most."""
+    assert most > 0, f"{most} seeds of {name}"
+    for seed in range(first, first + most):
+        report = run_seed(seed, "delta_tree", ABLATIONS[name].options)
+        if report.violations:
+            return Caught(name, seed, report.rule, seed - first + 1, report.command)
+    return Caught(name, -1, "", most, report.command)
+
+
+def catch_all(names: Iterable[str], most: int, processes: int) -> Iterator[Caught]:
+    """`first_catch` of each, in the order of the names."""
+    jobs = [(name, 0, most) for name in names]
+    if processes <= 1:
+        yield from map(_first_catch, jobs)
+        return
+    with get_context("forkserver").Pool(processes) as pool:
+        yield from pool.imap(_first_catch, jobs, chunksize=1)
+
+
+def _first_catch(job: tuple[str, int, int]) -> Caught:
+    return first_catch(*job)
