@@ -58,6 +58,7 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.HALF_AN_INTERSECTION: "rare: tests/protocols/delta_tree/test_regions.py",
     Mutant.PARTITIONS_SPREAD_DELTA: (
         "partition tables: tests/protocols/delta_tree/test_partitions.py"
     ),
@@ -65,8 +66,13 @@ UNSEEN: dict[Mutant, str] = {
 }
 """Bugs that a swarm does not see, and what does."""
 
+ROWS: dict[Mutant, str] = {Mutant.NO_LAST_IN_CUT: "crashes-beyond"}
+"""Bugs that need more failures at once than the mix has."""
+
 ABLATIONS: dict[str, Ablation] = {
-    str(mutant): Ablation(mutants=(mutant,), unseen=UNSEEN.get(mutant, ""))
+    str(mutant): Ablation(
+        mutants=(mutant,), row=ROWS.get(mutant, ""), unseen=UNSEEN.get(mutant, "")
+    )
     for mutant in Mutant
     if mutant not in NOT_SIMULATED
 }

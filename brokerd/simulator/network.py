@@ -239,6 +239,8 @@ class Network:
                     if end.attempt is not None and not end.attempt.over:
                         self._wait_for_timeout(end.attempt)
                     self._update_silence(end)
+                    if end.attempt is not None and not end.attempt.over:
+                        self._wait_for_timeout(end.attempt)
 
     def absorb_link(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
         """Only signs of life pass until `heal`; a cut destroys what was taken in."""

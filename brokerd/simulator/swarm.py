@@ -429,10 +429,11 @@ class PlanRun:
             state = broker.core.status()["state"]
             queue = broker.core.statistics()["queue_publications"]
             tagged = broker.core.statistics()["subscriptions_tagged"]
-            if state != "running" or queue or tagged:
+            partitions = broker.core.statistics()["partitions"]
+            if state != "running" or queue or tagged or partitions:
                 lines.append(
                     f"{broker.name} is {state} with {queue} publications queued, "
-                    f"{tagged} subscriptions tagged"
+                    f"{tagged} subscriptions tagged, {partitions} partitions in its table"
                 )
         return lines + zombies(self._cluster.brokers)
 
