@@ -3,6 +3,44 @@
 The oracle judges from outside what subscribers see. The checks here look at single steps: what a
 broker confirms must be true, and what a driver is asked for must make sense.
 
+Where each invariant of the δ tree's design is checked:
+
+    I1   exactly once          oracle: `delivered` (duplicate)
+    I2   order                 oracle: `delivered` (order)
+    I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
+    I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
+                               tags, partition tables empty, nobody recovering)
+    I5   not before the start  oracle: early, closed gate, gap below the cut; here: `_check_delivery`
+    I6   duplicates are such   here: `_check_confirmation` (what was wrongly taken for one is
+                               confirmed and has not arrived)
+    I7   confirmations true    here: `_check_confirmation`, `_check_acknowledgement`
+    I8   hops are aware        awareness: `_check_handed_over`
+    I9   gates only open       here: `_note_gates`; oracle: `gates`
+    I10  sources are aware     awareness: `_on_commit`
+    I11  active sessions       internals: `_check_sessions`
+    I12  queues in order       internals: `_check_queue`
+    I13  own partitions        internals: `_check_partitions`
+    I14  partition tables      internals: `_check_partitions`
+    I15  legitimacy            where publications are held: the core counts what is not legitimate
+    I16  subscription first    awareness: `_check_handed_over`
+    I17  purity                swarm: `_repeat_events`; determinism: whole seeds
+    I18  summaries are true    internals: `_check_known`
+
+And of every protocol that promises reliability:
+
+    I1   no phantom            oracle: `delivered` (phantom)
+    I2   matches               oracle: `delivered` (unwanted)
+    I3   exactly once          as I1 above
+    I4   order per source      as I2 above
+    I5   gapless               as I3 above
+    I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
+    I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
+    I8   liveness              swarm: `_check_patience` (30 s); liveness, while links are broken
+    I9   bounded memory        a client's window bounds the queues; they are empty at the end (I4)
+    I10  honesty               oracle: `withheld`, `_check_first` (silent)
+    I11  locality              no subject: there is no processor time to lose in a simulation
+    I12  no residue            as I4 above; what faults do to hosts: tests/fault_injection
+
 Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 """
 

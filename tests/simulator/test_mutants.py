@@ -49,7 +49,8 @@ def test_every_mutant_has_a_test_that_must_catch_it() -> None:
         assert not why or (LEDGER.parents[1] / where).exists(), why
 
 
-def test_the_table_is_that_of_today_s_mutants() -> None:
-    assert set(TABLE) == set(ABLATIONS)
+def test_the_table_names_today_s_mutants_and_what_a_swarm_sees_of_them() -> None:
+    assert set(TABLE) <= set(ABLATIONS)
+    assert len(TABLE) > 20
     for name, row in TABLE.items():
         assert (row["first_seed"] >= 0) == (not ABLATIONS[name].unseen), name
