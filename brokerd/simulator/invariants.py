@@ -10,7 +10,7 @@ Where each invariant of the δ tree's design is checked:
     I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
     I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
                                tags, partition tables empty, nobody recovering)
-    I5   not before the start  oracle: early, closed gate, gap below the cut; here: `_check_delivery`
+    I5   not before the start  oracle: early, closed gate, gap; here: `_check_delivery`
     I6   duplicates are such   here: `_check_confirmation` (what was wrongly taken for one is
                                confirmed and has not arrived)
     I7   confirmations true    here: `_check_confirmation`, `_check_acknowledgement`

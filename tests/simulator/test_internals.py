@@ -1,0 +1,53 @@
+"""What the white-box checks say of brokers that have been tampered with."""
+
+import pytest
+
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.partitions import PartitionTable
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain
+
+
+def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
+    """b2 is dead; what b1 has in its table of partitions."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster.run_until_quiet()
+    cluster.broker("b2").kill()
+    cluster.run_until_quiet()
+    cluster.check_internals()
+    core = cluster.brokers[0].core
+    assert isinstance(core, DeltaTree)
+    return cluster, core._partitions
+
+
+def test_a_partition_of_one_s_own_is_in_one_s_own_table() -> None:
+    cluster, table = a_dead_broker()
+    assert [partition.nodes for partition in table.detectors[0].live.values()] == [(1,)]
+    table.detectors[0].live.clear()
+    with pytest.raises(InvariantViolated, match="b1 cannot reach 1; its table has None"):
+        cluster.check_internals()
+
+
+def test_a_partition_has_unreachable_brokers_only() -> None:
+    cluster, _ = a_dead_broker()
+    core = cluster.brokers[0].core
+    assert isinstance(core, DeltaTree)
+    core._sessions.nodes[2].partition = 7
+    with pytest.raises(InvariantViolated, match=r"\(0, 1, 2\) is one, and \[2\] are no part of it"):
+        cluster.check_internals()
+
+
+def test_no_partition_is_in_a_table_and_over() -> None:
+    cluster, table = a_dead_broker()
+    (known,) = table.detectors[2].live
+    table.detectors[2].gone = [(1, known)]
+    with pytest.raises(InvariantViolated, match="which are over"):
+        cluster.check_internals()
+
+
+def test_partitions_far_away_are_in_no_table() -> None:
+    cluster, table = a_dead_broker()
+    table.detectors[2].path = (2, 9, 1, 0)
+    with pytest.raises(InvariantViolated, match=r"partition table: b1 has of \(2, 9, 1, 0\)"):
+        cluster.check_internals()
