@@ -58,6 +58,7 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.SHORT_VECTORS: ("where only links fail: tests/simulator/test_duplicate_detection.py"),
     Mutant.PARTITIONS_SPREAD_DELTA: (
         "partition tables: tests/protocols/delta_tree/test_partitions.py"
     ),

@@ -1,4 +1,4 @@
-"""What the white-box checks say of brokers that have been tampered with."""
+"""What the white-box checks say of brokers that have been tampered with, and what they found."""
 
 import pytest
 
@@ -51,3 +51,22 @@ def test_partitions_far_away_are_in_no_table() -> None:
     table.detectors[2].path = (2, 9, 1, 0)
     with pytest.raises(InvariantViolated, match=r"partition table: b1 has of \(2, 9, 1, 0\)"):
         cluster.check_internals()
+
+
+def test_who_was_away_when_a_detector_restarted_learns_that_its_partitions_are_over() -> None:
+    """b1 hears of the restart from b2 alone, which has nothing else of b3 to tell."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster.run_until_quiet()
+    cluster.broker("b4").kill()
+    cluster.run_until_quiet()
+    far = cluster.brokers[0]
+    assert far.core.statistics()["partitions"] == 1
+    for other in ("b2", "b3"):
+        cluster.link("b1", other).cut()
+    cluster.run_for(3)
+    cluster.broker("b4").start()
+    cluster.broker("b3").restart()
+    cluster.run_for(5)
+    cluster.link("b1", "b2").heal()
+    cluster.run_until_quiet()
+    assert far.core.statistics()["partitions"] == 0
