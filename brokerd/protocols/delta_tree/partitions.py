@@ -184,11 +184,15 @@ class PartitionTable:
     def synchronise(self, peer: Node) -> None:
         """Bring a peer whose session has become ready up to date, in front of everything else.
 
-        It is told what there is. What it has beyond that it tells in turn, and is answered.
+        It is told what there is. What it has beyond that it tells in turn, and is answered; but
+        not what it has of this broker's own partitions, so it is told which of those are over.
         """
-        if self._state.restarted:
-            own = PartitionNumbers(self._state.broker, self._state.incarnation, 0, 0)
-            self._send_gone(peer, [own])
+        here, incarnation = self._state.broker, self._state.incarnation
+        gone = [PartitionNumbers(here, incarnation, 0, 0)] if self._state.restarted else []
+        if here in self.detectors:
+            ranges = self.detectors[here].gone
+            gone += [PartitionNumbers(here, incarnation, first, last) for first, last in ranges]
+        self._send_gone(peer, gone)
         self._send_new(peer, list(self))
 
     def on_new(self, peer: BrokerNumber, message: PartitionNew) -> None:
