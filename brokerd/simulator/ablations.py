@@ -58,6 +58,9 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.RELAYED_OUTLIVES_LEG: "waits until the link is back: tests/simulator/test_assist.py",
+    Mutant.RELAY_RESUMES: "waits until the link is back: tests/simulator/test_assist.py",
+    Mutant.SWITCHED_UNTOLD: "of relayed sessions: tests/simulator/test_assist.py",
     Mutant.NO_TOMBSTONES: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.NO_HOME_AUTHORITY: "leaves rows only: tests/simulator/test_unsubscription.py",
@@ -87,6 +90,7 @@ ABLATIONS: dict[str, Ablation] = {
     "late-and-source-cut": Ablation(
         row="links",
         settings=("profile=paper", "dedupe=source", "legitimacy=observe", "cut=src"),
+        unseen="one seed in a hundred or so: tests/simulator/test_profiles.py",
     ),
     "paper-literal": Ablation(
         mutants=tuple(sorted(PAPER_LITERAL)), row="links", settings=("profile=paper",)

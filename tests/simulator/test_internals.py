@@ -21,35 +21,18 @@ def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
     return cluster, core._partitions
 
 
-def test_a_partition_of_one_s_own_is_in_one_s_own_table() -> None:
-    cluster, table = a_dead_broker()
-    assert [partition.nodes for partition in table.detectors[0].live.values()] == [(1,)]
-    table.detectors[0].live.clear()
-    with pytest.raises(InvariantViolated, match="b1 cannot reach 1; its table has None"):
-        cluster.check_internals()
-
-
-def test_a_partition_has_unreachable_brokers_only() -> None:
-    cluster, _ = a_dead_broker()
-    core = cluster.brokers[0].core
-    assert isinstance(core, DeltaTree)
-    core._sessions.nodes[2].partition = 7
-    with pytest.raises(InvariantViolated, match=r"\(0, 1, 2\) is one, and \[2\] are no part of it"):
-        cluster.check_internals()
-
-
 def test_no_partition_is_in_a_table_and_over() -> None:
     cluster, table = a_dead_broker()
     (known,) = table.detectors[2].live
     table.detectors[2].gone = [(1, known)]
-    with pytest.raises(InvariantViolated, match="which are over"):
+    with pytest.raises(InvariantViolated, match="are there and gone"):
         cluster.check_internals()
 
 
 def test_partitions_far_away_are_in_no_table() -> None:
     cluster, table = a_dead_broker()
     table.detectors[2].path = (2, 9, 1, 0)
-    with pytest.raises(InvariantViolated, match=r"partition table: b1 has of \(2, 9, 1, 0\)"):
+    with pytest.raises(InvariantViolated, match="2 is 3 links away"):
         cluster.check_internals()
 
 

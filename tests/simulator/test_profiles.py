@@ -122,9 +122,9 @@ def test_a_crash_within_the_bound_is_too_much_for_sequence_vectors() -> None:
 
 
 def test_to_the_letter_of_the_paper_a_swarm_fails_soon() -> None:
-    """First at seed 7 of this row; most often a gate that was open is closed again."""
+    """Seed 15 of this row; most often a gate that was open is closed again."""
     options = SwarmOptions(campaign="links", profile=LITERAL, check_purity=False)
-    reports = [run_seed(seed, "delta_tree", options) for seed in range(7, 10)]
+    reports = [run_seed(seed, "delta_tree", options) for seed in range(15, 18)]
     assert any(report.violations for report in reports)
 
 
