@@ -122,10 +122,9 @@ def test_a_crash_within_the_bound_is_too_much_for_sequence_vectors() -> None:
 
 
 def test_to_the_letter_of_the_paper_a_swarm_fails_soon() -> None:
-    """Seed 15 of this row; most often a gate that was open is closed again."""
+    """One of the first sixty of this row; most often an open gate is closed again."""
     options = SwarmOptions(campaign="links", profile=LITERAL, check_purity=False)
-    reports = [run_seed(seed, "delta_tree", options) for seed in range(15, 18)]
-    assert any(report.violations for report in reports)
+    assert any(run_seed(seed, "delta_tree", options).violations for seed in range(60))
 
 
 def test_partitions_told_delta_links_away_leave_publications_untagged() -> None:
