@@ -70,6 +70,7 @@ UNSEEN: dict[Mutant, str] = {
 """Bugs that a swarm does not see, and what does."""
 
 ROWS: dict[Mutant, str] = {
+    Mutant.EDGE_FORGETS: "crashes-beyond",
     Mutant.NO_LAST_IN_CUT: "crashes-beyond",
     Mutant.HALF_AN_INTERSECTION: "crashes-beyond",
 }
