@@ -56,9 +56,6 @@ NOT_SIMULATED = {
 
 UNSEEN: dict[Mutant, str] = {
     Mutant.NO_LAST_IN_CUT: "one seed in some hundreds: tests/simulator/test_stories.py",
-    Mutant.RECEIVER_TAKES_ANY_TAGS: (
-        "one seed in some hundreds: tests/protocols/delta_tree/test_gates.py"
-    ),
     Mutant.NEWCOMER_IS_COMPLETE: "nobody joins in a swarm: tests/simulator/test_joining.py",
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
