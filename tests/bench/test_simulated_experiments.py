@@ -191,7 +191,7 @@ if __name__ == "__main__":
 """
     script = tmp_path / "program.py"
     script.write_text(program)
-    path = experiment_file(tmp_path, brokers=60, failed=[0], measured_s=3600)
+    path = experiment_file(tmp_path, brokers=400, failed=[0], measured_s=3600)
     runs = tmp_path / "runs"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.spec import load_topology
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.lint import lint
@@ -59,9 +60,17 @@ RESTART = step(id='"r"', after='"k.applied"', delay='"20s"', do='"restart"', on=
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_schedule_of_the_project_is_clean_on_the_papers_brokers(path: Path) -> None:
+def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> None:
+    """Those of the topology that is called like it, else the paper's.
+
+    A warning, as of more faults than delta, may be what a schedule is for.
+    """
+    own = FOLDER.parent / "bench" / "topologies" / path.name
+    topology = load_topology(own) if own.exists() else TOPOLOGY
     assert load_schedule(path.stem).name == path.stem
-    assert lint(load_schedule(path), TOPOLOGY) == []
+    found = lint(load_schedule(path), topology)
+    assert [str(problem) for problem in found if problem.severity == "error"] == []
+    assert own.exists() or found == []
 
 
 def test_the_demo_fits_in_a_minute_and_never_breaks_two_things_at_once() -> None:
