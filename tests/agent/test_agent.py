@@ -409,9 +409,10 @@ def test_processes_of_another_deployment_must_be_gone_first(lab: Lab) -> None:
         second, answer = lab.try_agent("d2")
         assert "processes of deployment d1 still run here: b1" in answer["error"]
         assert await trio.to_thread.run_sync(second.wait) == 4
-        lab.start_agent("d1")
+        third = lab.start_agent("d1")
         async with lab.client() as client:
             await client.shutdown()
+        await trio.to_thread.run_sync(third.wait)
         lab.start_agent("d2")
         async with lab.client() as client:
             assert (await client.status())["processes"] == {}
