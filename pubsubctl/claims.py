@@ -1,7 +1,7 @@
 """Claims of papers, and whether our figures bear them out.
 
 A claim is closed: it names the figure, the number, the paper's value and how far ours may be
-off, all written down before the figure is drawn. It holds, fails, or was not run; a figure drawn
+off, all written down beside the code. It holds, fails, or was not run; a figure drawn
 at another scale than the claim's is no evidence for it or against it.
 """
 
