@@ -65,10 +65,12 @@ class Subject:
 
     @property
     def connectors(self) -> list[LocalConnector]:
-        """The hosts, to be asked."""
+        """The local hosts, to be asked."""
         if self.inventory is None:
             return []
-        return [LocalConnector(self.inventory, host) for host in self.hosts]
+        return [
+            LocalConnector(self.inventory, host) for host in self.hosts if host.connector == "local"
+        ]
 
 
 Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]

@@ -59,7 +59,16 @@ class Lab:
 
     @classmethod
     def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
-        """The lab of these hosts."""
+        """The lab of these hosts.
+
+        Raises:
+            UserError: a host is reached by ssh, which no connector does yet.
+        """
+        if far := [host.name for host in hosts if host.connector != "local"]:
+            raise UserError(
+                f"{inventory.path}: connector 'ssh' of {', '.join(far[:8])}: this release reads "
+                'such inventories, and cannot deploy to them yet; take connector = "local"'
+            )
         return cls(inventory, tuple(LocalConnector(inventory, host) for host in hosts), forks)
 
     def connector(self, host: str) -> Connector:

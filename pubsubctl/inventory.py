@@ -5,208 +5,48 @@ settled (host before group before [defaults]; two groups that disagree are an er
 could make two hosts get in each other's way is refused. Nothing is connected to here.
 """
 
-import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing import Any
 
 from brokerd.overlay.topology import NAME, nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import Place, TomlFile, check_schema, load_toml, shown, validated
+from pubsubctl.inventory_model import (
+    LOCAL_ADDRESS,
+    Gateway,
+    Host,
+    Inventory,
+    Origin,
+    SshSettings,
+    machine_of,
+)
+from pubsubctl.inventory_schema import (
+    MOST_GATEWAYS,
+    NO_JUMP,
+    SCHEMA,
+    HostEntry,
+    InventoryFile,
+    Variables,
+    check_address,
+    check_bench_address,
+    is_ip,
+    is_loopback,
+    secrets_in,
+)
 
-SCHEMA = "pubsubctl/inventory/1"
+__all__ = ["Gateway", "Host", "Inventory", "Origin", "SshSettings", "expanded", "load_inventory"]
+
 MOST_HOSTS = 4096
 DEFAULT_PORTS = "21000-21999"
 
+# In a host's own entry these may hold a range as long as the name's.
+_RANGED = ("root", "data_dir", "bench_address")
+_SHARED = ("root", "data_dir")  # may be the same on different machines
+_SSH_ONLY = ("port", "user", "identity", "jump", "python")
 _RANGE = re.compile(r"\[(\d{1,6}):(\d{1,6})\]")
-_SSH_LATER = (
-    "connector 'ssh' is not in this release: it comes with the lab work; "
-    "'local' runs hosts as processes of this machine"
-)
-
-
-def _connector(value: Any) -> Any:
-    if value == "ssh":
-        raise ValueError(_SSH_LATER)
-    if value != "local":
-        raise ValueError("connector is 'local'" + nearest(value, ["local"]))
-    return value
-
-
-def _ports(value: Any) -> Any:
-    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value) if isinstance(value, str) else None
-    if not found:
-        raise ValueError('ports are a range in quotes, such as "21000-21999"')
-    first, last = int(found[1]), int(found[2])
-    if not 1024 <= first <= last <= 65535:
-        raise ValueError("ports lie between 1024 and 65535, the smaller one first")
-    return value
-
-
-def _root(value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(("/", "~/")):
-        raise ValueError("root is an absolute path, or one that begins with ~/")
-    if ".." in value.split("/") or not value.isprintable():
-        raise ValueError("root must not contain '..' or characters that cannot be printed")
-    return value
-
-
-Connector = Annotated[str, BeforeValidator(_connector)]
-
-
-class Variables(BaseModel):
-    """What can be said of a host; every value may also come from a group or [defaults]."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    connector: Connector | None = None
-    cores: Literal["share", "own"] | None = None
-    cores_reserved: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
-    ports: Annotated[str, BeforeValidator(_ports)] | None = None
-    root: Annotated[str, BeforeValidator(_root)] | None = None
-
-
-class _HostEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    connector: Connector | None = None
-    groups: list[str] = []
-    vars: Variables = Variables()
-
-
-class _GroupEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    hosts: list[str] = []
-    vars: Variables = Variables()
-
-
-class _InventoryFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_: Literal["pubsubctl/inventory/1"] = Field(alias="schema")
-    name: str
-    defaults: Variables = Variables()
-    hosts: list[_HostEntry]
-    groups: dict[str, _GroupEntry] = {}
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a value was written: file and line, or that it is our default."""
-
-    layer: str
-    file: Path | None = None
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.layer})" if self.file else self.layer
-
-
-@dataclass(frozen=True)
-class Host:
-    """One (logical) machine.
-
-    Attributes:
-        name: unique in the inventory.
-        connector: how it is reached.
-        groups: sorted.
-        ports: the TCP ports its brokers may listen on.
-        cores: "share" lets the kernel place brokers, "own" gives each one a core.
-        cores_reserved: cores no broker gets.
-        root: the folder of everything we keep on it; None for the connector's usual place.
-        origins: variable → where its value was written.
-    """
-
-    name: str
-    connector: str
-    groups: tuple[str, ...]
-    ports: range
-    cores: Literal["share", "own"]
-    cores_reserved: tuple[int, ...]
-    root: str | None
-    origins: Mapping[str, Origin] = field(compare=False)
-
-    def variables(self) -> dict[str, Any]:
-        """Name → value, as `inventory show` prints them."""
-        return {
-            "connector": self.connector,
-            "cores": self.cores,
-            "cores_reserved": list(self.cores_reserved),
-            "ports": f"{self.ports.start}-{self.ports.stop - 1}",
-            "root": self.root,
-        }
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """The hosts of a file, in file order, and the groups they are in."""
-
-    name: str
-    path: Path
-    hosts: tuple[Host, ...]
-    text: str = field(repr=False)
-
-    @property
-    def groups(self) -> dict[str, tuple[str, ...]]:
-        """Group → names of its hosts, groups sorted."""
-        names = sorted({group for host in self.hosts for group in host.groups})
-        return {
-            name: tuple(host.name for host in self.hosts if name in host.groups) for name in names
-        }
-
-    def host(self, name: str) -> Host:
-        """One host.
-
-        Raises:
-            UserError: there is none called so; names the nearest.
-        """
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise UserError(
-            f"{self.path}: no host called {shown(name)}"
-            + nearest(name, [host.name for host in self.hosts])
-        )
-
-    def select(self, selectors: Sequence[str]) -> tuple[Host, ...]:
-        """The hosts that any selector names, less those a `!selector` names; all without any.
-
-        A selector is a host, a group, `all`, or a pattern with * ? [ ].
-
-        Raises:
-            UserError: a selector matches nothing, or nothing is left.
-        """
-        wanted = [selector for selector in selectors if not selector.startswith("!")]
-        chosen = {name for selector in wanted or ["all"] for name in self._matching(selector)}
-        for selector in selectors:
-            if selector.startswith("!"):
-                chosen -= set(self._matching(selector[1:]))
-        if not chosen:
-            raise UserError(f"{self.path}: no host is left by --limit {' '.join(selectors)}")
-        return tuple(host for host in self.hosts if host.name in chosen)
-
-    def _matching(self, selector: str) -> list[str]:
-        names = [host.name for host in self.hosts]
-        if selector == "all":
-            return names
-        found = [
-            host.name
-            for host in self.hosts
-            if fnmatch.fnmatchcase(host.name, selector)
-            or any(fnmatch.fnmatchcase(group, selector) for group in host.groups)
-        ]
-        if not found:
-            known = [*names, *self.groups, "all"]
-            raise UserError(
-                f"{self.path}: no host or group called {shown(selector)}{nearest(selector, known)}"
-            )
-        return found
 
 
 def load_inventory(path: Path) -> Inventory:
@@ -215,11 +55,14 @@ def load_inventory(path: Path) -> Inventory:
     Raises:
         UserError: with every problem found, one line each: unknown key, bad or repeated name,
             ranges of unequal length, ports or roots that two hosts would share, a group whose
-            host does not exist, groups that disagree, a connector this release lacks.
+            host does not exist, groups that disagree, gateways that lead to themselves,
+            anything that looks like a secret.
     """
     file = load_toml(path)
     check_schema(file, SCHEMA)
-    return _Builder(file, validated(_InventoryFile, file)).inventory()
+    if secrets := secrets_in(file.values):
+        raise UserError(*(f"{file.where(place)}: {text}" for place, text in secrets))
+    return _Builder(file, validated(InventoryFile, file)).inventory()
 
 
 def expanded(text: str) -> list[str]:
@@ -259,11 +102,12 @@ class _Settled:
 class _Builder:
     """Turns a valid file into single hosts, collecting problems instead of stopping at one."""
 
-    def __init__(self, file: TomlFile, content: _InventoryFile) -> None:
+    def __init__(self, file: TomlFile, content: InventoryFile) -> None:
         self._file = file
         self._content = content
         self._problems: list[str] = []
         self._hosts: dict[str, _Settled] = {}
+        self._gateways: dict[str, Gateway] = {}
 
     def inventory(self) -> Inventory:
         self._check_name(self._content.name, ("name",))
@@ -274,44 +118,79 @@ class _Builder:
         self._add_groups()
         self._settle()
         self._refuse_shared_names()
+        self._add_gateways()
+        self._check_connections()
         ports = self._divide_ports()
-        self._refuse_shared_roots()
+        for key in _SHARED:
+            self._refuse_shared_folders(key)
         if self._problems:
             raise UserError(*self._problems)
         hosts = tuple(self._host(settled, ports[name]) for name, settled in self._hosts.items())
+        ssh = self._content.ssh
         return Inventory(
-            self._content.name, self._file.path, hosts, self._file.path.read_text("utf-8")
+            self._content.name,
+            self._file.path,
+            hosts,
+            self._file.path.read_text("utf-8"),
+            self._known_hosts(hosts),
+            self._gateways,
+            SshSettings(
+                ssh.forks, ssh.forks_per_gateway, ssh.connect_timeout, ssh.keepalive, ssh.retries
+            ),
         )
 
-    def _add_hosts(self, entry: _HostEntry, place: Place) -> None:
+    def _known_hosts(self, hosts: Sequence[Host]) -> Path | None:
+        said = self._content.defaults.known_hosts
+        if said is None and all(host.connector == "local" for host in hosts):
+            return None
+        named = Path(said or f"known_hosts.{self._content.name}").expanduser()
+        return (self._file.path.parent / named).absolute()
+
+    def _add_hosts(self, entry: HostEntry, place: Place) -> None:
         names = self._expanded(entry.name, (*place, "name"))
         for group in entry.groups:
             self._check_name(group, (*place, "groups"))
         own = self._values(entry.vars, (*place, "vars"), "host")
-        if entry.connector is not None:
-            line = self._file.line_of((*place, "connector"))
-            own["connector"] = (entry.connector, Origin("host", self._file.path, line))
-        roots = self._expanded(entry.vars.root or "", (*place, "vars", "root"))
-        if entry.vars.root and len(roots) != len(names):
-            self._problem(
-                (*place, "vars", "root"),
-                f"= {shown(entry.vars.root)}: {_count(roots, 'folder')} for "
-                f"{_count(names, 'host')}; give the root a range as long as the name's",
-            )
+        for key in ("connector", "address"):
+            if (value := getattr(entry, key)) is not None:
+                line = self._file.line_of((*place, key))
+                own[key] = (value, Origin("host", self._file.path, line))
+        ranged: dict[str, list[str]] = {}
+        for key in (*_RANGED, "address"):
+            if key not in own:
+                continue
+            where = (*place, key) if key == "address" else (*place, "vars", key)
+            ranged[key] = self._paired(own[key][0], names, key, where)
+            if not ranged[key]:
+                return
+        if len(self._hosts) + len(names) > MOST_HOSTS:
+            self._problem((*place, "name"), f"= {shown(entry.name)}: more than {MOST_HOSTS} hosts")
             return
         for index, name in enumerate(names):
             if not self._check_name(name, (*place, "name")):
-                continue
+                return
             if name in self._hosts:
                 line = self._file.line_of((*self._hosts[name].place, "name"))
                 self._problem(
                     (*place, "name"), f"= {shown(name)}: there is a host of that name, line {line}"
                 )
                 continue
-            values = dict(own)
-            if entry.vars.root:
-                values["root"] = (roots[index], own["root"][1])
-            self._hosts[name] = _Settled(name, place, set(entry.groups), values)
+            each = {key: (found[index], own[key][1]) for key, found in ranged.items()}
+            self._hosts[name] = _Settled(name, place, set(entry.groups), {**own, **each})
+
+    def _paired(self, text: str, names: Sequence[str], key: str, place: Place) -> list[str]:
+        """A value per name; none when their numbers differ, which is then a problem."""
+        found = self._expanded(text, place)
+        if key in _SHARED and len(found) == 1:
+            return found * len(names)
+        if found and len(found) != len(names):
+            self._problem(
+                place,
+                f"= {shown(text)}: {_count(found, 'value')} for {_count(names, 'host')}; "
+                f"give {key} a range as long as the name's",
+            )
+            return []
+        return found
 
     def _add_groups(self) -> None:
         for group, entry in self._content.groups.items():
@@ -356,37 +235,123 @@ class _Builder:
                 elif variable in defaults:
                     host.values[variable] = defaults[variable]
             if "connector" not in host.values:
-                self._problem(host.place, "key 'connector' is missing; connector = \"local\"")
+                if "address" in host.values:
+                    host.values["connector"] = ("ssh", Origin("default, for it has an address"))
+                else:
+                    self._problem(
+                        host.place,
+                        f"key 'connector' of {shown(host.name)} is missing; "
+                        'connector = "local", or "ssh" and an address',
+                    )
 
     def _refuse_shared_names(self) -> None:
         for host in self._hosts.values():
             for group in sorted(host.groups & {*self._hosts, "all"}):
                 self._problem((*host.place, "groups"), f"{shown(group)} is also a host, or `all`")
 
-    def _divide_ports(self) -> dict[str, range]:
-        """Host → ports. Hosts that got their range from the same line share it out evenly.
+    def _add_gateways(self) -> None:
+        defaults = self._content.defaults
+        for name, entry in self._content.gateways.items():
+            place = ("gateways", name)
+            self._check_name(name, place)
+            if name in self._hosts:
+                self._problem(place, f"{shown(name)} is also a host")
+            self._check((*place, "address"), entry.address, check_address)
+            chain: tuple[str, ...] = ()
+            try:
+                chain = self._chain(entry.jump, (name,))
+            except ValueError as error:
+                self._problem((*place, "jump"), f"= {shown(','.join(entry.jump))}: {error}")
+            self._gateways[name] = Gateway(
+                name,
+                entry.address,
+                entry.port,
+                entry.user or defaults.user,
+                entry.identity or defaults.identity,
+                chain,
+            )
 
-        All hosts are processes of this machine, so their ports must not overlap.
+    def _chain(self, jump: Sequence[str], behind: tuple[str, ...]) -> tuple[str, ...]:
+        """All gateways on the way, outermost first: also those that the first one is behind."""
+        if not jump:
+            return ()
+        for name in jump:
+            if name not in self._content.gateways:
+                known = [*self._content.gateways, NO_JUMP]
+                raise ValueError(f"no gateway called {shown(name)}{nearest(name, known)}")
+        way = (*jump, *behind)
+        if len(set(way)) < len(way):
+            raise ValueError("the way leads in a circle")
+        if len(way) > MOST_GATEWAYS:
+            raise ValueError(f"more than {MOST_GATEWAYS} gateways, one behind the other")
+        return (*self._chain(self._content.gateways[jump[0]].jump, way), *jump)
+
+    def _check_connections(self) -> None:
+        """Each host has what its connector takes, and nothing that it does not."""
+        for host in self._hosts.values():
+            values = host.values
+            for key in _RANGED:
+                if key in values and "[" in values[key][0]:
+                    self._wrong(key, values[key], "a range stands in the host's own vars only")
+            if "connector" not in values:
+                continue
+            if values["connector"][0] == "ssh":
+                self._check_ssh(host)
+                continue
+            for key in ("address", *_SSH_ONLY):
+                if key in values and values[key][1].layer == "host":
+                    self._wrong(key, values[key], f"{host.name} is local: it takes no {key}")
+            if "bench_address" in values and not is_loopback(values["bench_address"][0]):
+                self._wrong(
+                    "bench_address",
+                    values["bench_address"],
+                    f"{host.name} is local: its brokers listen on loopback only; "
+                    'connector = "ssh" to use the network',
+                )
+
+    def _check_ssh(self, host: _Settled) -> None:
+        values = host.values
+        if "address" not in values:
+            self._problem(host.place, f"key 'address' of {shown(host.name)} is missing")
+            return
+        for key, check in (("address", check_address), ("bench_address", check_bench_address)):
+            if key in values:
+                try:
+                    check(values[key][0])
+                except ValueError as error:
+                    self._wrong(key, values[key], str(error))
+        if "jump" in values:
+            jump, origin = values["jump"]
+            try:
+                values["jump"] = (self._chain(jump, ()), origin)
+            except ValueError as error:
+                self._wrong("jump", (",".join(jump), origin), str(error))
+
+    def _divide_ports(self) -> dict[str, range]:
+        """Host → ports. Hosts of one machine with their range from one line share it out evenly.
+
+        Ports of hosts on one machine must not overlap; on different machines they may.
         """
-        sharing: dict[tuple[str, Origin], list[str]] = {}
+        sharing: dict[tuple[str, str, Origin], list[str]] = {}
         for name, host in self._hosts.items():
             text, origin = host.values.get("ports", (DEFAULT_PORTS, Origin("default")))
-            sharing.setdefault((text, origin), []).append(name)
+            sharing.setdefault((_listens_on(host), text, origin), []).append(name)
         divided: dict[str, range] = {}
-        taken: list[tuple[range, Origin, str]] = []
-        for (text, origin), names in sharing.items():
+        taken: dict[str, list[tuple[range, Origin, str]]] = {}
+        for (machine, text, origin), names in sharing.items():
             first, last = (int(part) for part in text.split("-"))
             whole = range(first, last + 1)
-            for other, other_origin, other_names in taken:
+            there = taken.setdefault(machine, [])
+            for other, other_origin, other_names in there:
                 if whole.start < other.stop and other.start < whole.stop:
                     self._problems.append(
                         f"{self._file.path}:{origin.line or 1}: ports = {shown(text)} of "
                         f"{_some(names)} overlap with {other.start}-{other.stop - 1} of "
                         f"{other_names} ({other_origin}); the next free range begins at "
-                        f"{max(row[0].stop for row in taken)}"
+                        f"{max(row[0].stop for row in there)}"
                     )
                     break
-            taken.append((whole, origin, _some(names)))
+            there.append((whole, origin, _some(names)))
             each = len(whole) // len(names)
             if each == 0:
                 self._problems.append(
@@ -397,36 +362,55 @@ class _Builder:
                 divided[name] = range(first + index * each, first + (index + 1) * each)
         return divided
 
-    def _refuse_shared_roots(self) -> None:
-        taken: dict[Path, str] = {}
+    def _refuse_shared_folders(self, key: str) -> None:
+        taken: dict[str, dict[Path, str]] = {}
         for host in self._hosts.values():
-            if "root" not in host.values:
+            if key not in host.values:
                 continue
-            text, origin = host.values["root"]
-            root = Path(text).expanduser().resolve()
-            for other, name in taken.items():
-                if root == other or root in other.parents or other in root.parents:
+            text, origin = host.values[key]
+            folder = Path(text)
+            if host.values.get("connector", ("",))[0] == "local":
+                folder = folder.expanduser().resolve()
+            there = taken.setdefault(_machine(host), {})
+            for other, name in there.items():
+                if folder == other or folder in other.parents or other in folder.parents:
                     self._problems.append(
-                        f"{self._file.path}:{origin.line}: root = {shown(text)} of {host.name} "
+                        f"{self._file.path}:{origin.line}: {key} = {shown(text)} of {host.name} "
                         f"is or lies in the folder of {name}, {other}; give each host its own"
                     )
                     break
-            taken[root] = host.name
+            there[folder] = host.name
 
     def _host(self, settled: _Settled, ports: range) -> Host:
         values = settled.values
+
+        def value(variable: str, default: Any) -> Any:
+            return values[variable][0] if variable in values else default
+
+        connector = values["connector"][0]
+        address = value("address", "")
+        nearby = address if is_ip(address) else ""
         return Host(
             name=settled.name,
-            connector=values["connector"][0],
+            connector=connector,
             groups=tuple(sorted(settled.groups)),
             ports=ports,
-            cores=values["cores"][0] if "cores" in values else "share",
-            cores_reserved=tuple(values["cores_reserved"][0]) if "cores_reserved" in values else (),
-            root=values["root"][0] if "root" in values else None,
+            cores=value("cores", "share"),
+            cores_reserved=tuple(value("cores_reserved", ())),
+            root=value("root", None),
             origins={
                 variable: values[variable][1] if variable in values else Origin("default")
-                for variable in Variables.model_fields
+                for variable in ("address", *Variables.model_fields)
             },
+            address=address,
+            port=value("port", 22),
+            user=value("user", None),
+            identity=value("identity", None),
+            jump=tuple(value("jump", ())) if connector == "ssh" else (),
+            python=value("python", "python3"),
+            bench_address=value("bench_address", LOCAL_ADDRESS if connector == "local" else nearby),
+            failure_domain=value("failure_domain", settled.name),
+            data_dir=value("data_dir", None),
         )
 
     def _values(
@@ -440,6 +424,19 @@ class _Builder:
             for name in variables.model_fields_set
             if getattr(variables, name) is not None
         }
+
+    def _check(self, place: Place, value: str, check: Callable[[str], object]) -> None:
+        try:
+            check(value)
+        except ValueError as error:
+            self._problem(place, f"= {shown(value)}: {error}")
+
+    def _wrong(self, key: str, said: tuple[Any, Origin], text: str) -> None:
+        """A problem with a settled value, named once per line it was written in."""
+        value, origin = said
+        where = f"{origin.file}:{origin.line}" if origin.file else str(self._file.path)
+        if not any(row.startswith(f"{where}: {key} = ") for row in self._problems):
+            self._problems.append(f"{where}: {key} = {shown(value)}: {text}")
 
     def _expanded(self, text: str, place: Place) -> list[str]:
         try:
@@ -461,6 +458,21 @@ class _Builder:
     def _problem(self, place: Place, text: str) -> None:
         separator = " " if text.startswith("=") else ": "
         self._problems.append(f"{self._file.where(place)}{separator}{text}")
+
+
+def _machine(host: _Settled) -> str:
+    connector, _ = host.values.get("connector", ("local", None))
+    address, _ = host.values.get("address", ("", None))
+    jump, _ = host.values.get("jump", ((), None))
+    return machine_of(connector, address, jump)
+
+
+def _listens_on(host: _Settled) -> str:
+    """What ports must differ within: the network address, or all of a machine."""
+    bench_address, _ = host.values.get("bench_address", ("", None))
+    if bench_address and not is_loopback(bench_address):
+        return str(bench_address)
+    return _machine(host)
 
 
 def _count(things: Sequence[str], noun: str) -> str:

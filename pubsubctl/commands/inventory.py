@@ -1,5 +1,6 @@
-"""`inventory list|show|lint`: which hosts there are, and what holds for each."""
+"""`inventory list|show|schema|lint`: which hosts there are, and what holds for each."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -30,13 +31,14 @@ def list_hosts(context: typer.Context) -> Result:
         (
             host.name,
             host.connector,
+            host.address or host.bench_address,
             ",".join(host.groups),
             host.variables()["ports"],
             host.cores,
         )
         for host in hosts
     ]
-    header = ("HOST", "CONNECTOR", "GROUPS", "PORTS", "CORES")
+    header = ("HOST", "CONNECTOR", "ADDRESS", "GROUPS", "PORTS", "CORES")
     return Result(document=document, text=call.console.table(header, rows))
 
 
@@ -68,6 +70,18 @@ def show_host(
     header = ("VARIABLE", "VALUE", *(["ORIGIN"] if origin else []))
     groups = f"{found.name} in {', '.join(found.groups) or 'no group'}"
     return Result(document=document, text=f"{groups}\n{call.console.table(header, rows)}")
+
+
+@app.command("schema")
+def schema(context: typer.Context) -> Result:
+    """Print the JSON Schema of inventories, for editors."""
+    from pubsubctl.inventory_schema import json_schema
+
+    found = json_schema()
+    return Result(
+        document={"schema": "pubsubctl/inventory-schema/1", "json_schema": found},
+        text=json.dumps(found, indent=2),
+    )
 
 
 @app.command("lint")

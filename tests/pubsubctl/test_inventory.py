@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.inventory import Inventory, expanded, load_inventory
+from pubsubctl.inventory import Gateway, Inventory, SshSettings, expanded, load_inventory
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 
@@ -121,10 +121,141 @@ def test_every_problem_is_named_with_its_line_and_the_nearest_valid_word(tmp_pat
     ]
 
 
-def test_ssh_is_a_word_that_is_answered_and_not_yet_obeyed(tmp_path: Path) -> None:
-    (found,) = problems(tmp_path, '[[hosts]]\nname = "a"\nconnector = "ssh"\n')
-    assert "lab.toml:5: hosts[0].connector = 'ssh'" in found
-    assert "is not in this release: it comes with the lab work" in found
+LAB16 = """
+[defaults]
+user = "bench"
+identity = "~/.ssh/id_ed25519_lab"
+root = "~/.local/share/pubsubctl"
+python = "python3.11"
+jump = "gw"
+[ssh]
+forks_per_gateway = 4
+connect_timeout = "2.5s"
+[gateways.edge]
+address = "edge.lab.example"
+port = 2222
+[gateways.gw]
+address = "10.20.0.1"
+user = "jumper"
+jump = "edge"
+[[hosts]]
+name = "n[01:12]"
+address = "10.20.0.[11:22]"
+groups = ["brokers"]
+vars = { bench_address = "10.30.0.[11:22]", ports = "21000-21999", data_dir = "/data/bench" }
+[[hosts]]
+name = "n[13:14]"
+address = "fd00::[13:14]"
+groups = ["clients"]
+vars = { jump = "none", port = 22022 }
+[[hosts]]
+name = "n15"
+address = "n15.lab.example"
+vars = { jump = ["edge"] }
+[groups.rack_a]
+hosts = ["n[01:08]"]
+vars = { failure_domain = "rack-a" }
+"""
+
+
+def test_ssh_hosts_have_addresses_in_pairs_and_the_whole_way_through_gateways(
+    tmp_path: Path,
+) -> None:
+    inventory = load(tmp_path, LAB16.replace("rack_a", "rack-a"))
+    n03, n14, n15 = (inventory.host(name) for name in ("n03", "n14", "n15"))
+    assert (n03.connector, n03.address, n03.bench_address) == ("ssh", "10.20.0.13", "10.30.0.13")
+    assert (n03.user, n03.identity, n03.python) == ("bench", "~/.ssh/id_ed25519_lab", "python3.11")
+    assert (n03.port, n03.jump, n03.failure_domain) == (22, ("edge", "gw"), "rack-a")
+    assert (n03.root, n03.data_dir) == ("~/.local/share/pubsubctl", "/data/bench")
+    assert n03.ports == inventory.host("n04").ports == range(21000, 22000)
+    assert (n14.address, n14.bench_address, n14.jump) == ("fd00::14", "fd00::14", ())
+    assert (n14.port, n14.failure_domain) == (22022, "n14")
+    assert (n15.address, n15.bench_address, n15.jump) == ("n15.lab.example", "", ("edge",))
+    assert inventory.gateways["gw"] == Gateway(
+        "gw", "10.20.0.1", 22, "jumper", "~/.ssh/id_ed25519_lab", ("edge",)
+    )
+    assert inventory.gateways["edge"].user == "bench"
+    assert inventory.ssh == SshSettings(16, 4, 2.5, 5.0, 2)
+    assert inventory.known_hosts == tmp_path / "known_hosts.lab"
+    assert not inventory.loopback_only
+    assert str(n03.origins["identity"]) == f"{tmp_path}/lab.toml:6 (defaults)"
+
+
+def test_known_hosts_stand_beside_the_inventory_and_are_not_asked_of_local_hosts(
+    tmp_path: Path,
+) -> None:
+    local = load(tmp_path, '[[hosts]]\nname = "a"\nconnector = "local"\n')
+    assert (local.known_hosts, local.loopback_only) == (None, True)
+    assert local.hosts[0].bench_address == "127.0.0.1"
+    text = '[defaults]\nknown_hosts = "keys"\n[[hosts]]\nname = "a"\naddress = "10.0.0.1"\n'
+    assert load(tmp_path, text).known_hosts == tmp_path / "keys"
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('name = "n[1:3]"\naddress = "10.0.0.[1:2]"', "2 values for 3 hosts"),
+        ('name = "n[1:3]"\naddress = "10.0.0.1"', "1 value for 3 hosts"),
+        ('name = "n[1:3]"\naddress = "10.0.0.[254:256]"', "address = '10.0.0.256'"),
+        ('name = "n"\nconnector = "ssh"', "key 'address' of 'n' is missing"),
+        ('name = "n"', "key 'connector' of 'n' is missing"),
+        ('name = "n"\nconnector = "local"\naddress = "10.0.0.1"', "it takes no address"),
+        ('name = "n"\nconnector = "local"\nvars = { user = "x" }', "it takes no user"),
+        (
+            'name = "n"\nconnector = "local"\nvars = { bench_address = "10.0.0.1" }',
+            "its brokers listen on loopback only",
+        ),
+        ('name = "n"\naddress = "10.0.0.1"\nvars = { jump = "gv" }', "did you mean 'gw'?"),
+        ('name = "n"\naddress = "10.0.0.1"\nvars = { jump = "gw,gw" }', "in a circle"),
+        ('name = "n"\naddress = "n.x"\nvars = { bench_address = "n.x" }', "is an IP"),
+        ('name = "n"\naddress = "n.x"\nvars = { bench_address = "0.0.0.0" }', "one machine"),
+    ],
+)
+def test_a_host_that_could_not_be_reached_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (found,) = problems(tmp_path, f'[gateways.gw]\naddress = "gw.example"\n[[hosts]]\n{text}\n')
+    assert said in found
+
+
+def test_gateways_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
+    found = problems(
+        tmp_path,
+        """
+        [gateways.a]
+        address = "a.example"
+        jump = "b"
+        [gateways.b]
+        address = "b.example"
+        jump = "a"
+        [[hosts]]
+        name = "n"
+        address = "10.0.0.1"
+        vars = { jump = "a" }
+        """,
+    )
+    assert [problem.split(": ", 1)[1] for problem in found] == [
+        "gateways.a.jump = 'b': the way leads in a circle",
+        "gateways.b.jump = 'a': the way leads in a circle",
+        "jump = 'a': the way leads in a circle",
+    ]
+
+
+def test_ports_may_be_the_same_on_different_machines_and_not_on_one(tmp_path: Path) -> None:
+    two = """
+        [[hosts]]
+        name = "a"
+        address = "{}"
+        vars = {{ ports = "30000-30099", port = 2201 }}
+        [[hosts]]
+        name = "b"
+        address = "{}"
+        vars = {{ ports = "30050-30149", port = 2202 }}
+    """
+    load(tmp_path, two.format("10.0.0.1", "10.0.0.2"))
+    (found,) = problems(tmp_path, two.format("10.0.0.1", "10.0.0.1"))
+    assert "of b overlap with 30000-30099 of a" in found
+    local = '\n[[hosts]]\nname = "c"\nconnector = "local"\nvars = { ports = "30149-30150" }\n'
+    (found,) = problems(tmp_path, two.format("10.0.0.1", "127.0.0.1") + local)
+    assert "of c overlap with 30050-30149 of b" in found
 
 
 def test_two_hosts_of_one_name_are_refused(tmp_path: Path) -> None:
