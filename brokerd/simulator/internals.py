@@ -34,12 +34,12 @@ def zombies(brokers: Sequence[BrokerView]) -> list[str]:
         core = broker.protocol
         if not broker.alive or not isinstance(core, DeltaTree):
             continue
-        for subscription in core._subscriptions._rows:
+        for subscription in core._subscriptions.table.rows:
             home = brokers[subscription.home]
             core_there = home.protocol
             if home is broker or not isinstance(core_there, DeltaTree):
                 continue
-            if not home.alive or subscription not in core_there._subscriptions._rows:
+            if not home.alive or subscription not in core_there._subscriptions.table.rows:
                 lines.append(f"{broker.name} routes by {tuple(subscription)}, which is over")
     return lines
 
@@ -77,7 +77,7 @@ def _check_sessions(broker: BrokerView, core: DeltaTree) -> None:
 
 def _check_queue(broker: BrokerView, core: DeltaTree) -> None:
     """I12: entries of a source in order, and sent on sessions that exist."""
-    for source, entries in core._publications._queue.items():
+    for source, entries in core._publications.queue.entries.items():
         last = 0
         for entry in entries:
             if entry.frame_first < last:
@@ -126,7 +126,7 @@ def _check_partitions(broker: BrokerView, core: DeltaTree) -> None:
 
 def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerView]) -> None:
     """I18: a peer has every subscription it is known to have."""
-    for peer, known in core._subscriptions._known.items():
+    for peer, known in core._subscriptions.table.known.items():
         other = brokers[peer]
         end, core_there = broker.ends.get(peer), other.protocol
         if (
@@ -137,7 +137,7 @@ def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerVi
             or not isinstance(core_there, DeltaTree)
         ):
             continue
-        rows, ended = core_there._subscriptions._rows, core_there._subscriptions.ended
+        rows, ended = core_there._subscriptions.table.rows, core_there._subscriptions.table.ended
         wrong = [
             subscription
             for subscription in known

@@ -62,7 +62,7 @@ def out_of_reach(cluster: SimulatedCluster, dead: set[int], home: int) -> set[in
 
 def covered(cluster: SimulatedCluster, home: int) -> set[int]:
     """The brokers whose sources the subscription does not hear."""
-    (row,) = cluster.brokers[home].core._subscriptions._rows.values()  # type: ignore[attr-defined]
+    (row,) = cluster.brokers[home].core._subscriptions.table.rows.values()  # type: ignore[attr-defined]
     return {
         broker
         for broker in range(len(cluster.brokers))

@@ -34,14 +34,10 @@ from brokerd.protocols.delta_tree.home_table import (
 from brokerd.protocols.delta_tree.publication_log import PublicationLog
 from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.regions import Region
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Opened, Phase
 from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import (
-    LocalSubscription,
-    Opened,
-    Phase,
-    Subscriptions,
-)
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, Commit
 from brokerd.protocols.publishers import TABLE as PUBLISHERS
@@ -99,7 +95,7 @@ class Clients:
         self._sequences = sequences
         self._log: PublicationLog | None = None
         if state.parameters.publication_log:
-            self._log = PublicationLog(state, publications)
+            self._log = PublicationLog(state, publications.queue)
         self._numbers = PublisherNumbers()
         self._clients: dict[ClientId, Client] = {}
         self._attached: dict[ClientId, int] = {}
@@ -109,7 +105,6 @@ class Clients:
         subscriptions.connect(
             on_confirmed_at_home=self._on_confirmed,
             on_opened_at_home=self._on_opened,
-            on_replaced=publications.notify,
             may_confirm=lambda: not self._missing,
         )
 
@@ -164,7 +159,7 @@ class Clients:
         assert not client.session, f"second session with client {name!r}"
         client.session = session
         client.connect_seen = client.connected = client.leaving = client.draining = False
-        self._publications.client_session(name, session)
+        self._publications.queue.client_session(name, session)
         self._state.deadlines.cancel((LINGER, name))
 
     def on_lost(self, name: ClientId, session: int) -> None:
@@ -175,7 +170,7 @@ class Clients:
         client.session = 0
         client.connected = client.draining = False
         client.held.clear()
-        self._publications.client_session(name, 0)
+        self._publications.queue.client_session(name, 0)
         if self._log is not None and client.source is not None:
             self._log.closed(client.source)
         for local in client.subscriptions.values():
@@ -194,7 +189,7 @@ class Clients:
         """Whether the publisher has nothing that it might send again."""
         known_last = max(self._sequences.received(source), client.done_before - 1)
         handed_out = self._sequences.handed_out().get(source, 0)
-        return handed_out <= known_last and not self._publications.pending(source)
+        return handed_out <= known_last and not self._publications.queue.pending(source)
 
     def session_of(self, name: ClientId) -> int:
         """The client's current session, 0 when it has none."""
@@ -365,7 +360,7 @@ class Clients:
         if message.run.source != client.source:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
         if self._state.recovering:
-            match_run(self._subscriptions.memo, message.run, name)  # malformed is refused now
+            match_run(self._subscriptions.table.memo, message.run, name)  # malformed is refused now
             self._sequences.hand_out(message.run.source, message.run.last)
             if self._log is None:
                 client.held.append(message)  # gone with its session: the client has it still

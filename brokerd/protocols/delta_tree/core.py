@@ -44,12 +44,15 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.partitions import PartitionTable
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
 from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import AUDIT, Subscriptions
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.protocols.delta_tree.unheard import AUDIT
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
@@ -92,13 +95,27 @@ class DeltaTree(EventMachine):
         self._subscriptions = Subscriptions(
             self._state, self._sessions, self._partitions, sequences, decode_attributes
         )
-        self._publications = Publications(
+        table = self._subscriptions.table
+        duplicates = make_detection(self._state, sequences)
+        self._queue = PublicationQueue(
+            self._state, self._sessions, self._partitions, table, sequences
+        )
+        self._notifiers = Notifiers(
             self._state,
             self._sessions,
             self._partitions,
             self._subscriptions,
+            duplicates,
+            self._queue,
+        )
+        self._publications = Publications(
+            self._state,
+            self._sessions,
+            self._partitions,
+            table,
             sequences,
-            make_detection(self._state, sequences),
+            duplicates,
+            self._queue,
         )
         self._unsubscriptions = Unsubscriptions(self._state, self._sessions, self._subscriptions)
         self._clients = Clients(
@@ -131,8 +148,8 @@ class DeltaTree(EventMachine):
             Unsubscription: self._unsubscriptions.on_unsubscription,
             SubscriptionConfirmation: self._subscriptions.on_confirmation,
             PublicationCopy: self._publications.on_copy,
-            PublicationConfirmation: self._publications.on_confirmation,
-            RecoveryNotifier: self._publications.on_notifier,
+            PublicationConfirmation: self._queue.on_confirmation,
+            RecoveryNotifier: self._notifiers.on_notifier,
             SyncEnd: self._recovery.on_sync_end,
             RecoveryFlag: self._recovery.on_recovery_flag,
             PartitionNew: self._partitions.on_new,
@@ -166,13 +183,13 @@ class DeltaTree(EventMachine):
         nodes = self._sessions.nodes.values()
         return {
             **self._state.counters,
-            "queue_publications": self._publications.publications,
-            "queue_bytes": self._publications.payload_bytes(),
+            "queue_publications": self._queue.publications,
+            "queue_bytes": self._queue.payload_bytes(),
             "subscriptions": len(self._subscriptions),
             "subscriptions_tagged": self._subscriptions.tagged,
             "partitions": len(self._partitions),
-            "matching_hits": self._subscriptions.memo.hits,
-            "matching_misses": self._subscriptions.memo.misses,
+            "matching_hits": self._subscriptions.table.memo.hits,
+            "matching_misses": self._subscriptions.table.memo.misses,
             "sessions_active": sum(node.active for node in nodes),
             "sessions_ready": sum(node.ready for node in nodes),
         }
@@ -191,7 +208,7 @@ class DeltaTree(EventMachine):
             "pending": [broker for broker in wanted if broker not in ready],
             "subscriptions": len(self._subscriptions),
             "own_subscriptions": self._subscriptions.of_own_clients,
-            "queue": self._publications.publications,
+            "queue": self._queue.publications,
             "partitions": len(self._partitions),
             "profile": self._state.parameters.profile,
         }
@@ -202,8 +219,8 @@ class DeltaTree(EventMachine):
         if self._state.recovering and self._state.parameters.accept == "late":
             self._recovery.end_if_complete()
         self._partitions.withdraw_ended()
-        self._publications.send_confirmations()
-        self._publications.watch_limit()
+        self._queue.send_confirmations()
+        self._queue.watch_limit()
 
     # ------------------------------------------------------------ events
 
@@ -259,7 +276,7 @@ class DeltaTree(EventMachine):
         state = self._state
         state.neighbourhood = state.neighbourhood.grown(event.broker, event.parent)
         self._sessions.adjust_to_neighbourhood()
-        self._subscriptions.add_broker(event.broker)
+        self._subscriptions.table.add_broker(event.broker)
         state.machine.record("topology_grown", broker=event.broker, parent=event.parent)
         self._sessions_changed()
 
@@ -268,7 +285,7 @@ class DeltaTree(EventMachine):
         state.neighbourhood = state.neighbourhood.shrunk(event.broker)
         for broker in self._sessions.adjust_to_neighbourhood():
             state.machine.emit(CloseSession(broker, "has left the tree"))
-        self._publications.forget_hop(event.broker)
+        self._queue.forget_hop(event.broker)
         self._subscriptions.remove_broker(event.broker)
         self._partitions.forget(event.broker)
         state.machine.record("topology_shrunk", broker=event.broker)
@@ -286,7 +303,7 @@ class DeltaTree(EventMachine):
                 assert isinstance(peer, str), f"{peer!r} is not a client"
                 self._clients.linger_over(peer)
             elif purpose == AUDIT:
-                self._subscriptions.audit_tags()
+                self._subscriptions.unheard.audit()
             elif purpose == COLD_START:
                 self._recovery.cold_start()
             else:
@@ -335,7 +352,7 @@ class DeltaTree(EventMachine):
         self._subscriptions.evaluate_unconfirmed()
         for node in newly_active:
             self.send(node.broker, SyncEnd(self._state.recovering))
-        self._publications.reroute()
+        self._queue.reroute()
         self._recovery.end_if_complete()
 
 

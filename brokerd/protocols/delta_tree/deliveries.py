@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import ClientId, PartitionId, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Phase, Withheld
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase, Withheld
 from brokerd.protocols.interface import Change, Commit, Deliver
 
 POSITIONS = "positions"

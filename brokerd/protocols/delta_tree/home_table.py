@@ -16,8 +16,8 @@ from brokerd.protocols.delta_tree.deliveries import POSITIONS
 from brokerd.protocols.delta_tree.gates import Cut
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.regions import region
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Phase, Withheld
 from brokerd.protocols.delta_tree.rows import Rows, predicate_row, read_predicate
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription, Phase, Withheld
 from brokerd.protocols.interface import Change
 
 SUBSCRIPTIONS = "subscriptions"

@@ -15,7 +15,7 @@ from brokerd.config import Mutant
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.publications import Publications
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.interface import Release
 
@@ -48,13 +48,13 @@ class PublicationLog:
     its publisher's window fills, and it waits.
     """
 
-    def __init__(self, state: State, publications: Publications) -> None:
+    def __init__(self, state: State, queue: PublicationQueue) -> None:
         self._state = state
-        self._publications = publications
+        self._queue = queue
         self._sources: dict[SourceId, Logged] = {}
         self._changed: dict[SourceId, None] = {}
         self._unpublished: list[PublicationRun] = []
-        publications.acknowledge_by(self._note)
+        queue.acknowledge_by(self._note)
 
     def recover(self, logged: Sequence[PublicationRun]) -> None:
         """Take over what an earlier incarnation has left on disk."""
@@ -115,7 +115,7 @@ class PublicationLog:
             return
         for source in self._changed:
             row = self._sources[source]
-            done = max(self._publications.done_through(source), row.released)
+            done = max(self._queue.done_through(source), row.released)
             if done > row.released:
                 row.released = done
                 self._state.machine.emit(Release(source, done))

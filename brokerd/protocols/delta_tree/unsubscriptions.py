@@ -35,7 +35,7 @@ class Unsubscriptions:
         self._state = state
         self._sessions = sessions
         self._subscriptions = subscriptions
-        self._table = subscriptions.ended
+        self._table = subscriptions.table.ended
         self._living: dict[SubscriptionId, None] = {}
 
     # ------------------------------------------------------------ at home
@@ -130,7 +130,7 @@ class Unsubscriptions:
             if Mutant.NO_TOMBSTONES not in mutants and not self._table.add(statement):
                 continue
             fresh = replace(statement, before=0) if statement.before <= before else statement
-            dropped = self._subscriptions.drop(fresh)
+            dropped = self._subscriptions.table.drop(fresh)
             if dropped or (told_on and Mutant.NO_TOMBSTONES not in mutants):
                 news.append(statement)
             changes.extend(map(routing_removal, dropped))

@@ -15,7 +15,7 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     Tag,
 )
-from brokerd.protocols.delta_tree.subscriptions import LocalSubscription
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Event,
     MessageReceived,
