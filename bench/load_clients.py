@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from bench.content import ContentTables
+from bench.glimpses import Glimpses
 from bench.publishing import PublisherLoad, PublisherSetting
 from bench.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
@@ -123,9 +124,10 @@ class PublisherClient(LoadClient):
         tables: ContentTables,
         fence_blob: bytes,
         record: Callable[[bytes | bytearray], None],
+        glimpses: Glimpses,
     ) -> None:
         super().__init__(generator, setting)
-        self.load = PublisherLoad(setting, tables, fence_blob, record)
+        self.load = PublisherLoad(setting, tables, fence_blob, record, glimpses)
         self._number = number
 
     def describe(self) -> dict[str, Any]:

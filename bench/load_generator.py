@@ -10,6 +10,7 @@ come is in `status`, so that no answer has to wait for the brokers:
     expect_fences    tell subscribers the fences' numbers
     start            publish by the schedule from t0_ns on until end_ns
     stop             offer nothing more; what was due is still sent
+    glimpse          totals, and stamps of a sample of what passed lately, for who watches
     finish           close the clients and all files, and give the online checker's counts
 
 Logs are closed orderly by `finish` alone: a process that ends otherwise leaves sidecars that
@@ -30,6 +31,7 @@ from typing import Any, Self
 import trio
 
 from bench.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
+from bench.glimpses import Glimpses
 from bench.load_clients import LoadClient, PublisherClient, SubscriberClient
 from bench.load_files import LoadFiles, LoadSetting
 from bench.pacing import Alarm, Histogram
@@ -69,9 +71,10 @@ class LoadGenerator:
         self._tables: dict[int, ContentTables] = {}
         self._directory = SourceDirectory(setting.brokers, setting.seed, self._tables)
         self.files = LoadFiles(setting)
+        self._sent, self._received = Glimpses(), Glimpses()
         self.receiver = Receiver(
             setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
-            self._directory, partial(self.files.append, "deliveries"),
+            self._directory, partial(self.files.append, "deliveries"), self._received,
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)
@@ -96,12 +99,13 @@ class LoadGenerator:
     def _publisher(self, setting: PublisherSetting, number: int) -> PublisherClient:
         tables = self._tables_for(setting.size_bytes)
         record = partial(self.files.append, "publications")
-        return PublisherClient(self, setting, number, tables, self._fence_blob, record)
+        return PublisherClient(self, setting, number, tables, self._fence_blob, record, self._sent)
 
     async def run(self) -> None:
         """Obey the control socket until SIGTERM; end at once then, files closed or not."""
         commands = {
             "status": self._on_status,
+            "glimpse": self._on_glimpse,
             "connect": self._on_connect,
             "publishers": self._on_publishers,
             "know_publishers": self._on_know_publishers,
@@ -142,6 +146,21 @@ class LoadGenerator:
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
+        }
+
+    async def _on_glimpse(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        after_ns = arguments.get("after_ns", 0)
+        if type(after_ns) is not int:
+            raise ControlError("user", f"after_ns = {after_ns!r}; a time of this machine's clock")
+        return {
+            "process": self.setting.process,
+            "run_id": self.setting.run_id,
+            "state": self._state,
+            "now_ns": time.monotonic_ns(),
+            **self._publishing_totals(),
+            "delivered": self.receiver.delivered,
+            "sent_rows": self._sent.since(after_ns),
+            "received_rows": self._received.since(after_ns),
         }
 
     async def _on_connect(self, arguments: dict[str, Any]) -> dict[str, Any]:

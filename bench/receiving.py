@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bench.content import AttributeSet, ContentTables, SourceContent
+from bench.glimpses import Glimpses
 from bench.online_checker import ContentCheck, Lane, OnlineChecker, RunContent, match_table
 from bench.recording import delivery_rows, notice_rows
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
@@ -135,6 +136,7 @@ class Receiver:
         fence_blob: bytes,
         directory: SourceDirectory,
         record: Callable[[bytes | bytearray], None],
+        glimpses: Glimpses | None = None,
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -143,6 +145,7 @@ class Receiver:
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
+        self._glimpses = glimpses
         self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
         tables = {
@@ -159,6 +162,8 @@ class Receiver:
         stream = self._stream(subscription, run.source)
         examined = self._write(stream, run, received_ns, APPLICATION)
         self.delivered += len(run)
+        if self._glimpses is not None:
+            self._glimpses.note(stream.source, run.sequences, received_ns, received_ns)
         if stream.lane is None:
             self.checker.foreign += len(run)
         else:
@@ -193,7 +198,10 @@ class Receiver:
             content = self._directory.content(identity, source.incarnation)
             name = self.subscriptions[subscription]
             lane = self.checker.lane(name, identity, source.incarnation)
-            stream = _Stream(subscription, number, source.incarnation, content, lane)
+            stream = _Stream(
+                subscription, number, source.incarnation, content, lane,
+                f"{identity}/{source.incarnation}",
+            )  # fmt: skip
             self._streams[subscription, source] = stream
         return stream
 
@@ -219,3 +227,4 @@ class _Stream:
     incarnation: int
     content: SourceContent | None
     lane: Lane | None
+    source: str

@@ -123,6 +123,7 @@ class Console:
             and environment.get("TERM") != "dumb"
             and not environment.get("CI")
         )
+        self._may_move = progress and environment.get("TERM") != "dumb"
         self._live: Any = None
         self._bars: Any = None
 
@@ -130,6 +131,21 @@ class Console:
     def unicode(self) -> bool:
         """Whether standard output takes more than ASCII."""
         return (self._stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+    @property
+    def is_screen(self) -> bool:
+        """Whether standard output is a terminal that can be drawn on."""
+        return self._stdout.isatty() and not self.as_json and self._may_move
+
+    @property
+    def out_colored(self) -> bool:
+        """Whether standard output takes colour."""
+        return self._out_colored
+
+    def line(self, text: str) -> None:
+        """A line of a result that has no end, such as one that is followed."""
+        self._stdout.write(text + "\n")
+        self._stdout.flush()
 
     def say(self, text: str) -> None:
         """A line about what is being done."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd.agent.client import AgentClient
 from brokerd.agent.faults import LASTING_VERBS
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
@@ -20,6 +21,7 @@ class BrokerState:
         state: running, recovering; or exited, stopped; or unknown.
         exit: how it ended, "" while it runs.
         subscriptions: how many it routes by.
+        run_id: of the run it writes its logs for, or "".
     """
 
     broker: str
@@ -33,6 +35,7 @@ class BrokerState:
     pending: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     subscriptions: int = 0
+    run_id: str = ""
 
 
 @dataclass
@@ -71,11 +74,11 @@ async def lab_state(lab: Lab) -> LabState:
                 if status["lease"]:
                     state.leases_ms[name] = status["lease"]["left_ms"]
                 state.faults += [
-                    {**row, "host": name} for row in status["faults"] if _in_effect(row)
+                    {**row, "host": name} for row in status["faults"] if in_effect(row)
                 ]
                 for row in rows:
                     process = status["processes"].get(row["broker"])
-                    by_broker[row["broker"]] = await _broker(agent, row, process)
+                    by_broker[row["broker"]] = await broker_state(agent, row, process)
         except Unreachable as error:
             state.unreachable[name] = str(error)
             for row in rows:
@@ -89,13 +92,23 @@ async def lab_state(lab: Lab) -> LabState:
     return state
 
 
-def _in_effect(row: Mapping[str, Any]) -> bool:
+def in_effect(row: Mapping[str, Any]) -> bool:
+    """Whether a row of an agent's faults tells of one that holds now."""
     return row["verb"] in LASTING_VERBS and row["state"] in ("requested", "applied")
 
 
-async def _broker(
-    agent: Any, placed: Mapping[str, Any], process: Mapping[str, Any] | None
+async def broker_state(
+    agent: AgentClient,
+    placed: Mapping[str, Any],
+    process: Mapping[str, Any] | None,
+    timeout_ms: int = 2_000,
 ) -> BrokerState:
+    """One broker, asked through its agent.
+
+    Args:
+        placed: its row of the placement.
+        process: its row of the agent's status, or None.
+    """
     name, host, port = placed["broker"], placed["host"], placed["port"]
     if process is None:
         return BrokerState(name, host, port, None, "not started")
@@ -104,7 +117,7 @@ async def _broker(
         text = f"{how} ({process['exit_cause']})" if how is not None else process["exit_cause"]
         return BrokerState(name, host, port, None, process["state"], exit=str(text))
     try:
-        status = await agent.broker(name, "status", timeout_ms=2_000)
+        status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
         return BrokerState(name, host, port, process["pid"], "silent", exit=str(error))
     return BrokerState(
@@ -118,6 +131,7 @@ async def _broker(
         pending=tuple(status["pending"]),
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=status["subscriptions"],
+        run_id=status["run_id"],
     )
 
 

@@ -1,6 +1,7 @@
 """`status`: what runs, and how it is."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -9,8 +10,17 @@ from pubsubctl.console import Result
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 
-def status(context: typer.Context) -> Result:
-    """Show what runs: brokers, sessions, faults."""
+def status(
+    context: typer.Context,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on looking, once a second; q ends.")
+    ] = False,
+) -> Result | None:
+    """Show what runs: brokers, sessions, faults; with --watch also how fast and how busy.
+
+    Where standard output is no terminal, --watch prints a line a second, with --json a JSON
+    document on each line. It may be started before anything is deployed.
+    """
     import trio
 
     from pubsubctl.deploy import Lab
@@ -20,6 +30,13 @@ def status(context: typer.Context) -> Result:
     call = invocation(context)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    if watch:
+        from pubsubctl import watcher
+
+        last = watcher.watch(lab, call.console, call.console.line)
+        if call.console.is_screen:
+            call.console.line(watcher.last_words(last))
+        return None
     state = trio.run(lab_state, lab)
     if state.deployment is None:
         document: dict[str, object] = {"schema": "pubsubctl/status/1", "deployment": None}

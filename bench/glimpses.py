@@ -1,0 +1,85 @@
+"""A sample of what passed lately, so that latency can be told while a run goes on.
+
+Publishers and subscribers are different processes, and nothing in a publication says when it was
+due. Either side notes the stamps of those publications whose sequence number is a multiple of a
+power of two, a larger one the more there are. The multiples of the larger power are in both
+samples, so they meet without anybody agreeing on anything. What is judged later is read from
+the logs, never from here.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+PER_SECOND = 256
+KEPT_NS = 5_000_000_000
+MOST_ROWS = 4096
+
+_SECOND_NS = 1_000_000_000
+
+
+class Glimpses:
+    """Stamps of a sample of publications, of the last few seconds.
+
+    Attributes:
+        stride: sequence numbers that are multiples of it are noted.
+    """
+
+    def __init__(self) -> None:
+        self.stride = 1
+        self._rows: deque[tuple[int, int, int, int]] = deque(maxlen=MOST_ROWS)
+        self._sources: dict[str, int] = {}
+        self._second = 0
+        self._in_second = 0
+
+    def note(
+        self, source: str, sequences: Sequence[int], stamps_ns: Sequence[int] | int, now_ns: int
+    ) -> None:
+        """A run of `source` passed now.
+
+        Args:
+            stamps_ns: one per publication, or one for all of them.
+        """
+        first, last = sequences[0], sequences[-1]
+        self._adapt(last // self.stride - (first - 1) // self.stride, now_ns)
+        start = -(-first // self.stride) * self.stride
+        if start > last:
+            return
+        number = self._sources.setdefault(source, len(self._sources))
+        for sequence in range(start, last + 1, self.stride):
+            if sequence not in sequences:
+                continue
+            stamp_ns = (
+                stamps_ns if isinstance(stamps_ns, int) else stamps_ns[sequences.index(sequence)]
+            )
+            self._rows.append((now_ns, number, sequence, stamp_ns))
+
+    def since(self, after_ns: int) -> dict[str, Any]:
+        """What was noted after an instant, as a control answer carries it.
+
+        Returns:
+            sources: names; rows: [place in `sources`, sequence, stamp_ns].
+        """
+        oldest_ns = self._rows[-1][0] - KEPT_NS if self._rows else 0
+        while self._rows and self._rows[0][0] < oldest_ns:
+            self._rows.popleft()
+        return {
+            "sources": list(self._sources),
+            "rows": [
+                [number, sequence, stamp_ns]
+                for noted_ns, number, sequence, stamp_ns in self._rows
+                if noted_ns > after_ns
+            ],
+        }
+
+    def _adapt(self, would_note: int, now_ns: int) -> None:
+        """Note about as many a second whatever the rate."""
+        second = now_ns // _SECOND_NS
+        if second != self._second:
+            if self._in_second < PER_SECOND // 4 and self.stride > 1:
+                self.stride //= 2
+            self._second, self._in_second = second, 0
+        self._in_second += would_note
+        while self._in_second > PER_SECOND:
+            self.stride *= 2
+            self._in_second //= 2

@@ -1,0 +1,54 @@
+"""Stories about the sample by which latency is told while a run goes on."""
+
+from bench.glimpses import PER_SECOND, Glimpses
+
+SECOND_NS = 1_000_000_000
+
+
+def test_at_a_low_rate_every_publication_is_noted_with_its_own_stamp() -> None:
+    glimpses = Glimpses()
+    glimpses.note("p1/0/1", range(7, 10), [70, 80, 90], SECOND_NS)
+    assert glimpses.since(0) == {
+        "sources": ["p1/0/1"],
+        "rows": [[0, 7, 70], [0, 8, 80], [0, 9, 90]],
+    }
+
+
+def test_what_was_told_once_is_not_told_again() -> None:
+    glimpses = Glimpses()
+    glimpses.note("a", range(1, 2), 5, 100)
+    glimpses.note("a", range(2, 3), 6, 200)
+    assert glimpses.since(100)["rows"] == [[0, 2, 6]]
+
+
+def test_of_a_run_with_holes_only_what_is_in_it_is_noted() -> None:
+    glimpses = Glimpses()
+    glimpses.note("a", (3, 5, 9), 1, 100)
+    assert [row[1] for row in glimpses.since(0)["rows"]] == [3, 5, 9]
+
+
+def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
+    sent, received = Glimpses(), Glimpses()
+    sequence = 1
+    for tick in range(400):  # 4 s at 50,000/s; the receiver sees everything five times
+        now_ns = SECOND_NS + tick * 10_000_000
+        run = range(sequence, sequence + 500)
+        sent.note("a", run, now_ns, now_ns)
+        for _ in range(5):
+            received.note("a", run, now_ns, now_ns)
+        sequence += 500
+    in_last_second = SECOND_NS * 4
+    due = {row[1] for row in sent.since(in_last_second)["rows"]}
+    came = [row[1] for row in received.since(in_last_second)["rows"]]
+    assert PER_SECOND / 4 <= len(due) <= PER_SECOND
+    assert PER_SECOND / 4 <= len(came) <= PER_SECOND
+    assert len({*came} & due) >= 16
+
+
+def test_when_the_rate_falls_more_of_it_is_noted_again() -> None:
+    glimpses = Glimpses()
+    glimpses.note("a", range(1, 100_000), 1, SECOND_NS)
+    assert glimpses.stride > 64
+    for second in range(2, 12):
+        glimpses.note("a", range(second * 100_000, second * 100_000 + 10), 1, second * SECOND_NS)
+    assert glimpses.stride <= 2

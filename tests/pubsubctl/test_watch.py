@@ -1,0 +1,252 @@
+"""Stories about `status --watch`: looks at a lab become numbers, and numbers a readable screen."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pubsubctl.state import BrokerState
+from pubsubctl.watch import (
+    BrokerLook,
+    HostLook,
+    LoadLook,
+    View,
+    Watch,
+    line_text,
+    one_line,
+    screen_lines,
+)
+
+SECOND_NS = 1_000_000_000
+
+
+def deployment(brokers: Mapping[str, str]) -> dict[str, Any]:
+    """What is recorded of a deployment: broker → host."""
+    return {
+        "deployment_id": "20261121T100000Z-abcdef",
+        "topology": {"name": "demo", "parameters": {}},
+        "protocol": "delta_tree",
+        "placement": {
+            "brokers": [
+                {"broker": name, "host": host, "port": 1, "core": -1}
+                for name, host in brokers.items()
+            ]
+        },
+    }
+
+
+def broker(
+    name: str, host: str, at_s: float, *, received: int, cpu_s: float, **changed: Any
+) -> BrokerLook:
+    """A broker that runs, with one session, unless it is said otherwise."""
+    state = BrokerState(name, host, 1, 7, "running", wanted=("b2",), ready=("b2",))
+    return BrokerLook(
+        state=replace(state, **changed),
+        t_ns=int(at_s * SECOND_NS),
+        run_id="20261121T100000Z-123456",
+        counters={
+            "publications_received": received,
+            "publications_forwarded": 2 * received,
+            "publications_delivered": 0,
+            "queue_publications": 3,
+            "outbox_bytes": 2048,
+            "cpu_s": cpu_s,
+        },
+    )
+
+
+def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadLook:
+    """Publishers, and when some of their publications were due."""
+    return LoadLook(
+        process="load-pub",
+        t_ns=int(at_s * SECOND_NS),
+        sent=sent,
+        backlog=4,
+        open=11,
+        delivered=0,
+        sent_marks=tuple(("p1/0/1", n, int(ms * 1e6)) for n, ms in due_ms.items()),
+    )
+
+
+def subscribing(at_s: float, delivered: int, received_ms: Mapping[int, float]) -> LoadLook:
+    """Subscribers, and when some publications reached them."""
+    return LoadLook(
+        process="load-sub",
+        t_ns=int(at_s * SECOND_NS),
+        sent=0,
+        backlog=0,
+        open=0,
+        delivered=delivered,
+        received_marks=tuple(("p1/0/1", n, int(ms * 1e6)) for n, ms in received_ms.items()),
+    )
+
+
+def two_seconds_of_two_brokers() -> tuple[Watch, View]:
+    """b1 forwards 100 a second; in the second second it is absorbed, and b2 has died."""
+    about = deployment({"b1": "h1", "b2": "h2"})
+    watch = Watch()
+    first = [
+        HostLook(
+            host="h1",
+            deployment=about,
+            brokers=(broker("b1", "h1", 10, received=1000, cpu_s=5.0),),
+            loads=(publishing(10, 400, {4: 9_990}), subscribing(10, 800, {})),
+        ),
+        HostLook(
+            host="h2",
+            deployment=about,
+            brokers=(broker("b2", "h2", 50, received=10, cpu_s=1.0),),
+        ),
+    ]
+    watch.take(first, "10:00:10")
+    fault = {"fault_id": "f1", "verb": "absorb", "process": "b1", "peer": ""}
+    second = [
+        HostLook(
+            host="h1",
+            deployment=about,
+            brokers=(broker("b1", "h1", 11, received=1100, cpu_s=5.25, ready=(), faults=("f1",)),),
+            loads=(
+                publishing(11, 500, {8: 10_100, 12: 10_200}),
+                subscribing(11, 1000, {4: 10_010, 8: 10_101, 12: 10_203}),
+            ),
+            faults=({**fault, "lease_left_ms": 12_400},),
+            lease_ms=9_000,
+        ),
+        HostLook(
+            host="h2",
+            deployment=about,
+            brokers=(
+                BrokerLook(state=BrokerState("b2", "h2", 1, None, "exited", exit="9 (fault:k)")),
+            ),
+        ),
+    ]
+    return watch, watch.take(second, "10:00:11")
+
+
+GOLDEN = """\
+demo · delta_tree · 2 brokers on 2 hosts                                10:00:11
+run 20261121T100000Z-123456
+published      100/s  █                                              500
+delivered      200/s  █                                            1 000
+backlog          4 unsent  11 unacknowledged  3 queued  2 KiB in outboxes
+latency   p50   3.00 ms  p99  20.00 ms  max 20.00 ms (3 sampled)
+sessions  0/1 ready   brokers 0/2 healthy   processors 0.25
+! absorb b1, heals within 12 s  on h1, f1
+stops by itself in 9 s unless its owner renews the lease
+
+  BROKER HOST STATE                   SESS  CPU%    IN/s   OUT/s DELIV/s  QUEUE
+! b1     h1   no session to b2         0/1    25     100     200       0      3
+! b2     h2   exited 9 (fault:k)       0/0     -       -       -       -      0
+q ends this view; the lab goes on
+"""
+
+
+def test_the_screen_says_how_fast_how_late_how_busy_and_what_is_wrong() -> None:
+    _, view = two_seconds_of_two_brokers()
+    lines = [line_text(line) for line in screen_lines(view, 80, 24)]
+    assert "\n".join(lines) + "\n" == GOLDEN
+
+
+def test_without_a_terminal_a_look_is_one_line() -> None:
+    _, view = two_seconds_of_two_brokers()
+    assert one_line(view) == (
+        "10:00:11  100 published/s  200 delivered/s  backlog 15  p50 3.00 ms  p99 20.00 ms  "
+        "brokers 0/2  sessions 0/1  cpu 0.25  absorb b1, heals within 12 s"
+    )
+
+
+def test_as_json_nothing_of_it_is_missing() -> None:
+    _, view = two_seconds_of_two_brokers()
+    document = view.document()
+    assert document["schema"] == "pubsubctl/watch/1"
+    assert document["published_per_s"] == 100.0
+    assert document["latency_us"] == {"p50": 3000.0, "p99": 20000.0, "max": 20000.0, "sampled": 3}
+    assert document["faults"][0]["lease_left_ms"] == 12_400
+    assert [row["healthy"] for row in document["brokers"]] == [False, False]
+
+
+def test_a_restarted_broker_has_no_rates_until_it_was_seen_twice() -> None:
+    about = deployment({"b1": "h1"})
+    watch = Watch()
+    before = broker("b1", "h1", 10, received=5000, cpu_s=9.0)
+    watch.take([HostLook(host="h1", deployment=about, brokers=(before,))], "1")
+    again = broker("b1", "h1", 11, received=7, cpu_s=0.1, pid=8)
+    (row,) = watch.take([HostLook(host="h1", deployment=about, brokers=(again,))], "2").brokers
+    assert (row.received, row.cpu) == (None, None)
+
+
+def test_stamps_of_different_hosts_are_never_compared() -> None:
+    about = deployment({"b1": "h1"})
+    hosts = [
+        HostLook(host="h1", deployment=about, loads=(publishing(10, 1, {4: 9_000}),)),
+        HostLook(host="h2", deployment=about, loads=(subscribing(10, 1, {4: 9_500}),)),
+    ]
+    assert Watch().take(hosts, "1").latency is None
+
+
+def a_hundred_brokers(sick: str) -> View:
+    """b000 to b099; the higher its number, the busier one is."""
+    names = [f"b{number:03d}" for number in range(100)]
+    about = deployment(dict.fromkeys(names, "h1"))
+    watch = Watch()
+    for at_s in (10, 11):
+        looks = tuple(
+            broker(
+                name, "h1", at_s, received=0, cpu_s=at_s * number / 200,
+                state="recovering" if name == sick else "running",
+            )
+            for number, name in enumerate(names)
+        )  # fmt: skip
+        view = watch.take([HostLook(host="h1", deployment=about, brokers=looks)], "1")
+    return view
+
+
+def test_of_many_brokers_the_sick_and_the_busy_are_shown_and_the_rest_summed_up() -> None:
+    lines = [line_text(line) for line in screen_lines(a_hundred_brokers("b017"), 80, 24)]
+    assert len(lines) == 24
+    shown = [line.split()[:2] for line in lines if " h1 " in line]
+    assert shown[0] == ["!", "b017"]
+    assert [row[0] for row in shown[1:4]] == ["b099", "b098", "b097"]
+    assert lines[-2] == (
+        f"  and {100 - len(shown)} more: all healthy, "
+        f"sessions {100 - len(shown)}/{100 - len(shown)}, cpu 1906 % together"
+    )
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (60, 20), (40, 12), (200, 60)])
+def test_the_screen_is_never_overrun(width: int, height: int) -> None:
+    for view in (a_hundred_brokers("b003"), two_seconds_of_two_brokers()[1], View(clock="1")):
+        lines = [line_text(line) for line in screen_lines(view, width, height)]
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+
+
+def test_plain_screens_are_ascii() -> None:
+    _, view = two_seconds_of_two_brokers()
+    text = "\n".join(line_text(line) for line in screen_lines(view, 80, 24, plain=True))
+    assert text.isascii(), text
+
+
+def test_a_host_that_does_not_answer_is_said_and_does_not_hide_the_others() -> None:
+    watch, _ = two_seconds_of_two_brokers()
+    about = deployment({"b1": "h1", "b2": "h2"})
+    view = watch.take(
+        [
+            HostLook(
+                host="h1",
+                deployment=about,
+                brokers=(broker("b1", "h1", 12, received=1200, cpu_s=5.5),),
+            ),
+            HostLook(host="h2", unreachable="no agent answers"),
+        ],
+        "10:00:12",
+    )
+    text = "\n".join(line_text(line) for line in screen_lines(view, 80, 24))
+    assert "! h2 does not answer: no agent answers" in text
+    assert "  b1 " in text
+
+
+def test_before_anything_is_deployed_the_view_waits() -> None:
+    view = Watch().take([HostLook(host="h1")], "10:00:00")
+    assert one_line(view) == "10:00:00  nothing is deployed; waiting"
