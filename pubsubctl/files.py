@@ -107,7 +107,11 @@ def dotted(place: Place) -> str:
     """A place as people write it: hosts[0].vars.ports."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            plain = len(part) <= 64 and part.isprintable() and part == part.strip()
+            text += ("." if text else "") + (part if plain else shown(part))
     return text
 
 

@@ -40,6 +40,7 @@ from pubsubctl.inventory_schema import (
 __all__ = ["Gateway", "Host", "Inventory", "Origin", "SshSettings", "expanded", "load_inventory"]
 
 MOST_HOSTS = 4096
+MOST_PROBLEMS = 50
 DEFAULT_PORTS = "21000-21999"
 
 # In a host's own entry these may hold a range as long as the name's.
@@ -225,7 +226,7 @@ class _Builder:
                 ]
                 for value, origin in said[1:]:
                     if value != said[0][0]:
-                        self._problems.append(
+                        self._add_problem(
                             f"{self._file.path}:{origin.line}: {variable} = {shown(value)} for "
                             f"{host.name}, but {said[0][1].layer} says {shown(said[0][0])} in line "
                             f"{said[0][1].line}; say it in the host's own vars"
@@ -344,7 +345,7 @@ class _Builder:
             there = taken.setdefault(machine, [])
             for other, other_origin, other_names in there:
                 if whole.start < other.stop and other.start < whole.stop:
-                    self._problems.append(
+                    self._add_problem(
                         f"{self._file.path}:{origin.line or 1}: ports = {shown(text)} of "
                         f"{_some(names)} overlap with {other.start}-{other.stop - 1} of "
                         f"{other_names} ({other_origin}); the next free range begins at "
@@ -354,7 +355,7 @@ class _Builder:
             there.append((whole, origin, _some(names)))
             each = len(whole) // len(names)
             if each == 0:
-                self._problems.append(
+                self._add_problem(
                     f"{self._file.path}:{origin.line or 1}: ports = {shown(text)}: fewer ports "
                     f"than the {len(names)} hosts that share them"
                 )
@@ -364,6 +365,7 @@ class _Builder:
 
     def _refuse_shared_folders(self, key: str) -> None:
         taken: dict[str, dict[Path, str]] = {}
+        above: dict[str, dict[Path, str]] = {}  # every parent of what is taken
         for host in self._hosts.values():
             if key not in host.values:
                 continue
@@ -372,14 +374,17 @@ class _Builder:
             if host.values.get("connector", ("",))[0] == "local":
                 folder = folder.expanduser().resolve()
             there = taken.setdefault(_machine(host), {})
-            for other, name in there.items():
-                if folder == other or folder in other.parents or other in folder.parents:
-                    self._problems.append(
-                        f"{self._file.path}:{origin.line}: {key} = {shown(text)} of {host.name} "
-                        f"is or lies in the folder of {name}, {other}; give each host its own"
-                    )
-                    break
+            around = above.setdefault(_machine(host), {})
+            name = around.get(folder) or next(
+                (there[other] for other in (folder, *folder.parents) if other in there), None
+            )
+            if name is not None:
+                self._add_problem(
+                    f"{self._file.path}:{origin.line}: {key} = {shown(text)} of {host.name} "
+                    f"is, holds or lies in the folder of {name}; give each host its own"
+                )
             there[folder] = host.name
+            around.update(dict.fromkeys(folder.parents, host.name))
 
     def _host(self, settled: _Settled, ports: range) -> Host:
         values = settled.values
@@ -436,7 +441,7 @@ class _Builder:
         value, origin = said
         where = f"{origin.file}:{origin.line}" if origin.file else str(self._file.path)
         if not any(row.startswith(f"{where}: {key} = ") for row in self._problems):
-            self._problems.append(f"{where}: {key} = {shown(value)}: {text}")
+            self._add_problem(f"{where}: {key} = {shown(value)}: {text}")
 
     def _expanded(self, text: str, place: Place) -> list[str]:
         try:
@@ -457,7 +462,12 @@ class _Builder:
 
     def _problem(self, place: Place, text: str) -> None:
         separator = " " if text.startswith("=") else ": "
-        self._problems.append(f"{self._file.where(place)}{separator}{text}")
+        self._add_problem(f"{self._file.where(place)}{separator}{text}")
+
+    def _add_problem(self, text: str) -> None:
+        self._problems.append(text)
+        if len(self._problems) >= MOST_PROBLEMS:
+            raise UserError(*self._problems, f"{self._file.path}: and perhaps more")
 
 
 def _machine(host: _Settled) -> str:

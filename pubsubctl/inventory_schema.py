@@ -41,10 +41,11 @@ def check_address(text: str) -> str:
         ValueError: says what an address looks like.
     """
     if is_ip(text):
-        return text
+        return _of_one_machine(text)
     labels = text.removesuffix(".").split(".")
-    numeric = all(label.isdigit() for label in labels)
-    if len(text) > 253 or numeric or not all(_LABEL.fullmatch(label) for label in labels):
+    # Resolvers read 0x7f.1 and 127.1 as addresses; we want to see which ones they are.
+    is_name = not re.fullmatch(r"\d+|0[xX][0-9A-Fa-f]*", labels[-1])
+    if len(text) > 253 or not is_name or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("an address is an IP or a DNS name such as n01.lab.example")
     return text
 
@@ -57,9 +58,13 @@ def check_bench_address(text: str) -> str:
     """
     if not is_ip(text):
         raise ValueError("bench_address is an IP: brokers listen on it")
+    return _of_one_machine(text)
+
+
+def _of_one_machine(text: str) -> str:
     found = ipaddress.ip_address(text)
     if found.is_unspecified or found.is_multicast or text == "255.255.255.255":
-        raise ValueError("bench_address is the IP of one machine")
+        raise ValueError("not the IP of one machine")
     return text
 
 
@@ -146,6 +151,13 @@ def _plain_path(value: Any) -> Any:
     return value
 
 
+def _file(value: Any) -> Any:
+    parts = _plain_path(value).split("/")
+    if parts[1] in ("dev", "proc", "sys") or not parts[-1]:
+        raise ValueError("a file on a disk")
+    return value
+
+
 def _python(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("/"):
         return _plain_path(value)
@@ -175,7 +187,7 @@ def _jump(value: Any) -> Any:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError('jump is "gateway", "outer,inner", a list of gateways, or "none"')
-    names = [name.strip() for name in names]
+    names = [name.strip(" ") for name in names]
     if len(names) > MOST_GATEWAYS:
         raise ValueError(f"at most {MOST_GATEWAYS} gateways, one behind the other")
     for name in names:
@@ -195,7 +207,7 @@ def _known_hosts(value: Any) -> Any:
     if isinstance(value, str) and _FILE_NAME.fullmatch(value):
         return value
     if isinstance(value, str) and "/" in value:
-        return _plain_path(value)
+        return _file(value)
     raise ValueError("known_hosts is a file beside the inventory, or an absolute path")
 
 
@@ -209,7 +221,7 @@ def _seconds(value: Any) -> Any:
 Connector = Annotated[str, BeforeValidator(_connector)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 User = Annotated[str, BeforeValidator(_user)]
-PlainPath = Annotated[str, BeforeValidator(_plain_path)]
+KeyFile = Annotated[str, BeforeValidator(_file)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 Jump = Annotated[list[str], BeforeValidator(_jump)]
 Address = Annotated[str, BeforeValidator(_address_text)]
@@ -226,7 +238,7 @@ class Variables(_Closed):
     connector: Connector | None = None
     port: Port | None = None
     user: User | None = None
-    identity: PlainPath | None = None
+    identity: KeyFile | None = None
     jump: Jump | None = None
     python: Annotated[str, BeforeValidator(_python)] | None = None
     bench_address: Address | None = None
@@ -267,7 +279,7 @@ class GatewayEntry(_Closed):
     address: Address
     port: Port = 22
     user: User | None = None
-    identity: PlainPath | None = None
+    identity: KeyFile | None = None
     jump: Jump = []
 
 
