@@ -19,7 +19,7 @@ from bench.outcome import RunOutcome, measure
 from bench.probes import ProcessorTime
 from bench.run_directory import RunDirectory, RunState
 from bench.spec import ExperimentSpec
-from bench.testbed import Testbed
+from bench.testbed import ListingRefused, Testbed
 from bench.toml_text import toml_text
 from brokerd.errors import ControlError
 from fault_injection.deployed import DeployedBackend
@@ -490,7 +490,7 @@ class _Experiment:
         target = self._directory.raw_folder(host, process)
         try:
             damaged = await self._testbed.collect(host, process, folder, target, names)
-        except (ControlError, OSError) as error:
+        except (ControlError, ListingRefused, OSError) as error:
             self._note(f"files of {process} on {host} could not be fetched: {error}")
             return
         for name in damaged:

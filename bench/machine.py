@@ -1,4 +1,4 @@
-"""What runs on a machine of the testbed: `python -m bench.machine agent` and `attach`.
+"""What runs on a machine of the testbed: `python -m bench.machine agent`, `attach` and `host`.
 
 The agent forks brokers and load generators from this process's image, so everything they need
 is imported here, once.
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.host import serve_host
 from bench.load_generator import run_load
 from brokerd.agent.daemon import attach, run_agent, start_daemon
 from brokerd.agent.fork_server import Role
@@ -28,9 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     agent.add_argument("--foreground", action="store_true", help="stay, for a supervisor")
     joined = commands.add_parser("attach", help="join stdin and stdout to a root's agent")
     joined.add_argument("--root", type=Path, required=True)
+    host = commands.add_parser("host", help="answer host commands on stdin and stdout")
+    host.add_argument("--root", type=Path, required=True)
+    host.add_argument("--name", required=True)
     chosen = parser.parse_args(arguments)
     if chosen.command == "attach":
         return attach(chosen.root)
+    if chosen.command == "host":
+        return serve_host(chosen.root, chosen.name)
     run = run_agent if chosen.foreground else start_daemon
     return run(chosen.root, chosen.name, chosen.deployment, ROLES)
 

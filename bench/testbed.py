@@ -1,10 +1,11 @@
 """A deployment as an experiment sees it: hosts with agents, brokers on them, and their files."""
 
+import re
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import trio
 
@@ -13,8 +14,13 @@ from brokerd.agent.client import AgentClient
 from brokerd.agent.paths import socket_folder
 from brokerd.overlay.topology import Topology
 
-FetchFile = Callable[[str, str, Path], Awaitable[None]]
-"""Copies a file of a host (host, path there, path here)."""
+FetchFile = Callable[[str, str, Path, int], Awaitable[None]]
+"""Copies a regular file of a host (host, path there, path here, at most so many bytes)."""
+
+FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MOST_FILES: Final = 10_000
+MOST_BYTES: Final = 64 << 30
+"""Of one process in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class BrokerPlace:
     address: str
 
 
-async def copy_local_file(host: str, source: str, destination: Path) -> None:
+async def copy_local_file(host: str, source: str, destination: Path, most_bytes: int) -> None:
     """Copy a file of a host whose file system is ours."""
     await trio.to_thread.run_sync(shutil.copyfile, source, destination)
 
@@ -50,6 +56,7 @@ class Testbed:
         documents: further files for the run's `spec` folder by name, such as inventory.toml
             (text) and placement.json (a mapping).
         fetch_file: brings a host's file home.
+        socket_folders: by host, where control sockets are; as on this machine without.
     """
 
     __test__: ClassVar[bool] = False  # pytest, it only sounds like a test
@@ -64,6 +71,7 @@ class Testbed:
     clients_host: str
     documents: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
     fetch_file: FetchFile = copy_local_file
+    socket_folders: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def clients_agent(self) -> AgentClient:
@@ -72,7 +80,9 @@ class Testbed:
 
     def client_socket(self, process: str) -> Path:
         """Where a load generator's control socket is."""
-        return socket_folder(self.host_roots[self.clients_host]) / f"{process}.sock"
+        host = self.clients_host
+        folder = self.socket_folders.get(host) or socket_folder(self.host_roots[host])
+        return folder / f"{process}.sock"
 
     def run_folder(self, host: str, run_id: str, process: str) -> Path:
         """Where on its host a process writes what belongs to a run."""
@@ -105,25 +115,64 @@ class Testbed:
             names: only these files.
         """
         destination.mkdir(parents=True, exist_ok=True)
-        hashes, source = await self._list(host, process, folder)
+        listed, source = await self._list(host, process, folder)
         damaged = []
-        for name in [name for name in hashes if names is None or name in names]:
-            if await self._fetch(host, f"{source}/{name}", destination / name) != hashes[name]:
+        for name in [name for name in listed if names is None or name in names]:
+            if not await self._fetch(host, source, destination, listed[name]):
                 # It may have grown since it was listed.
-                hashes, _ = await self._list(host, process, folder)
-                fetched = await self._fetch(host, f"{source}/{name}", destination / name)
-                if fetched != hashes.get(name):
+                listed, _ = await self._list(host, process, folder)
+                again = listed.get(name)
+                if again is None or not await self._fetch(host, source, destination, again):
                     damaged.append(f"{host}:{source}/{name}")
         return damaged
 
     async def _list(
         self, host: str, process: str, folder: Path | None
-    ) -> tuple[dict[str, str], str]:
-        """SHA-256 by name of the files in a folder of a host, and that folder."""
+    ) -> "tuple[dict[str, ListedFile], str]":
+        """The files in a folder of a host by name, and that folder."""
         listing = await self.agents[host].files(process, str(folder or ""))
-        hashes = {entry["name"]: entry["sha256"] for entry in listing["files"]}
-        return hashes, listing["folder"]
+        return listed_files(listing["files"], f"{host}:{listing['folder']}"), listing["folder"]
 
-    async def _fetch(self, host: str, source: str, target: Path) -> str:
-        await self.fetch_file(host, source, target)
-        return await trio.to_thread.run_sync(file_sha256, target)
+    async def _fetch(self, host: str, source: str, destination: Path, listed: "ListedFile") -> bool:
+        """Copy a file to here; whether it is what was listed."""
+        target = destination / listed.name
+        await self.fetch_file(host, f"{source}/{listed.name}", target, listed.size_bytes)
+        return await trio.to_thread.run_sync(file_sha256, target) == listed.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as its host's agent saw it."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class ListingRefused(Exception):
+    """What a host says to have is nothing that a run writes; none of it is fetched."""
+
+
+def listed_files(rows: Sequence[Mapping[str, Any]], where: str) -> dict[str, ListedFile]:
+    """What a host says to have, by name, once every row is what one of our processes writes.
+
+    Raises:
+        ListingRefused: a name that is more than a name, twice the same, too many or too much.
+    """
+    if len(rows) > MOST_FILES:
+        raise ListingRefused(f"{where}: {len(rows)} files; at most {MOST_FILES} are fetched")
+    found: dict[str, ListedFile] = {}
+    total_bytes = 0
+    for row in rows:
+        name, size_bytes, sha256 = row.get("name"), row.get("size_bytes"), row.get("sha256")
+        if not isinstance(name, str) or not FILE_NAME.fullmatch(name):
+            raise ListingRefused(f"{where}: a file called {str(name)[:80]!r} is not fetched")
+        if name in found:
+            raise ListingRefused(f"{where}: two files called {name!r}")
+        if type(size_bytes) is not int or size_bytes < 0 or not isinstance(sha256, str):
+            raise ListingRefused(f"{where}: {name} of {str(size_bytes)[:40]!r} bytes")
+        total_bytes += size_bytes
+        if total_bytes > MOST_BYTES:
+            raise ListingRefused(f"{where}: more than {MOST_BYTES} bytes")
+        found[name] = ListedFile(name, size_bytes, sha256)
+    return found

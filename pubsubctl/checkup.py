@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+import trio
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from fault_injection.schedule import LINK_VERBS, VERBS
-from pubsubctl.connectors.local import LocalConnector
+from pubsubctl.connectors.base import Connector
+from pubsubctl.connectors.local import local_connector
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory import Host, Inventory
-from pubsubctl.lock import holder_text, lock_holder
 from pubsubctl.project import Project, xdg_folder
 
 Severity = Literal["ok", "warn", "fail"]
@@ -64,12 +65,14 @@ class Subject:
     inventory_problem: PubsubctlError | None
 
     @property
-    def connectors(self) -> list[LocalConnector]:
+    def connectors(self) -> list[Connector]:
         """The local hosts, to be asked."""
         if self.inventory is None:
             return []
         return [
-            LocalConnector(self.inventory, host) for host in self.hosts if host.connector == "local"
+            local_connector(self.inventory, host)
+            for host in self.hosts
+            if host.connector == "local"
         ]
 
 
@@ -176,8 +179,8 @@ def _ports(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     for connector in subject.connectors:
         ports = connector.host.ports
         text = f"ports {ports.start}-{ports.stop - 1} of {connector.host.name}"
-        taken = connector.ports_in_use(ports[:64])
-        ours = connector.read_deployment() is not None
+        taken = trio.run(connector.ports_in_use, ports[:64])
+        ours = trio.run(connector.read_deployment) is not None
         if taken and not ours:
             for row in taken:
                 yield "fail", f"{connector.host.name}: {row}", "end it, or use other ports"
@@ -210,10 +213,8 @@ def _limits(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _sockets(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    from brokerd.agent.paths import socket_folder
-
     for connector in subject.connectors:
-        path = socket_folder(connector.root) / LONGEST_SOCKET_NAME
+        path = trio.run(connector.socket_folder) / LONGEST_SOCKET_NAME
         length = len(os.fsencode(path))
         text = f"sockets of {connector.host.name} have paths of up to {length} bytes"
         if length > MAXIMUM_PATH_BYTES:
@@ -223,8 +224,6 @@ def _sockets(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    import trio
-
     for connector in subject.connectors:
         try:
             found = trio.run(connector.observe)
@@ -240,7 +239,7 @@ def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
             text = f"{found.host}: deployment {found.agent} runs, {running} processes"
             yield "ok", text, ""
         elif found.files:
-            text = f"{found.host}: files of an earlier deployment in {connector.root}"
+            text = f"{found.host}: files of an earlier deployment in {trio.run(connector.root)}"
             yield "warn", text, "pubsubctl down"
         else:
             yield "ok", f"{found.host}: nothing is left of earlier deployments", ""
@@ -248,10 +247,10 @@ def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 def _lock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     for connector in subject.connectors:
-        if lock_holder(connector.root) is None:
+        if not (holder := trio.run(connector.lock_holder)):
             yield "ok", f"{connector.host.name}: no other operator", ""
         else:
-            text = f"{connector.host.name}: locked by {holder_text(connector.root)}"
+            text = f"{connector.host.name}: locked by {holder}"
             yield "warn", text, "wait for them, or ask them"
 
 

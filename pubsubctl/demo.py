@@ -33,11 +33,9 @@ def run_demo(
         async def work(interruption: Interruption) -> None:
             for experiment in experiments:
                 progress.say(f"{experiment.spec.protocol}:")
-                lab, wanted = lab_for(call, experiment.spec)
+                lab = lab_for(call)
                 purpose = f"demo with {experiment.spec.protocol}"
-                outcomes.append(
-                    await carry_out(experiment, lab, wanted, progress, interruption, purpose)
-                )
+                outcomes.append(await carry_out(experiment, lab, progress, interruption, purpose))
 
         run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         runs = [outcome.run_directory for outcome in outcomes]

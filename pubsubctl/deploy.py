@@ -8,8 +8,8 @@ import getpass
 import importlib.metadata
 import math
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,20 +18,27 @@ from typing import Any
 
 import trio
 
+from bench.host import TOPOLOGY_FILE
 from bench.toml_text import toml_text
 from brokerd.agent.client import AgentClient
-from brokerd.agent.paths import socket_folder
 from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
 from pubsubctl.connectors.base import Connector
-from pubsubctl.connectors.local import TOPOLOGY_FILE, LocalConnector
 from pubsubctl.console import Progress
-from pubsubctl.errors import HostError, LabDirty, PreflightFailed, Unreachable, UserError
+from pubsubctl.errors import (
+    HostError,
+    LabDirty,
+    PreflightFailed,
+    PubsubctlError,
+    Unreachable,
+    UserError,
+)
 from pubsubctl.files import shown
+from pubsubctl.held import Held
+from pubsubctl.hosts import Lab as Lab
 from pubsubctl.interruption import Interruption
-from pubsubctl.inventory import Host, Inventory
 from pubsubctl.placement import PlacedBroker, Placement, place
 from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
 
@@ -40,84 +47,10 @@ READY_TIMEOUT_S = 60.0
 READY_TIMEOUT_PER_BROKER_S = 0.5
 SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
+DISCONNECT_TIMEOUT_S = 5.0
 LEASE_MS = 15_000
 
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True)
-class Lab:
-    """The hosts of one command.
-
-    Attributes:
-        forks: how many of them are worked on at the same time.
-    """
-
-    inventory: Inventory
-    connectors: tuple[Connector, ...]
-    forks: int
-
-    @classmethod
-    def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
-        """The lab of these hosts.
-
-        Raises:
-            UserError: a host is reached by ssh, which no connector does yet.
-        """
-        if far := [host.name for host in hosts if host.connector != "local"]:
-            raise UserError(
-                f"{inventory.path}: connector 'ssh' of {', '.join(far[:8])}: this release reads "
-                'such inventories, and cannot deploy to them yet; take connector = "local"'
-            )
-        return cls(inventory, tuple(LocalConnector(inventory, host) for host in hosts), forks)
-
-    def connector(self, host: str) -> Connector:
-        """The one of that host."""
-        return next(row for row in self.connectors if row.host.name == host)
-
-    @contextmanager
-    def locked(self, purpose: str) -> Iterator[None]:
-        """Keep other operators away from all hosts; PreflightFailed says who has one."""
-        with ExitStack() as stack:
-            for connector in self.connectors:
-                stack.enter_context(connector.lock(purpose))
-            yield
-
-    async def observe(self) -> list[Observed]:
-        """What there is of ours on each host."""
-        found: dict[str, Observed] = {}
-
-        async def look(connector: Connector) -> None:
-            found[connector.host.name] = await connector.observe()
-
-        await self.on_all(look)
-        return [found[connector.host.name] for connector in self.connectors]
-
-    async def on_all(
-        self,
-        act: Callable[[Connector], Awaitable[None]],
-        connectors: Sequence[Connector] | None = None,
-    ) -> None:
-        """Do something on every host, some at the same time.
-
-        Raises:
-            ExceptionGroup: of what went wrong, after all hosts had their turn.
-        """
-        limiter = trio.CapacityLimiter(self.forks)
-        failures: list[Exception] = []
-
-        async def turn(connector: Connector) -> None:
-            async with limiter:
-                try:
-                    await act(connector)
-                except Exception as error:
-                    failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for connector in self.connectors if connectors is None else connectors:
-                nursery.start_soon(turn, connector)
-        if failures:
-            raise ExceptionGroup("on some hosts", failures)
 
 
 @dataclass
@@ -137,6 +70,18 @@ class Deployment:
     agents: dict[str, AgentClient] = field(default_factory=dict)
     lease_ms: int = 0
     _held_at_s: float = field(default=-math.inf, init=False)
+    _connections: dict[str, Held[AgentClient]] = field(default_factory=dict, init=False)
+
+    async def connect(self, host: str) -> None:
+        """Reach a host's agent, in place of the one that was there before."""
+        self._connections[host] = await self.lab.hold_agent(host)
+        self.agents[host] = self._connections[host].value
+
+    async def disconnect(self) -> None:
+        """Leave all agents."""
+        with trio.CancelScope(shield=True), trio.move_on_after(DISCONNECT_TIMEOUT_S):
+            for connection in self._connections.values():
+                await connection.leave()
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
         """What a broker answers to a control command."""
@@ -144,9 +89,24 @@ class Deployment:
         return await self.agents[placed.host].broker(name, command, arguments)
 
     async def hold(self, lease_ms: int) -> None:
-        """Renew the lease on every host; 0 for none."""
-        for agent in self.agents.values():
-            await agent.hold(lease_ms)
+        """Renew the lease on every host; 0 for none.
+
+        Raises:
+            ExceptionGroup: of ControlErrors, after every host was told, whatever the others say.
+        """
+        failures: list[Exception] = []
+
+        async def hold_on(agent: AgentClient) -> None:
+            try:
+                await agent.hold(lease_ms)
+            except ControlError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for agent in list(self.agents.values()):
+                nursery.start_soon(hold_on, agent)
+        if failures:
+            raise ExceptionGroup("leases", failures)
 
     async def keep(self) -> None:
         """Renew the lease once a third of it is over; called all along while brokers start."""
@@ -155,7 +115,7 @@ class Deployment:
             await self.hold(self.lease_ms)
 
 
-def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
+async def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
     """What is to run on a lab, with every broker placed.
 
     Raises:
@@ -165,7 +125,10 @@ def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
     hosts = [connector.host for connector in lab.connectors]
-    cores = {connector.host.name: connector.cores() for connector in lab.connectors}
+    cores = {
+        connector.host.name: await connector.cores() if connector.host.cores == "own" else ()
+        for connector in lab.connectors
+    }
     parameters = asdict(topology.delta_tree_parameters())
     placement = place(topology, hosts, cores)
     addresses = {row.broker: row.address for row in placement.brokers}
@@ -184,7 +147,7 @@ async def planned(lab: Lab, wanted: Wanted) -> Plan:
         PreflightFailed: another deployment, a stale process or a port in use, with its pid.
     """
     used = [lab.connector(host) for host in wanted.placement.hosts]
-    found = [await connector.observe() for connector in lab.connectors]
+    found = await lab.observe()
     plan = deploy_plan(wanted, found)
     taken: list[str] = []
     starting = {step.subject for step in plan.of("start-broker")}
@@ -196,7 +159,7 @@ async def planned(lab: Lab, wanted: Wanted) -> Plan:
         }
         taken += [
             f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
-            for in_use in connector.ports_in_use(list(by_port))
+            for in_use in await connector.ports_in_use(list(by_port))
             if in_use.pid not in ours  # the new agent takes that broker over
         ]
     if taken:
@@ -219,8 +182,8 @@ async def deployed(
 ) -> AsyncIterator[Deployment]:
     """Make `wanted` run, and give access to it; it goes on running when the block is left.
 
-    To be used inside `lab.locked`. Whatever goes wrong before the block is entered, Ctrl-C
-    included, what was started here is stopped again.
+    To be used inside `lab.opened` and `lab.locked`. Whatever goes wrong before the block is
+    entered, Ctrl-C included, what was started here is stopped again.
 
     Args:
         lease_ms: what is started is stopped by its agents this long after the last renewal;
@@ -241,14 +204,13 @@ async def deployed(
                 "`pubsubctl deploy` lets brokers join and leave it"
             )
         deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, plan)
-    async with AsyncExitStack() as stack:
+    try:
         try:
             with interruption.stoppable():
                 await _start_agents(deployment, progress, purpose)
             # Outside of what a signal stops: rolling back needs them.
             for host in wanted.placement.hosts:
-                agent = await stack.enter_async_context(lab.connector(host).open_agent())
-                deployment.agents[host] = agent
+                await deployment.connect(host)
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
                 await deployment.keep()
@@ -262,9 +224,11 @@ async def deployed(
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
-                    await _roll_back(deployment)
+                    await _roll_back(deployment, progress)
             raise
         yield deployment
+    finally:
+        await deployment.disconnect()
 
 
 @asynccontextmanager
@@ -275,12 +239,12 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
         Unreachable: an agent does not answer.
     """
     deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, Plan(()))
-    async with AsyncExitStack() as stack:
-        deployment.agents = {
-            host: await stack.enter_async_context(lab.connector(host).open_agent())
-            for host in wanted.placement.hosts
-        }
+    try:
+        for host in wanted.placement.hosts:
+            await deployment.connect(host)
         yield deployment
+    finally:
+        await deployment.disconnect()
 
 
 async def take_down(
@@ -288,14 +252,14 @@ async def take_down(
 ) -> Plan:
     """Stop and remove all that is ours on the lab's hosts; gives what there was to do.
 
-    To be used inside `lab.locked`.
+    To be used inside `lab.opened` and `lab.locked`.
 
     Raises:
         LabDirty: with `verify`: something is left; says what.
         HostError: a host whose processes could not be stopped or whose files not removed.
     """
-    ports = {connector.host.name: _ports_to_verify(connector) for connector in lab.connectors}
-    plan = down_plan(await _observe_leniently(lab), purge=purge)
+    found, ports = await _observe_leniently(lab)
+    plan = down_plan(found, purge=purge)
     progress.phase("taking down", 2.0)
 
     async def take_host_down(connector: Connector) -> None:
@@ -307,13 +271,18 @@ async def take_down(
         except ControlError as error:
             progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
         await connector.stop_strays()
-        connector.remove(purge=purge)
+        await connector.remove(purge=purge)
 
     await lab.on_all(take_host_down)
     if verify:
-        left = [row for c in lab.connectors for row in c.residue(ports[c.host.name])]
+        left: list[str] = []
+
+        async def look(connector: Connector) -> None:
+            left.extend(await connector.residue(ports[connector.host.name], purged=purge))
+
+        await lab.on_all(look)
         if left:
-            raise LabDirty(*left)
+            raise LabDirty(*sorted(left))
         progress.say("taken down; no process, port, socket or file of it is left")
     return plan
 
@@ -331,10 +300,11 @@ def placed_broker(placement: Placement, name: str) -> PlacedBroker:
     raise UserError(f"no broker called {shown(name)}{nearest(name, known)}")
 
 
-def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
+async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """What one broker is told."""
     wanted = deployment.wanted
-    root = deployment.lab.connector(placed.host).root
+    connector = deployment.lab.connector(placed.host)
+    root = await connector.root()
     number = wanted.topology.number_of(placed.broker)
     ball = PrimaryTree(wanted.topology).ball(number, wanted.topology.delta + 1)
     addresses = {row.broker: row.address for row in wanted.placement.brokers}
@@ -347,7 +317,7 @@ def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any
         "listen": placed.address,
         "addresses": {name: addresses[name] for name in names},
         "state_folder": str(root / "brokers" / placed.broker / "state"),
-        "control_socket": control_socket(root, placed.broker),
+        "control_socket": str(await connector.socket_folder() / f"{placed.broker}.sock"),
         "log_folder": str(root / "brokers" / placed.broker / "log"),
         "fault_injection": True,
         "core": placed.core,
@@ -356,12 +326,7 @@ def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any
     }
 
 
-def control_socket(root: Path, process: str) -> str:
-    """Where the control socket of a process of this root is."""
-    return str(socket_folder(root) / f"{process}.sock")
-
-
-def _record(deployment: Deployment, purpose: str, verb: str = "record") -> None:
+async def _record(deployment: Deployment, purpose: str, verb: str = "record") -> None:
     """Write down what is going to run, on every host that the plan names for that."""
     content = {
         "schema": DEPLOYMENT_SCHEMA,
@@ -377,14 +342,17 @@ def _record(deployment: Deployment, purpose: str, verb: str = "record") -> None:
         "tool_version": importlib.metadata.version("pubsubctl"),
     }
     topology = toml_text(deployment.wanted.topology.to_mapping())
-    for step in deployment.plan.of(verb):
-        connector = deployment.lab.connector(step.host)
-        connector.write_deployment({**content, "host": step.host}, topology)
+
+    async def write(connector: Connector) -> None:
+        await connector.write_deployment({**content, "host": connector.host.name}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
 
 
 async def _start_agents(deployment: Deployment, progress: Progress, purpose: str) -> None:
     lab = deployment.lab
-    _record(deployment, purpose)
+    await _record(deployment, purpose)
     starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
     if not starting:
         return
@@ -409,7 +377,7 @@ async def _change_topology(
     progress.phase("changing the topology", 1.0)
     for name in leaving:
         await _wait_until_drained(deployment, name, leaving[name], timeout_s)
-    _record(deployment, purpose, "change-record")
+    await _record(deployment, purpose, "change-record")
     for name, host in leaving.items():
         await deployment.agents[host].stop(name)
     for step in plan.of("change-topology"):
@@ -444,7 +412,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
         nonlocal started
         for row in rows:
             if row.host == connector.host.name:
-                config = broker_config(deployment, row)
+                config = await broker_config(deployment, row)
                 agent = deployment.agents[row.host]
                 await agent.start(row.broker, "broker", config, config["control_socket"])
                 started += 1
@@ -518,12 +486,13 @@ async def _fail_if_ended(deployment: Deployment) -> None:
             if name in present and row["role"] == "broker" and row["state"] != "running":
                 log = Path(row.get("log_folder", "")) / "stderr.log"
                 how = row["exit_signal"] or f"status {row['exit_code']}"
-                problems.append(f"host {host}: {name} ended ({how}){_last_line(log)}")
+                last = await _last_line(deployment.lab.connector(host), log)
+                problems.append(f"host {host}: {name} ended ({how}){last}")
     if problems:
         raise HostError(*problems)
 
 
-async def _roll_back(deployment: Deployment) -> None:
+async def _roll_back(deployment: Deployment, progress: Progress) -> None:
     """Stop what this deploy started: everything, or only the brokers that were added."""
     if not deployment.plan.of("record"):
         for step in deployment.plan.of("start-broker"):
@@ -534,38 +503,45 @@ async def _roll_back(deployment: Deployment) -> None:
                 except ControlError:
                     pass  # it never got there
         return
-    for connector in deployment.lab.connectors:
+
+    async def clear(connector: Connector) -> None:
         try:
             async with connector.open_agent() as agent:
                 await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
         except (Unreachable, ControlError):
             pass  # stopped directly, next
         await connector.stop_strays()
-        connector.remove(purge=False)
+        await connector.remove(purge=False)
 
-
-async def _observe_leniently(lab: Lab) -> list[Observed]:
-    """What is there, also where a record cannot be read: `down` is what mends that."""
-    found: list[Observed] = []
-    for connector in lab.connectors:
-        try:
-            found.append(await connector.observe())
-        except HostError:
-            found.append(Observed(connector.host.name, files=True))
-    return found
-
-
-def _ports_to_verify(connector: Connector) -> list[int]:
-    """The ports that brokers of what is deployed here listen on."""
     try:
-        content = connector.read_deployment()
-    except HostError:
-        return []
-    if content is None:
-        return []
-    return [
-        row.port for row in Placement.from_mapping(content["placement"]).on(connector.host.name)
-    ]
+        await deployment.lab.on_all(clear)
+    except* PubsubctlError as group:  # what is being rolled back for is the error to report
+        for error in group.exceptions:
+            progress.say(f"{error}; `pubsubctl down` once more")
+
+
+async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[int]]]:
+    """What is there, and host → ports of its brokers.
+
+    Also where a record cannot be read: `down` is what mends that.
+    """
+    found: dict[str, Observed] = {}
+    ports: dict[str, list[int]] = {}
+
+    async def look(connector: Connector) -> None:
+        name = connector.host.name
+        ports[name] = []
+        try:
+            found[name] = await connector.observe()
+        except HostError:
+            found[name] = Observed(name, files=True)
+        content = found[name].deployment
+        if content is not None:
+            placement = Placement.from_mapping(content["placement"])
+            ports[name] = [row.port for row in placement.on(name)]
+
+    await lab.on_all(look)
+    return [found[connector.host.name] for connector in lab.connectors], ports
 
 
 def _some(pending: Mapping[str, str]) -> str:
@@ -574,10 +550,10 @@ def _some(pending: Mapping[str, str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def _last_line(log: Path) -> str:
+async def _last_line(connector: Connector, log: Path) -> str:
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
+        lines = (await connector.read_text(log)).strip().splitlines()
+    except HostError:
         return ""
     return f": {lines[-1]}" if lines else ""
 

@@ -54,7 +54,6 @@ class Experiment:
 async def carry_out(
     experiment: Experiment,
     lab: Lab,
-    wanted: Wanted,
     progress: Progress,
     interruption: Interruption,
     purpose: str,
@@ -67,16 +66,16 @@ async def carry_out(
     Raises:
         PreflightFailed: what runs is not what the experiment wants; says what differs.
     """
-    with lab.locked(purpose):
+    async with lab.opened(), lab.locked(purpose):
+        spec = experiment.spec
+        wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
         async with testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
         ) as bed:
-            run = new_run_directory(experiment.results, experiment.spec.name)
+            run = new_run_directory(experiment.results, spec.name)
             progress.say(f"run {run}")
             with interruption.stoppable():
-                outcome = await run_experiment(
-                    experiment.spec, bed, run, experiment.schedule, progress
-                )
+                outcome = await run_experiment(spec, bed, run, experiment.schedule, progress)
     return outcome
 
 
@@ -116,7 +115,7 @@ async def testbed(
             is_up = True
             if is_ours:
                 nursery.start_soon(_renew, deployment)
-            yield as_testbed(deployment)
+            yield await as_testbed(deployment)
             nursery.cancel_scope.cancel()
             if is_ours and not teardown:
                 with trio.CancelScope(shield=True):
@@ -127,9 +126,14 @@ async def testbed(
                 await take_down(lab, progress, purge=True, verify=True)
 
 
-def as_testbed(deployment: Deployment) -> Testbed:
+async def as_testbed(deployment: Deployment) -> Testbed:
     """A deployment as an experiment sees it."""
     wanted, lab = deployment.wanted, deployment.lab
+    hosts = wanted.placement.hosts
+
+    async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
+        await lab.connector(host).fetch(source, target, most_bytes)
+
     return Testbed(
         agents=deployment.agents,
         brokers={
@@ -140,12 +144,14 @@ def as_testbed(deployment: Deployment) -> Testbed:
         topology_digest=wanted.digest,
         protocol=wanted.protocol,
         deployment_id=deployment.identity,
-        host_roots={connector.host.name: connector.root for connector in lab.connectors},
+        host_roots={name: await lab.connector(name).root() for name in hosts},
+        socket_folders={name: await lab.connector(name).socket_folder() for name in hosts},
         clients_host=wanted.placement.clients_host,
         documents={
             "inventory.toml": lab.inventory.text,
             "placement.json": wanted.placement.to_mapping(),
         },
+        fetch_file=fetch,
     )
 
 
@@ -165,24 +171,23 @@ def run_and_judge(
     teardown: bool,
 ) -> Result:
     """The whole of `bench`: deploy where needed, run, take down, judge."""
-    lab, wanted = lab_for(call, spec)
+    lab = lab_for(call)
     experiment = Experiment(spec, schedule, call.project.results_folder(results), teardown)
     purpose = f"bench {spec.workload.name}"
     with call.console.progress() as progress:
 
         async def work(interruption: Interruption) -> RunOutcome:
-            return await carry_out(experiment, lab, wanted, progress, interruption, purpose)
+            return await carry_out(experiment, lab, progress, interruption, purpose)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         judged = judge([outcome.run_directory], progress)[0] if check else None
     return _result(call, outcome, judged)
 
 
-def lab_for(call: Invocation, spec: ExperimentSpec) -> tuple[Lab, Wanted]:
-    """The hosts to use, and what is to run on them."""
+def lab_for(call: Invocation) -> Lab:
+    """The hosts that the command line leaves."""
     inventory = call.inventory()
-    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    return lab, wanted_deployment(lab, spec.topology, spec.protocol)
+    return Lab.of(inventory, call.hosts(inventory), call.forks)
 
 
 def numbers_text(outcome: RunOutcome) -> str:

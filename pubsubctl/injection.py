@@ -23,7 +23,6 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
     """Carry a schedule out; its origin is now."""
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
-    wanted = _running(lab)
     with call.console.progress() as progress:
 
         def tell(line: Mapping[str, Any]) -> None:
@@ -31,19 +30,22 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
                 progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
 
         async def work(interruption: Interruption) -> Injection:
-            with lab.locked(f"inject {schedule.name}"):
-                async with attached(lab, wanted) as deployment:
-                    log = FaultLog(tell=tell)
-                    backend = DeployedBackend(as_testbed(deployment))
-                    prefix = f"inject-{secrets.token_hex(3)}-"
-                    progress.phase(f"injecting {schedule.name}")
-                    injector = Injector(schedule, backend, log, seed=seed, prefix=prefix)
-                    try:
-                        with interruption.stoppable():
-                            await injector.run()
-                        return injector.outcome()
-                    finally:
-                        log.close()
+            async with (
+                lab.opened(),
+                lab.locked(f"inject {schedule.name}"),
+                attached(lab, await running(lab)) as deployment,
+            ):
+                log = FaultLog(tell=tell)
+                backend = DeployedBackend(await as_testbed(deployment))
+                prefix = f"inject-{secrets.token_hex(3)}-"
+                progress.phase(f"injecting {schedule.name}")
+                injector = Injector(schedule, backend, log, seed=seed, prefix=prefix)
+                try:
+                    with interruption.stoppable():
+                        await injector.run()
+                    return injector.outcome()
+                finally:
+                    log.close()
 
         lease_s = schedule.guard.lease / 1e9
         injection = run_interruptibly(
@@ -52,10 +54,10 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
     return _result(injection)
 
 
-def _running(lab: Lab) -> Wanted:
+async def running(lab: Lab) -> Wanted:
     """What was deployed, as it was wanted then."""
     for connector in lab.connectors:
-        record = connector.read_deployment()
+        record = await connector.read_deployment()
         if record is not None:
             return Wanted(
                 Topology.from_mapping(record["topology"], "deployment.json"),

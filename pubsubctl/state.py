@@ -9,8 +9,8 @@ from brokerd.agent.client import AgentClient
 from brokerd.agent.faults import LASTING_VERBS
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
-from pubsubctl.deploy import Lab
 from pubsubctl.errors import Unreachable
+from pubsubctl.hosts import Lab
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ async def lab_state(lab: Lab) -> LabState:
     by_broker: dict[str, BrokerState] = {}
 
     async def look(connector: Connector) -> None:
-        record = connector.read_deployment()
+        record = await connector.read_deployment()
         if record is None:
             return
         state.deployment = record
@@ -146,6 +146,6 @@ async def log_lines(connector: Connector, process: str, limit: int) -> list[tupl
     found: list[tuple[str, str, str]] = []
     for row in listing["files"]:
         if row["name"].endswith((".log", ".jsonl")):
-            text = connector.read_text(Path(listing["folder"]) / row["name"])
+            text = await connector.read_text(Path(listing["folder"]) / row["name"])
             found += [(process, row["name"], line) for line in text.splitlines()[-limit:]]
     return found

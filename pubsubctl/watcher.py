@@ -20,8 +20,8 @@ from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Console
-from pubsubctl.deploy import Lab
 from pubsubctl.errors import HostError, PreflightFailed, Terminated, Unreachable
+from pubsubctl.hosts import Lab, reached
 from pubsubctl.state import broker_state, in_effect
 from pubsubctl.watch import (
     BrokerLook,
@@ -69,7 +69,7 @@ async def _follow(connector: Connector, looks: dict[str, HostLook]) -> None:
     name = connector.host.name
     while True:
         try:
-            record = connector.read_deployment()
+            record = await connector.read_deployment()
             if record is None:
                 looks[name] = HostLook(host=name)
             else:
@@ -92,7 +92,10 @@ async def _look_on(
         began = trio.current_time()
         looks[connector.host.name] = await host_look(agent, record, connector.host.name, after_ns)
         await trio.sleep_until(began + LOOK_EVERY_S)
-        if count % RECORD_EVERY_LOOKS == 0 and (fresh := connector.read_deployment()) != record:
+        if (
+            count % RECORD_EVERY_LOOKS == 0
+            and (fresh := await connector.read_deployment()) != record
+        ):
             if fresh is None or fresh["deployment_id"] != record["deployment_id"]:
                 return
             record = fresh
@@ -202,7 +205,7 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
             last[:] = [view]
             on_view(view)
 
-        await keep_looking(lab, remember)
+        await reached(lab, lambda: keep_looking(lab, remember))
 
     if console.as_json:
         import json

@@ -227,6 +227,13 @@ LAYERS = (
         third_party=frozenset({"trio", "psutil", "pydantic"}),
     ),
     Layer(
+        "bench.host",
+        "it is what controllers ask on a host, locally and from afar, and finds agents there",
+        ours=("bench", "brokerd"),
+        except_=("brokerd.simulator",),
+        third_party=frozenset({"trio", "psutil"}),
+    ),
+    Layer(
         "bench.machine",
         "it is the one place where agent, broker and load generator are put together",
         ours=("bench", "brokerd"),

@@ -147,11 +147,17 @@ def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule 
     import trio
 
     from fault_injection.schedule import expand
-    from pubsubctl.deploy import Lab, planned, wanted_deployment
+    from pubsubctl.deploy import planned, wanted_deployment
+    from pubsubctl.hosts import Lab, reached
+    from pubsubctl.plan import Plan
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    plan = trio.run(planned, lab, wanted_deployment(lab, spec.topology, spec.protocol))
+
+    async def look() -> Plan:
+        return await planned(lab, await wanted_deployment(lab, spec.topology, spec.protocol))
+
+    plan = trio.run(reached, lab, look)
     steps = [str(step) for step in expand(schedule)] if schedule is not None else []
     clients = len(spec.publisher_plans()), len(spec.subscriber_plans())
     phases = spec.workload.phases

@@ -1,13 +1,16 @@
 """`deploy`: make a topology run on the hosts of the inventory."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed
+
+if TYPE_CHECKING:
+    from pubsubctl.deploy import Deployment
 
 
 def deploy(
@@ -32,44 +35,58 @@ def deploy(
     """Start agents and brokers; done when every session is up."""
     import trio
 
-    from pubsubctl.deploy import Lab, deployed, planned, wanted_deployment
+    from pubsubctl.deploy import Deployment, Lab, deployed, planned, wanted_deployment
     from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.plan import Plan
     from pubsubctl.topologies import load_topology, warn_of_profile
 
     call = invocation(context)
     wanted_topology = load_topology(call.project.find("topology", topology))
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    wanted = wanted_deployment(lab, wanted_topology, protocol)
     warn_of_profile(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
-        plan = trio.run(planned, lab, wanted)
+
+        async def look() -> Plan:
+            async with lab.opened():
+                return await planned(lab, await wanted_deployment(lab, wanted_topology, protocol))
+
+        plan = trio.run(look)
         if call.dry_run or not plan.steps:
             return Result(document=plan.to_mapping(), text=plan.text())
         raise PreflightFailed(
             f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
         )
 
-    async def work(interruption: Interruption) -> tuple[str, int]:
-        with call.console.progress() as progress, lab.locked(f"deploy {topology}"):
-            async with deployed(
-                lab,
-                wanted,
-                progress,
-                interruption,
-                purpose=f"deploy {topology}",
-                timeout_s=timeout,
-                may_change=True,
-            ) as deployment:
-                return deployment.identity, len(deployment.plan.steps)
+    purpose = f"deploy {topology}"
 
-    identity, steps = run_interruptibly(
-        work, call.console, when_not_waiting="`pubsubctl down` stops what was started"
+    async def work(interruption: Interruption) -> Deployment:
+        with call.console.progress() as progress:
+            async with (
+                lab.opened(),
+                lab.locked(purpose),
+                deployed(
+                    lab,
+                    await wanted_deployment(lab, wanted_topology, protocol),
+                    progress,
+                    interruption,
+                    purpose=purpose,
+                    timeout_s=timeout,
+                    may_change=True,
+                ) as deployment,
+            ):
+                return deployment
+
+    return _result(
+        run_interruptibly(
+            work, call.console, when_not_waiting="`pubsubctl down` stops what was started"
+        )
     )
-    return _result(call, wanted, identity, steps)
 
 
-def _result(call: Invocation, wanted: "Wanted", identity: str, steps: int) -> Result:  # type: ignore[name-defined]  # noqa: F821
+def _result(deployment: "Deployment") -> Result:
+    wanted, identity = deployment.wanted, deployment.identity
+    steps = len(deployment.plan.steps)
     brokers = len(wanted.placement.brokers)
     hosts = len(wanted.placement.hosts)
     from pubsubctl.topologies import profile_of

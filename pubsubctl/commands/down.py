@@ -21,6 +21,7 @@ def down(
     import trio
 
     from pubsubctl.deploy import Lab, take_down
+    from pubsubctl.hosts import reached
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.plan import Plan, down_plan
 
@@ -28,12 +29,13 @@ def down(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if call.dry_run:
-        plan = down_plan(trio.run(lab.observe), purge=purge)
+        plan = down_plan(trio.run(reached, lab, lab.observe), purge=purge)
         return Result(document=plan.to_mapping(), text=plan.text())
 
     async def work(interruption: Interruption) -> Plan:
-        with call.console.progress() as progress, lab.locked("down"):
-            return await take_down(lab, progress, purge=purge, verify=verify)
+        with call.console.progress() as progress:
+            async with lab.opened(), lab.locked("down"):
+                return await take_down(lab, progress, purge=purge, verify=verify)
 
     plan = run_interruptibly(
         work, call.console, when_not_waiting="`pubsubctl down` once more does the rest"

@@ -1,14 +1,16 @@
 """`heal`: end every fault, whoever began it; safe at any time, and as often as one likes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from brokerd.errors import ControlError
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Result
 from pubsubctl.errors import LabDirty, PubsubctlError
+
+if TYPE_CHECKING:
+    from pubsubctl.connectors.base import Connector
 
 
 def heal(context: typer.Context) -> Result:
@@ -18,7 +20,7 @@ def heal(context: typer.Context) -> Result:
     """
     import trio
 
-    from pubsubctl.deploy import Lab
+    from pubsubctl.hosts import Lab, reached
     from pubsubctl.state import lab_state
 
     call = invocation(context)
@@ -27,7 +29,7 @@ def heal(context: typer.Context) -> Result:
     healed: list[dict[str, Any]] = []
     failed: list[PubsubctlError] = []
 
-    async def heal_on(connector: Connector, faults: list[str]) -> None:
+    async def heal_on(connector: "Connector", faults: list[str]) -> None:
         async with connector.open_agent() as agent:
             for fault_id in faults:
                 try:
@@ -52,7 +54,7 @@ def heal(context: typer.Context) -> Result:
                 if faults:
                     nursery.start_soon(heal_on, connector, faults)
 
-    trio.run(work)
+    trio.run(reached, lab, work)
     what = "would heal" if call.dry_run else "healed"
     lines = [f"{what} {row['fault_id']} on {row['host']}" for row in healed]
     return Result(

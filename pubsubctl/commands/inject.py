@@ -87,17 +87,25 @@ def inject(
 
 def _topology(call: Invocation, name: str | None) -> Any:
     """The topology to check against: as named, or of what is deployed."""
+    import trio
+
     from brokerd.overlay.topology import Topology
-    from pubsubctl.deploy import Lab
+    from pubsubctl.hosts import Lab, reached
     from pubsubctl.topologies import load_topology
 
     if name is not None:
         return load_topology(call.project.find("topology", name))
     inventory = call.inventory()
-    for connector in Lab.of(inventory, call.hosts(inventory), call.forks).connectors:
-        record = connector.read_deployment()
-        if record is not None:
-            return Topology.from_mapping(record["topology"], "deployment.json")
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+
+    async def recorded() -> Any:
+        for connector in lab.connectors:
+            if (record := await connector.read_deployment()) is not None:
+                return record
+        return None
+
+    if (record := trio.run(reached, lab, recorded)) is not None:
+        return Topology.from_mapping(record["topology"], "deployment.json")
     raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
 
 

@@ -25,7 +25,8 @@ def logs(
     """Print the end of the logs of brokers."""
     import trio
 
-    from pubsubctl.deploy import Lab, placed_broker
+    from pubsubctl.deploy import placed_broker
+    from pubsubctl.hosts import Lab, reached
     from pubsubctl.placement import Placement
     from pubsubctl.state import log_lines
 
@@ -36,18 +37,24 @@ def logs(
         raise UserError(f"--grep = {grep!r}: {error}") from None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    records = [row for c in lab.connectors if (row := c.read_deployment()) is not None]
-    if not records:
-        raise PreflightFailed("nothing is deployed, so there are no logs")
-    placement = Placement.from_mapping(records[0]["placement"])
-    chosen = [placed_broker(placement, name) for name in brokers or []] or placement.brokers
-    found = [
-        row
-        for placed in chosen
-        if any(connector.host.name == placed.host for connector in lab.connectors)
-        for row in trio.run(log_lines, lab.connector(placed.host), placed.broker, lines)
-        if pattern.search(row[2])
-    ]
+
+    async def work() -> list[tuple[str, str, str]]:
+        for connector in lab.connectors:
+            if (record := await connector.read_deployment()) is not None:
+                placement = Placement.from_mapping(record["placement"])
+                break
+        else:
+            raise PreflightFailed("nothing is deployed, so there are no logs")
+        chosen = [placed_broker(placement, name) for name in brokers or []] or placement.brokers
+        return [
+            row
+            for placed in chosen
+            if any(connector.host.name == placed.host for connector in lab.connectors)
+            for row in await log_lines(lab.connector(placed.host), placed.broker, lines)
+            if pattern.search(row[2])
+        ]
+
+    found = trio.run(reached, lab, work)
     return Result(
         document={
             "schema": "pubsubctl/logs/1",

@@ -23,7 +23,7 @@ def status(
     """
     import trio
 
-    from pubsubctl.deploy import Lab
+    from pubsubctl.hosts import Lab, reached
     from pubsubctl.state import lab_state
     from pubsubctl.topologies import profile_of
 
@@ -37,7 +37,7 @@ def status(
         if call.console.is_screen:
             call.console.line(watcher.last_words(last))
         return None
-    state = trio.run(lab_state, lab)
+    state = trio.run(reached, lab, lambda: lab_state(lab))
     if state.deployment is None:
         document: dict[str, object] = {"schema": "pubsubctl/status/1", "deployment": None}
         return Result(document=document, text="nothing is deployed")

@@ -1,16 +1,22 @@
 """What can be done with a host, whatever way it is reached."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import trio
+
+from bench.operator_lock import operator_name
+from brokerd.agent.client import AgentClient
+from brokerd.errors import ControlError
+from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable
 from pubsubctl.inventory import Host
-from pubsubctl.plan import Observed
-
-if TYPE_CHECKING:
-    from brokerd.agent.client import AgentClient
+from pubsubctl.placement import LOOPBACK
+from pubsubctl.plan import Observed, Stray
 
 
 @dataclass(frozen=True)
@@ -26,52 +32,173 @@ class PortInUse:
         return f"port {self.port} is in use{pid} ({self.owner})"
 
 
-class Connector(Protocol):
-    """One host: what was found there, its agent, its files.
-
-    Attributes:
-        host: which.
-        root: the folder on it where everything of ours is.
-    """
+class Transport(Protocol):
+    """How commands of bench.host get to a host, and how its agent is reached."""
 
     @property
     def host(self) -> Host: ...
 
     @property
-    def root(self) -> Path: ...
+    def commands(self) -> Sequence[str]:
+        """Every remote command that was run so far, as a person would type it."""
 
-    def lock(self, purpose: str) -> AbstractContextManager[None]:
-        """Keep other operators away; PreflightFailed says who has it."""
+    def use(self, nursery: trio.Nursery) -> None:
+        """Where its tasks may run, as long as the connections are wanted."""
 
-    def cores(self) -> Sequence[int]:
+    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+        """What the host answers; None where nothing of ours, so nobody to ask, is there.
+
+        Raises:
+            ControlError: it refused, or cannot be reached (`closed`).
+            Unreachable: it cannot be reached; says why, and what to do.
+        """
+
+    def open_agent(self) -> AbstractAsyncContextManager[AgentClient]:
+        """The agent, to talk to; ControlError `closed` when it does not answer."""
+
+    async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
+        """Copy a regular file of the host to here."""
+
+
+class Connector:
+    """One host: what was found there, its agent, its files.
+
+    Every method may raise Unreachable; HostError where what was asked for failed over there.
+
+    Attributes:
+        host: which.
+        transport: how it is reached.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.host = transport.host
+        self._about: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """Where its brokers listen."""
+        return str(getattr(self.host, "bench_address", "") or LOOPBACK)
+
+    async def root(self) -> Path:
+        """The folder on it where everything of ours is."""
+        return Path((await self._known())["root"])
+
+    async def socket_folder(self) -> Path:
+        """The folder on it of our control sockets."""
+        return Path((await self._known())["socket_folder"])
+
+    async def cores(self) -> Sequence[int]:
         """The CPUs that processes of ours may run on."""
+        return [int(cpu) for cpu in (await self._known())["cores"]]
+
+    @asynccontextmanager
+    async def lock(self, purpose: str) -> AsyncIterator[None]:
+        """Keep other operators away; PreflightFailed says who has it."""
+        await self._ask("lock", purpose=purpose, who=operator_name(), pid=os.getpid())
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(5):
+                try:
+                    await self._ask("unlock")
+                except Unreachable:
+                    pass  # it ended with the connection
+
+    async def lock_holder(self) -> str:
+        """Who has the lock, since when and for what, in words; "" when nobody does."""
+        return str((await self._ask("lock_holder")).get("holder", ""))
+
+    async def facts(self) -> dict[str, Any]:
+        """What machine it is."""
+        return await self._ask("facts")
 
     async def observe(self) -> Observed:
         """What is there of ours."""
+        found = await self._ask("observe")
+        if not found:
+            return Observed(self.host.name)
+        return Observed(
+            host=self.host.name,
+            agent=found["agent"],
+            processes=found["processes"],
+            deployment=found["deployment"],
+            strays=tuple(
+                Stray(row["pid"], row["name"], tuple(row["ports"])) for row in found["strays"]
+            ),
+            files=found["files"],
+        )
 
-    def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
+    async def ports_in_use(self, ports: Sequence[int]) -> list[PortInUse]:
         """Those of the ports that nobody could listen on now."""
+        found = await self._ask("ports_in_use", address=self.address, ports=list(ports))
+        return [PortInUse(row["port"], row["pid"], row["owner"]) for row in found.get("ports", [])]
 
-    def read_deployment(self) -> Mapping[str, Any] | None:
+    async def read_deployment(self) -> Mapping[str, Any] | None:
         """What was recorded of the deployment here; HostError when it cannot be read."""
+        content: dict[str, Any] | None = (await self._ask("read_deployment")).get("deployment")
+        return content
 
-    def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
+    async def write_deployment(self, content: Mapping[str, Any], topology: str) -> None:
         """Record what runs here, and the topology file that its brokers read."""
+        plain = json.loads(json.dumps(content))
+        await self._ask("write_deployment", content=plain, topology=topology)
 
-    def read_text(self, path: Path) -> str:
-        """A text file below the root; HostError when it is elsewhere."""
+    async def write_secret(self, name: str, content: bytes) -> Path:
+        """Write a file only we can read (`name` or `folder/name`); gives where it is there."""
+        return Path((await self._ask("write_secret", name=name, content=content))["path"])
+
+    async def read_text(self, path: Path) -> str:
+        """The end of a text file below the root; HostError when it is elsewhere, or missing."""
+        return str((await self._ask("read_text", path=str(path))).get("text", ""))
 
     async def start_agent(self, deployment_id: str) -> None:
         """Start the agent; it outlives us. HostError when it does not come up."""
+        await self._ask("start_agent", deployment_id=deployment_id)
 
-    def open_agent(self) -> "AbstractAsyncContextManager[AgentClient]":
+    async def stop_agent(self) -> None:
+        """End the agent alone; what it started runs on, for the next one to adopt."""
+        await self._ask("stop_agent")
+
+    @asynccontextmanager
+    async def open_agent(self) -> AsyncIterator[AgentClient]:
         """The agent, to talk to; Unreachable when it does not answer."""
+        try:
+            async with self.transport.open_agent() as client:
+                yield client
+        except ControlError as error:
+            if error.kind != "closed":
+                raise
+            raise Unreachable(f"host {self.host.name}: no agent answers ({error})") from error
+
+    async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
+        """Copy a regular file of the host to here; OSError where that is not possible."""
+        await self.transport.fetch(source, target, most_bytes)
 
     async def stop_strays(self) -> None:
         """End processes of ours that no agent answers for, and an agent that does not answer."""
+        await self._ask("stop_strays")
 
-    def remove(self, *, purge: bool) -> None:
-        """Remove our files; with `purge`, the folders that held them too."""
+    async def remove(self, *, purge: bool) -> None:
+        """Remove our files; with `purge`, the folders that held them and the program, too."""
+        await self._ask("remove", purge=purge)
 
-    def residue(self, ports: Sequence[int]) -> list[str]:
+    async def residue(self, ports: Sequence[int], *, purged: bool) -> list[str]:
         """What is left of ours after `remove`: processes, ports, sockets, files."""
+        found = await self._ask("residue", address=self.address, ports=list(ports), purged=purged)
+        return [f"host {self.host.name}: {row}" for row in found.get("rows", [])]
+
+    async def _known(self) -> dict[str, Any]:
+        if not self._about:
+            self._about = await self._ask("about")
+        return self._about
+
+    async def _ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """The answer; empty from a host where nothing of ours is."""
+        try:
+            return await self.transport.ask(command, **arguments) or {}
+        except ControlError as error:
+            kinds: dict[str, type[PubsubctlError]]
+            kinds = {"busy": PreflightFailed, "closed": Unreachable}
+            kind = kinds.get(error.kind, HostError)
+            raise kind(f"host {self.host.name}: {error}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.lock import operator_lock
+from bench.operator_lock import operator_lock
 from tests.pubsubctl.conftest import Call
 
 FAST = "python,packages,cores,memory,load,disk,state,temporary,clock,limits,loopback,inventory"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.errors import PreflightFailed
-from pubsubctl.lock import lock_holder, lock_path, operator_lock
+from bench.operator_lock import lock_holder, lock_path, operator_lock
+from brokerd.errors import ControlError
 
 
 def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path) -> None:
@@ -16,10 +16,10 @@ def test_the_second_operator_is_told_who_since_when_and_for_what(tmp_path: Path)
     with operator_lock(root, "bench demo"):
         holder = lock_holder(root)
         assert holder is not None
-        with pytest.raises(PreflightFailed) as caught, operator_lock(root, "deploy"):
+        with pytest.raises(ControlError) as caught, operator_lock(root, "deploy"):
             pytest.fail("two operators at once")
     said = str(caught.value)
-    assert caught.value.exit_status == 4
+    assert caught.value.kind == "busy"
     assert f"{holder['who']} (pid {os.getpid()}) since {holder['since']}" in said
     assert "for `bench demo`" in said
     assert "T" in holder["since"]
@@ -39,7 +39,7 @@ def test_a_lock_leaves_nothing_behind_and_can_be_taken_again(tmp_path: Path) -> 
 def test_the_lock_of_an_operator_that_was_killed_is_free(tmp_path: Path) -> None:
     root = tmp_path / "host"
     program = (
-        "import os, pathlib, signal\nfrom pubsubctl.lock import operator_lock\n"
+        "import os, pathlib, signal\nfrom bench.operator_lock import operator_lock\n"
         f"with operator_lock(pathlib.Path({str(root)!r}), 'deploy'):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

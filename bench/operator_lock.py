@@ -15,24 +15,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pubsubctl.errors import PreflightFailed
+from brokerd.errors import ControlError
 
 
 @contextmanager
-def operator_lock(root: Path, purpose: str) -> Iterator[None]:
+def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[None]:
     """Nobody else changes what is in `root` while this block runs.
 
+    Args:
+        who, pid: of whoever wants it, where that is not this process.
+
     Raises:
-        PreflightFailed: somebody does; says who, since when, for what.
+        ControlError: `busy`, somebody does; says who, since when, for what.
     """
     path = lock_path(root)
     descriptor = _locked(path)
     if descriptor is None:
-        raise PreflightFailed(f"{root}: locked by {holder_text(root)}")
+        raise ControlError("busy", f"{root}: locked by {holder_text(root)}")
     try:
         holder = {
-            "who": f"{getpass.getuser()}@{socket.gethostname()}",
-            "pid": os.getpid(),
+            "who": who or operator_name(),
+            "pid": pid or os.getpid(),
             "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "purpose": purpose,
         }
@@ -47,6 +50,11 @@ def operator_lock(root: Path, purpose: str) -> Iterator[None]:
             path.parent.rmdir()
         except OSError:
             pass  # something is in it, as usual
+
+
+def operator_name() -> str:
+    """The person at the command line, as the second one is told."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def lock_path(root: Path) -> Path:

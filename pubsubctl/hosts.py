@@ -1,0 +1,141 @@
+"""The hosts of one command: reached together, locked together, worked on side by side."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import trio
+
+from brokerd.agent.client import AgentClient
+from pubsubctl.connectors.base import Connector
+from pubsubctl.connectors.local import local_connector
+from pubsubctl.errors import HostError, Unreachable, UserError
+from pubsubctl.held import Held
+from pubsubctl.inventory import Host, Inventory
+from pubsubctl.plan import Observed
+
+T = TypeVar("T")
+
+
+@dataclass
+class Lab:
+    """The hosts of one command.
+
+    Attributes:
+        forks: how many of them are worked on at the same time.
+        connections: what all hosts that are reached over the network share.
+    """
+
+    inventory: Inventory
+    connectors: tuple[Connector, ...]
+    forks: int
+    connections: AbstractAsyncContextManager[Any] | None = None
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
+        """The lab of these hosts, each reached in the way its inventory says.
+
+        Raises:
+            UserError: a host is reached by ssh, which no connector does yet.
+        """
+        if far := [host.name for host in hosts if host.connector != "local"]:
+            raise UserError(
+                f"{inventory.path}: connector 'ssh' of {', '.join(far[:8])}: this release reads "
+                'such inventories, and cannot deploy to them yet; take connector = "local"'
+            )
+        return cls(inventory, tuple(local_connector(inventory, host) for host in hosts), forks)
+
+    def connector(self, host: str) -> Connector:
+        """The one of that host."""
+        return next(row for row in self.connectors if row.host.name == host)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator["Lab"]:
+        """Reach the hosts as they are needed; all connections end with the block."""
+        failure: BaseException | None = None
+        async with AsyncExitStack() as stack:
+            if self.connections is not None:
+                await stack.enter_async_context(self.connections)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for connector in self.connectors:
+                    connector.transport.use(nursery)
+                # What is raised in the block comes out as it is, not in a group.
+                try:
+                    yield self
+                except BaseException as error:
+                    failure = error
+                finally:
+                    self._nursery = None
+                nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    @asynccontextmanager
+    async def locked(self, purpose: str) -> AsyncIterator[None]:
+        """Keep other operators away from all hosts; PreflightFailed says who has one."""
+        async with AsyncExitStack() as stack:
+            for connector in self.connectors:
+                await stack.enter_async_context(connector.lock(purpose))
+            yield
+
+    async def hold_agent(self, host: str) -> Held[AgentClient]:
+        """A connection to a host's agent that any task may use, and leave."""
+        assert self._nursery is not None, "to be used inside `opened`"
+        return await Held.enter(self._nursery, self.connector(host).open_agent())
+
+    async def observe(self) -> list[Observed]:
+        """What there is of ours on each host."""
+        found: dict[str, Observed] = {}
+
+        async def look(connector: Connector) -> None:
+            found[connector.host.name] = await connector.observe()
+
+        await self.on_all(look)
+        return [found[connector.host.name] for connector in self.connectors]
+
+    async def on_all(
+        self,
+        act: Callable[[Connector], Awaitable[None]],
+        connectors: Sequence[Connector] | None = None,
+    ) -> None:
+        """Do something on every host, some at the same time.
+
+        Raises:
+            ExceptionGroup: of what went wrong, after all hosts had their turn. Where only some
+                cannot be reached, that is a HostError: the others had their turn.
+        """
+        chosen = self.connectors if connectors is None else tuple(connectors)
+        limiter = trio.CapacityLimiter(self.forks)
+        failures: list[Exception] = []
+
+        async def turn(connector: Connector) -> None:
+            async with limiter:
+                try:
+                    await act(connector)
+                except Exception as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for connector in chosen:
+                nursery.start_soon(turn, connector)
+        if failures:
+            raise ExceptionGroup("on some hosts", in_part(failures, len(chosen)))
+
+
+async def reached(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` gives, done while the hosts of `lab` can be reached."""
+    async with lab.opened():
+        return await work()
+
+
+def in_part(failures: Sequence[Exception], hosts: int) -> list[Exception]:
+    """What went wrong on some of so many hosts: where others were reached, it is in part."""
+    if len(failures) == hosts:
+        return list(failures)
+    return [
+        HostError(*error.problems) if isinstance(error, Unreachable) else error
+        for error in failures
+    ]
