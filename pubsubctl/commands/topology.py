@@ -1,5 +1,6 @@
-"""`topology gen|show|lint|join|leave`: who is next to whom."""
+"""`topology gen|show|lint|place|join|leave`: who is next to whom."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -98,6 +99,54 @@ def lint(
         text="\n".join(good),
         because=(UserError(*problems),) if problems else (),
     )
+
+
+@app.command("place")
+def place(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="spread: in turn; pack: as few hosts as have cores; pin: a core for each.",
+        ),
+    ] = "spread",
+    delta_safe: Annotated[
+        bool,
+        typer.Option(
+            "--delta-safe",
+            help="Prove that no machine or failure domain takes more than delta consecutive "
+            "brokers with it; another placement is looked for when it would.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the placement there, as JSON.")
+    ] = None,
+) -> Result:
+    """Say which broker goes to which host, port and core."""
+    from pubsubctl import placing, topologies
+
+    call = invocation(context)
+    topology = topologies.load_topology(call.project.find("topology", file))
+    inventory = call.inventory()
+    hosts = call.hosts(inventory)
+    found = placing.placed(topology, inventory, hosts, policy, delta_safe=delta_safe)
+    document = {**found.placement.to_mapping(), "topology": topology.name, **found.document()}
+    rows = [
+        (row.broker, row.host, row.address, "" if row.core < 0 else row.core)
+        for row in found.placement.brokers
+    ]
+    table = call.console.table(("BROKER", "HOST", "ADDRESS", "CORE"), rows)
+    text = f"{table}\n\n{found.text()}"
+    if output is not None:
+        if output.exists() and not call.yes:
+            raise UserError(f"{output}: is there already; --yes overwrites it")
+        if call.dry_run:
+            return Result(document=document, text=f"{text}\nwould write {output}")
+        output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        text = f"{text}\nwritten to {output}"
+    return Result(document=document, text=text)
 
 
 @app.command("join")
