@@ -28,6 +28,19 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
     Raises:
         ControlError: `busy`, somebody does; says who, since when, for what.
     """
+    with shared_operator_lock(root, purpose):
+        yield
+
+
+@contextmanager
+def shared_operator_lock(root: Path, purpose: str) -> Iterator[int]:
+    """The same, to be shared with processes that are given the descriptor.
+
+    When this one is killed, the lock is free once all of them have ended.
+
+    Raises:
+        PreflightFailed: somebody does; says who, since when, for what.
+    """
     path = lock_path(root)
     descriptor = _locked(path)
     if descriptor is None:
@@ -41,7 +54,7 @@ def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iter
         }
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        yield
+        yield descriptor
     finally:
         # Unlinked while still locked: whoever waits on the old file sees that it is gone.
         path.unlink(missing_ok=True)

@@ -140,7 +140,9 @@ class Project:
                 for candidate in (folder / f"{name}.toml", folder / name):
                     if candidate.suffix == ".toml" and candidate.is_file():
                         return _short(candidate, self._here)
-        known = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
+            if kind == "inventory" and (lab := self._labs() / name / "inventory.toml").is_file():
+                return _short(lab, self._here)
+        known = self.names(kind)
         by = f" (from {origin})" if origin and not origin.startswith("--") else ""
         looked = (
             "there is no such file" if "/" in name else f"no such file, nor {kind} of that name"
@@ -149,9 +151,13 @@ class Project:
 
     def names(self, kind: Kind) -> list[str]:
         """The bare names that can be used for a kind of file."""
-        return sorted(
-            {path.stem for folder in self._folders(kind) for path in folder.glob("*.toml")}
-        )
+        names = {path.stem for folder in self._folders(kind) for path in folder.glob("*.toml")}
+        if kind == "inventory":
+            names |= {path.parent.name for path in self._labs().glob("*/inventory.toml")}
+        return sorted(names)
+
+    def _labs(self) -> Path:
+        return labs_folder(self._environment)
 
     def _folders(self, kind: Kind) -> list[Path]:
         package, inside = _PACKAGED[kind]
@@ -169,6 +175,11 @@ def xdg_folder(
     value = environment.get(f"XDG_{kind.upper()}_HOME", "")
     base = Path(value) if value.startswith("/") else Path.home() / usual  # relative: ignored
     return base / "pubsubctl"
+
+
+def labs_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Where `pubsubctl lab up` keeps what it made, one folder per lab."""
+    return xdg_folder("state", environment) / "labs"
 
 
 def _short(path: Path, here: Path) -> Path:

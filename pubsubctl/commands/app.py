@@ -37,6 +37,7 @@ from pubsubctl.commands import (
     init,
     inject,
     inventory,
+    lab,
     load,
     logs,
     plot,
@@ -84,6 +85,7 @@ app.command("init", epilog=_ANYWHERE)(init.init)
 app.command("doctor", epilog=_ANYWHERE)(doctor.doctor)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(topology.app, name="topology")
+app.add_typer(lab.app, name="lab")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)

@@ -1,0 +1,205 @@
+"""`lab`: test hosts on this machine, each with a real SSH server."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console import Result
+from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.lab.look import LabState
+
+DEFAULT_NAME = "lab"
+
+app = typer.Typer(
+    help="Test hosts on this machine: namespaces with a real SSH server each. Needs root.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="For more labs than one.")]
+
+
+@app.command("up")
+def up(
+    context: typer.Context,
+    hosts: Annotated[int, typer.Option("--hosts", metavar="N", help="How many.")] = 8,
+    gateways: Annotated[
+        int, typer.Option("--gateways", metavar="N", help="Jump hosts in a row before them.")
+    ] = 0,
+    name: Name = DEFAULT_NAME,
+) -> Result:
+    """Make test hosts; `-i NAME` then means them."""
+    from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.lab.building import Built, bring_up
+    from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, check_name
+
+    call = invocation(context)
+    call.refuse_dry_run("lab up")
+    check_name(name)
+    _check_count("--hosts", hosts, 1, MOST_HOSTS)
+    _check_count("--gateways", gateways, 0, MOST_GATEWAYS)
+    _refuse_hidden_name(call, name)
+
+    async def work(interruption: Interruption) -> Built:
+        with call.console.progress() as progress:
+            return await bring_up(name, hosts, gateways, progress, interruption)
+
+    built = run_interruptibly(
+        work, call.console, when_not_waiting=f"`pubsubctl lab down --name {name}` removes the rest"
+    )
+    spec = built.state.spec
+    behind = f" behind {_count(spec.gateways, 'gateway')}" if spec.gateways else ""
+    is_there = "is up" if built.is_new else "is there already"
+    return Result(
+        document={"schema": "pubsubctl/lab-up/1", "changed": built.is_new, **_row(built.state)},
+        text=f"lab {name} {is_there}: {_count(spec.hosts, 'host')}{behind}; use it with -i {name}",
+    )
+
+
+@app.command("down")
+def down(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Which, if there are several.")
+    ] = None,
+) -> Result:
+    """End all processes of the test hosts, and remove every trace of them."""
+    from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.lab import requirements
+    from pubsubctl.lab.journal import existing_lab, lab_lock
+    from pubsubctl.lab.removal import remove
+    from pubsubctl.lab.spec import check_name
+    from pubsubctl.lock import lock_path
+    from pubsubctl.project import labs_folder
+
+    call = invocation(context)
+    call.refuse_dry_run("lab down")
+    wanted = name or DEFAULT_NAME
+    check_name(wanted)
+    folder = labs_folder() / wanted
+
+    async def work(interruption: Interruption) -> bool:
+        # A lock alone is what remains of a `lab up` that was killed before anything else.
+        if not folder.is_dir() and not lock_path(folder).exists():
+            if name is not None:
+                existing_lab(name)
+            return False
+        requirements.check()
+        with lab_lock(wanted, "lab down"):
+            if folder.is_dir():
+                await remove(existing_lab(wanted))
+        return True
+
+    found = run_interruptibly(
+        work, call.console, when_not_waiting="`pubsubctl lab down` once more does the rest"
+    )
+    return Result(
+        document={"schema": "pubsubctl/lab-down/1", "name": wanted, "changed": found},
+        text=f"lab {wanted} is gone" if found else "there is no lab",
+    )
+
+
+@app.command("list")
+def list_labs(context: typer.Context) -> Result:
+    """All labs, with what runs of each."""
+    from pubsubctl.lab.journal import labs, read_journal
+    from pubsubctl.lab.look import look
+
+    call = invocation(context)
+    rows: list[dict[str, Any]] = []
+    for folder in labs():
+        journal = read_journal(folder)
+        if journal.spec is None or not journal.is_ready:
+            rows.append({"name": journal.name, "state": "half made", "folder": str(folder)})
+        else:
+            rows.append(_row(look(journal)))
+    table = call.console.table(
+        ("LAB", "STATE", "HOSTS", "GATEWAYS", "FOLDER"),
+        [
+            (
+                row["name"],
+                row["state"],
+                row.get("hosts", ""),
+                row.get("gateways", ""),
+                row["folder"],
+            )
+            for row in rows
+        ],
+    )
+    return Result(
+        document={"schema": "pubsubctl/lab-list/1", "labs": rows},
+        text=table if rows else "there is no lab; `pubsubctl lab up` makes one",
+    )
+
+
+@app.command("status")
+def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
+    """The machines of one lab."""
+    from pubsubctl.lab.journal import existing_lab
+    from pubsubctl.lab.look import look
+
+    call = invocation(context)
+    journal = existing_lab(name)
+    if journal.spec is None:
+        raise UserError(f"lab {name} is half made; `pubsubctl lab down --name {name}` removes it")
+    state = look(journal)
+    table = call.console.table(
+        ("MACHINE", "ADDRESS", "STATE", "PID", "NAMESPACE"),
+        [
+            (
+                row.name,
+                row.address,
+                "up" if row.is_up else "off",
+                row.process.pid if row.process else "",
+                row.namespace,
+            )
+            for row in state.machines
+        ],
+    )
+    return Result(
+        document={"schema": "pubsubctl/lab-status/1", **_row(state)},
+        text=f"{table}\n\ninventory {state.folder / 'inventory.toml'}",
+    )
+
+
+def _row(state: "LabState") -> dict[str, Any]:
+    off = sum(not machine.is_up for machine in state.machines)
+    return {
+        "name": state.spec.name,
+        "state": f"{off} of {len(state.machines)} machines off" if off else "up",
+        "hosts": state.spec.hosts,
+        "gateways": state.spec.gateways,
+        "folder": str(state.folder),
+        "inventory": str(state.folder / "inventory.toml"),
+        "machines": [
+            {
+                "name": machine.name,
+                "address": machine.address,
+                "namespace": machine.namespace,
+                "pid": machine.process.pid if machine.process else None,
+            }
+            for machine in state.machines
+        ],
+    }
+
+
+def _check_count(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise UserError(f"{option} = {value}; from {least} to {most}")
+
+
+def _refuse_hidden_name(call: Invocation, name: str) -> None:
+    """A lab that `-i` would not find is of no use."""
+    from pubsubctl.project import labs_folder
+
+    if name in call.project.names("inventory"):
+        found = call.project.find("inventory", name)
+        if found.resolve().parent != (labs_folder() / name).resolve():
+            raise UserError(f"-i {name} means {found}; choose another --name")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

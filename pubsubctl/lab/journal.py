@@ -1,0 +1,147 @@
+"""What is being made, on disk before it is made, so that whatever was made can be removed."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.agent.processes import ProcessIdentity
+from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.lab.spec import SCHEMA, LabSpec
+from pubsubctl.lock import lock_holder, shared_operator_lock
+from pubsubctl.project import labs_folder
+
+JOURNAL = "journal.jsonl"
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The journal in a lab's folder, as far as it was written.
+
+    Attributes:
+        spec: None when `lab up` was killed before it had written even that down.
+        is_ready: whether `lab up` came to its end.
+        processes: machine → its first process, for those that were started.
+    """
+
+    folder: Path
+    spec: LabSpec | None
+    is_ready: bool
+    processes: dict[str, ProcessIdentity]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def write_line(folder: Path, line: dict[str, Any]) -> None:
+    """Add a line; it is on disk when this returns."""
+    path = folder / JOURNAL
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if is_new:
+        _sync_folder(folder)
+        _sync_folder(folder.parent)
+
+
+def read_journal(folder: Path) -> Journal:
+    """What there is of a lab's journal; a torn last line counts as not written.
+
+    Raises:
+        PreflightFailed: it is of another version of this program.
+    """
+    spec: LabSpec | None = None
+    is_ready = False
+    processes: dict[str, ProcessIdentity] = {}
+    try:
+        text = (folder / JOURNAL).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
+    for line in text.split("\n")[:-1]:
+        content = json.loads(line)
+        if "schema" in content:
+            if content["schema"] != SCHEMA:
+                raise PreflightFailed(
+                    f"{folder / JOURNAL}: {content['schema']}, not {SCHEMA}; "
+                    "take that lab down with the version that made it"
+                )
+            spec = LabSpec.from_mapping(content)
+        elif "started" in content:
+            processes[content["started"]] = ProcessIdentity(content["pid"], content["start_time"])
+        elif content.get("ready"):
+            is_ready = True
+    return Journal(folder, spec, is_ready, processes)
+
+
+def labs() -> list[Path]:
+    """The folders of all labs of this user, by name."""
+    folder = labs_folder()
+    return sorted(path for path in folder.glob("*") if path.is_dir()) if folder.is_dir() else []
+
+
+def existing_lab(name: str) -> Journal:
+    """The journal of a lab that is there.
+
+    Raises:
+        UserError: there is none called so; says which there are.
+    """
+    folder = labs_folder() / name
+    if not folder.is_dir():
+        names = ", ".join(path.name for path in labs())
+        there_are = f"there is {names}" if names else "there is none"
+        raise UserError(f"no lab called {name!r}; {there_are} (`pubsubctl lab up` makes one)")
+    return read_journal(folder)
+
+
+@contextmanager
+def lab_lock(name: str, purpose: str) -> Iterator[int]:
+    """Nobody else changes that lab while this block runs, nor does what they started.
+
+    The descriptor goes to every process that makes a part of the lab, so that the lock of an
+    operator who was killed is free only when the last of these has ended.
+
+    Raises:
+        PreflightFailed: somebody has it; says who, since when, for what.
+    """
+    with ExitStack() as stack:
+        yield _locked(stack, labs_folder() / name, purpose)
+
+
+def _locked(stack: ExitStack, root: Path, purpose: str) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return stack.enter_context(shared_operator_lock(root, purpose))
+        except PreflightFailed:
+            holder = lock_holder(root)
+            is_of_the_dead = holder is None or not _is_running(holder.get("pid"))
+            if not is_of_the_dead or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _is_running(pid: Any) -> bool:
+    if not isinstance(pid, int):
+        return True  # taken this very moment, and not yet signed
+    try:
+        return ProcessIdentity.of(pid).is_alive()
+    except ProcessLookupError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

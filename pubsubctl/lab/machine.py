@@ -1,0 +1,111 @@
+"""Starts one machine of a lab: a script, run by `lab up` for each of them.
+
+The machine is a process in namespaces of its own, an OpenSSH server, with whatever that starts
+in turn: network, process numbers, host name, mounts. When that first process ends, the kernel
+ends everything on the machine. Its home, /tmp, /etc/ssh, /run and /var/log are its own; of the
+rest of the file system it sees the same as everybody, but for what is hidden from it.
+
+Nothing but the standard library is imported: it starts in 20 ms, eight times.
+"""
+
+import ctypes
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+_NEW_MOUNTS, _NEW_HOST_NAME, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
+_NEW_PROCESSES, _NEW_NETWORK = 0x20000000, 0x40000000
+_BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
+_NO_SUID, _NO_DEVICES, _NO_EXEC, _READ_ONLY = 2, 4, 8, 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Read what to start from standard input; write its pid, or exit 1 and say why."""
+    wanted = json.load(sys.stdin)
+    told, tell = os.pipe()
+    _call("unshare", _NEW_PROCESSES)
+    pid = os.fork()
+    if pid == 0:
+        os.close(told)
+        try:
+            _become(wanted)
+        except BaseException as error:
+            os.write(tell, f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.close(tell)
+    with open(told, "rb") as stream:
+        problem = stream.read()  # ends without a word when the server takes over
+    if problem:
+        os.waitpid(pid, 0)
+        sys.exit(problem.decode())
+    sys.stdout.write(f"{pid}\n")
+
+
+def _become(wanted: dict[str, Any]) -> NoReturn:
+    os.setsid()
+    os.umask(0o022)  # as on any machine; it goes down to every session
+    os.set_inheritable(wanted["lock"], False)
+    output = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with open(wanted["namespace"], "rb") as namespace:
+        _call("setns", namespace.fileno(), _NEW_NETWORK)
+    _call("unshare", _NEW_MOUNTS | _NEW_HOST_NAME | _NEW_IPC)
+    _mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    socket.sethostname(wanted["name"])
+    _lay_out(wanted)
+    for standard, descriptor in enumerate((os.open("/dev/null", os.O_RDONLY), output, output)):
+        os.dup2(descriptor, standard)
+    os.chdir("/")
+    command = wanted["command"]
+    os.execve(command[0], command, wanted["environment"])
+
+
+def _lay_out(wanted: dict[str, Any]) -> None:
+    """Give the machine its own folders. What is needed from below them is opened before."""
+    kept = [(folder, os.open(folder, os.O_PATH | os.O_CLOEXEC)) for folder in wanted["kept"]]
+    own = [(os.open(of, os.O_PATH | os.O_CLOEXEC), at) for of, at in wanted["own"]]
+    for folder in wanted["hidden"]:
+        _mount("none", folder, "tmpfs", _NO_SUID | _NO_DEVICES | _NO_EXEC | _READ_ONLY, "size=4k")
+    for descriptor, folder in own:
+        _mount(f"/proc/self/fd/{descriptor}", folder, None, _BIND)
+    for folder in ("/run", "/var/log"):
+        _mount("none", folder, "tmpfs", _NO_SUID | _NO_DEVICES, "size=8m,mode=755")
+    os.mkdir("/run/sshd", 0o755)
+    for folder, descriptor in kept:
+        _make_way(Path(folder))
+        _mount(f"/proc/self/fd/{descriptor}", folder, None, _BIND | _RECURSIVE)
+    # Last, for the mounts above name descriptors by way of the old one.
+    _mount("none", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+    _mount("none", "/sys", "sysfs", _NO_SUID | _NO_DEVICES | _NO_EXEC)
+
+
+def _make_way(folder: Path) -> None:
+    """A folder to mount on, in what may be the machine's own empty home."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _mount(
+    what: str | None, where: str, kind: str | None, flags: int, options: str | None = None
+) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else os.fsencode(value)
+
+    try:
+        _call("mount", text(what), text(where), text(kind), flags, text(options))
+    except OSError as error:
+        raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: mount on {where}") from None
+
+
+def _call(function: str, *arguments: Any) -> None:
+    values = [ctypes.c_ulong(each) if isinstance(each, int) else each for each in arguments]
+    if getattr(_libc, function)(*values) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()

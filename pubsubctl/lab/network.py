@@ -1,0 +1,135 @@
+"""The lab's network, made with `ip`: namespaces, bridges in one of them, links, addresses."""
+
+import ipaddress
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pubsubctl.errors import HostError, PreflightFailed
+from pubsubctl.lab.spec import NETWORKS, LabSpec, Machine
+
+NAMESPACES = Path("/run/netns")
+CONTROLLER = 1
+
+Command = list[str]
+
+
+def switch_commands(spec: LabSpec) -> Iterator[Command]:
+    """The switch's namespace, a bridge for every network, and the controller's link to it."""
+    yield ["ip", "netns", "add", spec.switch]
+    inside = ["ip", "-n", spec.switch]
+    for network in range(len(spec.networks)):
+        bridge = f"br{network}"
+        yield [*inside, "link", "add", bridge, "type", "bridge"]
+        yield [*inside, "link", "set", "dev", bridge, "up"]
+    other_end = ["peer", "name", "c0", "netns", spec.switch]
+    yield ["ip", "link", "add", spec.link, "address", spec.link_mac, "type", "veth", *other_end]
+    yield [*inside, "link", "set", "dev", "c0", "master", "br0", "up"]
+    yield from _address_commands(["ip"], spec, spec.link, 0, CONTROLLER)
+
+
+def machine_commands(spec: LabSpec, machine: Machine) -> Iterator[Command]:
+    """A machine's namespace, and its links to the switch."""
+    yield ["ip", "netns", "add", machine.namespace]
+    inside = ["ip", "-n", machine.namespace]
+    yield [*inside, "link", "set", "dev", "lo", "up"]
+    for leg in machine.legs:
+        ends = ["type", "veth", "peer", "name", leg.device, "netns", machine.namespace]
+        yield ["ip", "-n", spec.switch, "link", "add", leg.port, *ends]
+        plug = ["master", f"br{leg.network}", "up"]
+        yield ["ip", "-n", spec.switch, "link", "set", "dev", leg.port, *plug]
+        yield from _address_commands(inside, spec, leg.device, leg.network, leg.number)
+
+
+def _address_commands(
+    ip: Sequence[str], spec: LabSpec, device: str, network: int, number: int
+) -> Iterator[Command]:
+    yield [*ip, "address", "add", f"{spec.ipv4(network, number)}/24", "dev", device]
+    if has_ipv6():
+        address = f"{spec.ipv6(network, number)}/64"
+        yield [*ip, "address", "add", address, "dev", device, "nodad"]
+    yield [*ip, "link", "set", "dev", device, "up"]
+
+
+def has_ipv6() -> bool:
+    """Whether this machine's kernel has IPv6 switched on for new interfaces."""
+    try:
+        setting = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").read_text("ascii")
+    except OSError:
+        return False
+    return setting.strip() == "0"
+
+
+def existing(spec: LabSpec) -> list[str]:
+    """Which of the lab's namespaces and links there are, whoever made them."""
+    found = [f"namespace {name}" for name in spec.namespaces if (NAMESPACES / name).exists()]
+    if _link(spec.link) is not None:
+        found.append(f"interface {spec.link}")
+    return found
+
+
+def is_our_link(spec: LabSpec) -> bool:
+    """Whether the interface of that name is the one this lab made."""
+    link = _link(spec.link)
+    return link is not None and link.get("address") == spec.link_mac
+
+
+def free_networks(count: int, start: int) -> tuple[int, ...]:
+    """As many N as wanted for which nothing on this machine leads into 10.213.N.0/24.
+
+    Raises:
+        PreflightFailed: there are not so many.
+    """
+    taken = _used_networks()
+    free: list[int] = []
+    for turn in range(NETWORKS):
+        number = (start + turn) % NETWORKS
+        network = ipaddress.ip_network(f"10.213.{number}.0/24")
+        if not any(network.overlaps(other) for other in taken):
+            free.append(number)
+        if len(free) == count:
+            return tuple(free)
+    raise PreflightFailed(
+        f"10.213.0.0/16 is in use on this machine: {len(free)} of the {count} networks that the "
+        "lab needs are free (`ip route` shows them)"
+    )
+
+
+def _used_networks() -> list[ipaddress.IPv4Network]:
+    routes = _json(["ip", "-json", "-4", "route", "show", "table", "all"])
+    found = []
+    for route in routes:
+        if route["dst"] != "default":
+            network = ipaddress.IPv4Network(route["dst"], strict=False)
+            # A way to all of 10.0.0.0/8, as a private network has it, is no claim to our part.
+            if network.prefixlen > 8:
+                found.append(network)
+    return found
+
+
+def _link(name: str) -> dict[str, Any] | None:
+    if not Path("/sys/class/net", name).exists():
+        return None
+    rows = _json(["ip", "-json", "link", "show", "dev", name])
+    return rows[0] if rows else None
+
+
+def _json(command: Command) -> list[dict[str, Any]]:
+    result = subprocess.run(command, capture_output=True, check=False, env=tool_environment())
+    if result.returncode != 0:
+        said = result.stderr.decode(errors="replace").strip()
+        if "does not exist" in said:
+            return []
+        raise HostError(f"`{' '.join(command)}`: {said}")
+    content = json.loads(result.stdout or b"[]")
+    assert isinstance(content, list), content
+    return content
+
+
+def tool_environment() -> dict[str, str]:
+    """The environment of the tools: they are found where root's tools are, and speak English."""
+    path = os.environ.get("PATH", "")
+    return {"PATH": f"{path}:/usr/sbin:/sbin:/usr/bin:/bin", "LC_ALL": "C"}
