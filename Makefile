@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-report explore campaign lint format locks clean
+.PHONY: help setup demo lab-demo test lab-long test-report explore campaign lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,6 +17,7 @@ TEST_OPTIONS ?=
 RUNS ?=
 SEEDS ?= 1..2000
 LEDGER ?= results/reliability.json
+LAB ?= lab-demo
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # Of pip's hundreds of lines, those that show a long download or build going on.
@@ -33,8 +34,15 @@ setup: $(VENV)/.stamp-project ## build .venv from the locked requirements (first
 demo: setup ## kill a broker under load, with and without the δ tree, and judge both runs
 	@$(BIN)/pubsubctl demo
 
+lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh-server, nftables)
+	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
+	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
+
 test: setup ## run the whole test suite: units, simulator, Spark, then local clusters
-	@$(BIN)/python -m pytest -m "not lab and not report" $(TEST_OPTIONS)
+	@$(BIN)/python -m pytest -m "not report" $(TEST_OPTIONS)
+
+lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
+	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)
 
 test-report: setup ## open the HTML report in Debian's chromium and look at it
 	@command -v chromium >/dev/null || { \
@@ -42,7 +50,7 @@ test-report: setup ## open the HTML report in Debian's chromium and look at it
 	@$(BIN)/python -m pytest -m report $(TEST_OPTIONS)
 
 explore: setup ## run the property tests with new examples, 2,000 each
-	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not lab and not report" \
+	@HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not report" \
 	    $$(grep -rl --include='test_*.py' 'hypothesis import' tests) $(TEST_OPTIONS)
 
 campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for a short one

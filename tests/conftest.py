@@ -5,6 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
+from pubsubctl.lab import requirements
 from tests.helpers.summary import SUMMARY
 
 # No deadline: how long an example takes says more about the machine's other work than about us.
@@ -35,11 +36,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the simulator does today into the scenario files, for review as a diff",
     )
+    parser.addoption(
+        "--lab-long", action="store_true", help="every moment and the full times, of lab tests"
+    )
+    parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what is quick and says most first: units, simulator, Spark, then whole clusters."""
+    """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
+
+    Where no lab can be made, its tests are skipped, with the reason on the line that says so.
+    """
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
+    if problems := requirements.missing():
+        skip = pytest.mark.skip(reason=f"no test hosts here: {'; '.join(problems)}")
+        for item in items:
+            if any(item.iter_markers("lab")):
+                item.add_marker(skip)
 
 
 def _phase(item: pytest.Item) -> int:

@@ -1,0 +1,136 @@
+"""The real command against real SSH servers, in namespaces of this machine."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+
+import psutil
+import pytest
+
+from tests.end_to_end.conftest import Answer
+from tests.helpers.summary import SUMMARY
+
+LONGEST_COMMAND_S = 120
+SHORT = 3
+NAMESPACES = Path("/run/netns")
+INTERFACES = Path("/sys/class/net")
+
+Chosen = Callable[[Sequence[str]], list[str]]
+
+
+@dataclass
+class Controller:
+    """A project folder, a state folder, and the command line in them.
+
+    Attributes:
+        name: of the lab that is made with it; no other on this machine is called so.
+    """
+
+    folder: Path
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lab_folder(self) -> Path:
+        return self.folder / "state" / "pubsubctl" / "labs" / self.name
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command and do not wait for it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pubsubctl", *arguments],
+            cwd=self.folder / "project",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def call(self, *arguments: str) -> Answer:
+        """Carry out a command."""
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=LONGEST_COMMAND_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"{arguments} took over {LONGEST_COMMAND_S} s\n{out}\n{err}")
+        return Answer(process.returncode, out, err)
+
+    def lab(self, verb: str, *arguments: str) -> Answer:
+        """`lab VERB --name` of this controller's lab."""
+        return self.call("lab", verb, "--name", self.name, *arguments)
+
+    def machines(self) -> dict[str, str]:
+        """Machine → address."""
+        rows = self.lab("status", "-j").document["machines"]
+        return {row["name"]: row["address"] for row in rows}
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that sees one of the lab's folders mounted: whatever runs on it."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mounts = Path(f"/proc/{process.pid}/mountinfo").read_text()
+            except OSError:
+                continue
+            # The source of a bind mount is named from the root of its file system.
+            if f"{self.lab_folder}/machines/" in mounts and process.status() != "zombie":
+                found.append(process)
+        return found
+
+    def traces(self) -> list[str]:
+        """What `lab down` promises is not there, looked for without its help."""
+        found = [str(process) for process in self.processes()]
+        found += [str(path) for path in NAMESPACES.glob(f"psl-{self.name}*")]
+        found += [str(path) for path in INTERFACES.glob(f"psl-{self.name}*")]
+        labs = self.lab_folder.parent
+        return found + [str(path) for path in (labs, *labs.rglob("*")) if path.exists()]
+
+
+def make_controller(name: str) -> Controller:
+    """A controller of its own; its folder is to be removed by whoever asked for it."""
+    folder = Path(mkdtemp(prefix="lab-"))
+    (folder / "project").mkdir()
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("PUBSUBCTL_")},
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "PUBSUBCTL_RESULTS": str(folder / "results"),
+    }
+    return Controller(folder, name, environment)
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    """One without a lab; whatever a failed test leaves of it is taken down."""
+    made = make_controller(f"t{os.getpid():x}")
+    try:
+        yield made
+    finally:
+        if made.traces():
+            made.lab("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def chosen(request: pytest.FixtureRequest) -> Chosen:
+    """Three of the given things, by a seed that is printed; all of them in `make lab-long`."""
+    seed = request.config.getoption("--lab-seed") or random.randrange(10**6)
+
+    def choose(things: Sequence[str]) -> list[str]:
+        if request.config.getoption("--lab-long"):
+            return list(things)
+        line = f"{request.node.name}: moments by --lab-seed {seed}"
+        request.config.stash[SUMMARY].append(line)
+        return random.Random(seed).sample(things, min(SHORT, len(things)))
+
+    return choose
