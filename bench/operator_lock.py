@@ -19,27 +19,16 @@ from brokerd.errors import ControlError
 
 
 @contextmanager
-def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[None]:
+def operator_lock(root: Path, purpose: str, who: str = "", pid: int = 0) -> Iterator[int]:
     """Nobody else changes what is in `root` while this block runs.
+
+    A process that is given the descriptor shares the lock: it is free when all have ended.
 
     Args:
         who, pid: of whoever wants it, where that is not this process.
 
     Raises:
         ControlError: `busy`, somebody does; says who, since when, for what.
-    """
-    with shared_operator_lock(root, purpose):
-        yield
-
-
-@contextmanager
-def shared_operator_lock(root: Path, purpose: str) -> Iterator[int]:
-    """The same, to be shared with processes that are given the descriptor.
-
-    When this one is killed, the lock is free once all of them have ended.
-
-    Raises:
-        PreflightFailed: somebody does; says who, since when, for what.
     """
     path = lock_path(root)
     descriptor = _locked(path)

@@ -67,12 +67,12 @@ def down(
     ] = None,
 ) -> Result:
     """End all processes of the test hosts, and remove every trace of them."""
+    from bench.operator_lock import lock_path
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.lab import requirements
     from pubsubctl.lab.journal import existing_lab, lab_lock
     from pubsubctl.lab.removal import remove
     from pubsubctl.lab.spec import check_name
-    from pubsubctl.lock import lock_path
     from pubsubctl.project import labs_folder
 
     call = invocation(context)

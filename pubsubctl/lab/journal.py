@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.operator_lock import lock_holder, operator_lock
 from brokerd.agent.processes import ProcessIdentity
+from brokerd.errors import ControlError
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.lab.spec import SCHEMA, LabSpec
-from pubsubctl.lock import lock_holder, shared_operator_lock
 from pubsubctl.project import labs_folder
 
 JOURNAL = "journal.jsonl"
@@ -121,12 +122,12 @@ def _locked(stack: ExitStack, root: Path, purpose: str) -> int:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return stack.enter_context(shared_operator_lock(root, purpose))
-        except PreflightFailed:
+            return stack.enter_context(operator_lock(root, purpose))
+        except ControlError as error:
             holder = lock_holder(root)
             is_of_the_dead = holder is None or not _is_running(holder.get("pid"))
             if not is_of_the_dead or time.monotonic() > deadline:
-                raise
+                raise PreflightFailed(str(error)) from None
             time.sleep(0.02)
 
 
