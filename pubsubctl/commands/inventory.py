@@ -1,14 +1,22 @@
 """`inventory list|show|schema|lint`: which hosts there are, and what holds for each."""
 
 import json
-from typing import Annotated
+import re
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console import Console, Result
 from pubsubctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.ssh.connections import Hop
+    from pubsubctl.ssh.known_hosts import HostKey
+    from pubsubctl.ssh.trust import Ask
 
 app = typer.Typer(help="The hosts one may use.")
 
@@ -118,3 +126,67 @@ def lint(
         text="\n".join(good),
         because=(UserError(*problems),) if problems else (),
     )
+
+
+@app.command("trust")
+def trust(
+    context: typer.Context,
+    hosts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOST...", help="Hosts, groups, patterns, gateways.", autocompletion=names.hosts
+        ),
+    ],
+    fingerprint: Annotated[
+        list[str] | None,
+        typer.Option("--fingerprint", metavar="SHA256:...", help="Approve this key; repeatable."),
+    ] = None,
+) -> Result:
+    """Show the keys of hosts and of the gateways before them, and remember those you approve."""
+    import trio
+
+    from pubsubctl.ssh.trust import Ask, chosen, meet
+
+    call = invocation(context)
+    inventory = call.inventory()
+    hops = chosen(inventory, hosts)
+    wanted = tuple(fingerprint or ())
+    for text in wanted:
+        if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", text):
+            raise UserError(f"--fingerprint {text}: expected SHA256: and 43 characters")
+    ask: Ask | None = None
+    if not wanted and not call.dry_run:
+        if not sys.stdin.isatty():
+            raise UserError(
+                "nobody is there to ask: approve keys with --fingerprint SHA256:...; "
+                "`--dry-run` shows them"
+            )
+        ask = _asker(call.console)
+    approved = () if call.dry_run else wanted
+    met = trio.run(partial(meet, inventory, hops, fingerprints=approved, ask=ask))
+    rows = [
+        (row["name"], row["kind"], row["key_type"], row["fingerprint"], row["state"])
+        for row in (machine.to_mapping() for machine in met)
+    ]
+    return Result(
+        document={
+            "schema": "pubsubctl/inventory-trust/1",
+            "known_hosts": str(inventory.known_hosts),
+            "machines": [machine.to_mapping() for machine in met],
+        },
+        text=call.console.table(("NAME", "KIND", "KEY", "FINGERPRINT", "STATE"), rows),
+    )
+
+
+def _asker(console: Console) -> "Ask":
+    def ask(hop: "Hop", key: "HostKey") -> bool:
+        console.warn(
+            f"{hop.name} ({hop.address}, port {hop.port}) shows the {key.key_type} key\n"
+            f"    {key.fingerprint}\n"
+            "compare it with what its administrator, or `ssh-keygen -lf` on its console, says"
+        )
+        sys.stderr.write("is it the same? type yes or no: ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip() == "yes"
+
+    return ask

@@ -1,0 +1,193 @@
+"""A real OpenSSH server on loopback, unprivileged, with keys and files of its own."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+SSHD = next(
+    (path for path in ("/usr/sbin/sshd", shutil.which("sshd") or "") if os.access(path, os.X_OK)),
+    None,
+)
+NO_SSHD = "no sshd on this machine (Debian: openssh-server)"
+PORTS = range(25_000, 25_100)
+START_DEADLINE_S = 10.0
+
+
+@dataclass
+class KeyPair:
+    """A key in a file, as ssh-keygen would have made it.
+
+    Attributes:
+        private: the file; the public half is beside it as `.pub`.
+        public: key type and base64, as in known_hosts and authorized_keys.
+    """
+
+    private: Path
+    public: str
+
+
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> KeyPair:
+    """Make a key pair in files."""
+    if kind == "ed25519":
+        key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+        key = ed25519.Ed25519PrivateKey.generate()
+    elif kind == "ecdsa":
+        key = ec.generate_private_key(ec.SECP256R1())
+    else:
+        key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase:
+        encryption = serialization.BestAvailableEncryption(passphrase.encode())
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, encryption
+        )
+    )
+    path.chmod(0o600)
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    path.with_name(f"{path.name}.pub").write_bytes(public + b" made for a test\n")
+    return KeyPair(path, public.decode())
+
+
+@dataclass
+class Sshd:
+    """A running server.
+
+    Attributes:
+        host_key: the one it shows.
+        log: what it wrote, at level VERBOSE.
+    """
+
+    port: int
+    host_key: KeyPair
+    folder: Path
+    process: subprocess.Popen[bytes]
+    address: str = "127.0.0.1"
+    children: list[int] = field(default_factory=list)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "sshd.log").read_text(errors="replace")
+
+    @property
+    def known_hosts_line(self) -> str:
+        return f"[{self.address}]:{self.port} {self.host_key.public}\n"
+
+    def login_attempts(self) -> list[str]:
+        """Lines of the log that show that somebody tried to log in."""
+        words = ("Accepted", "Failed", "Postponed", "userauth", "Invalid user")
+        return [line for line in self.log.splitlines() if any(word in line for word in words)]
+
+    def session_pids(self) -> list[int]:
+        """Processes of the connections that are open."""
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, check=False
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+
+@contextmanager
+def running_sshd(
+    folder: Path,
+    *,
+    authorized: Sequence[KeyPair],
+    host_key: KeyPair | None = None,
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    lines: Sequence[str] = (),
+) -> Iterator[Sshd]:
+    """Start sshd and stop it and all its sessions at the end."""
+    assert SSHD is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    host_key = host_key or make_key(folder / "host_key")
+    keys = folder / "authorized_keys"
+    keys.write_text("".join(f"{pair.public} test\n" for pair in authorized))
+    keys.chmod(0o600)
+    port = port or free_port(address)
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    family = "inet6" if ":" in address else "inet"
+    config = folder / "sshd_config"
+    config.write_text(
+        "\n".join(
+            [
+                *lines,  # sshd takes the first value it reads
+                f"Port {port}",
+                f"AddressFamily {family}",
+                f"ListenAddress {address}",
+                f"HostKey {host_key.private}",
+                f"PidFile {folder}/sshd.pid",
+                f"AuthorizedKeysFile {keys}",
+                "LogLevel VERBOSE",
+                "StrictModes no",
+                "UsePAM no",
+                "PasswordAuthentication no",
+                "KbdInteractiveAuthentication no",
+                "PermitRootLogin prohibit-password",
+                "PrintMotd no",
+                "Subsystem sftp internal-sftp",
+                f"SetEnv HOME={home}",  # so that no profile of the user's is read
+            ]
+        )
+        + "\n"
+    )
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    (folder / "sshd.log").write_text("")
+    process = subprocess.Popen(
+        [SSHD, "-D", "-f", str(config), "-E", str(folder / "sshd.log")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    server = Sshd(port, host_key, folder, process, address)
+    try:
+        _wait_listening(server)
+        yield server
+    finally:
+        for pid in server.session_pids():
+            _kill(pid)
+        process.kill()
+        process.wait()
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of our range that nobody listens on."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in PORTS:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no port is free in {PORTS}")
+
+
+def _wait_listening(server: Sshd) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while "Server listening" not in server.log:
+        assert server.process.poll() is None, f"sshd ended: {server.log}"
+        assert time.monotonic() < deadline, f"sshd does not come up: {server.log}"
+        time.sleep(0.01)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
