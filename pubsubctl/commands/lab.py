@@ -1,15 +1,18 @@
 """`lab`: test hosts on this machine, each with a real SSH server."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
+    from pubsubctl.lab.journal import Journal
     from pubsubctl.lab.look import LabState
+    from pubsubctl.lab.spec import LabSpec
 
 DEFAULT_NAME = "lab"
 
@@ -20,6 +23,9 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="For more labs than one.")]
+
+
+Machines = Annotated[list[str], typer.Argument(metavar="MACHINE...", help="n01, gw1, ...")]
 
 
 @app.command("up")
@@ -102,6 +108,32 @@ def down(
     )
 
 
+@app.command("off")
+def off(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
+    """Pull the plug of machines: all that runs on them ends at once; their files stay."""
+    from pubsubctl.lab.removal import switch_off
+
+    async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
+        await switch_off(journal, [spec.machine(machine) for machine in machines])
+
+    return _switch(invocation(context), name, "off", machines, act)
+
+
+@app.command("on")
+def on(context: typer.Context, machines: Machines, name: Name = DEFAULT_NAME) -> Result:
+    """Start machines that are off."""
+    from pubsubctl.lab.building import start_machine
+    from pubsubctl.lab.ssh_files import Files
+
+    async def act(journal: "Journal", spec: "LabSpec", lock: int) -> None:
+        for machine in [spec.machine(machine) for machine in machines]:
+            process = journal.processes.get(machine.name)
+            if process is None or not process.is_alive():
+                await start_machine(Files(journal.folder, spec), machine, lock)
+
+    return _switch(invocation(context), name, "on", machines, act)
+
+
 @app.command("list")
 def list_labs(context: typer.Context) -> Result:
     """All labs, with what runs of each."""
@@ -162,6 +194,32 @@ def status(context: typer.Context, name: Name = DEFAULT_NAME) -> Result:
     return Result(
         document={"schema": "pubsubctl/lab-status/1", **_row(state)},
         text=f"{table}\n\ninventory {state.folder / 'inventory.toml'}",
+    )
+
+
+def _switch(
+    call: Invocation,
+    name: str,
+    verb: str,
+    machines: Sequence[str],
+    act: "Callable[[Journal, LabSpec, int], Awaitable[None]]",
+) -> Result:
+    import trio
+
+    from pubsubctl.lab import requirements
+    from pubsubctl.lab.journal import existing_lab, lab_lock
+
+    call.refuse_dry_run(f"lab {verb}")
+    requirements.check()
+    existing_lab(name)
+    with lab_lock(name, f"lab {verb}") as lock:
+        journal = existing_lab(name)
+        if journal.spec is None or not journal.is_ready:
+            raise PreflightFailed(f"lab {name} is half made; `pubsubctl lab down` removes it")
+        trio.run(act, journal, journal.spec, lock)
+    return Result(
+        document={"schema": f"pubsubctl/lab-{verb}/1", "name": name, "machines": list(machines)},
+        text=f"{', '.join(machines)} {'is' if len(machines) == 1 else 'are'} {verb}",
     )
 
 

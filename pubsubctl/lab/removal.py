@@ -3,14 +3,16 @@
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 
 import trio
 
+from brokerd.agent.processes import ProcessIdentity
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed
 from pubsubctl.lab.journal import Journal
 from pubsubctl.lab.look import processes_in
 from pubsubctl.lab.network import NAMESPACES, existing, is_our_link, tool_environment
-from pubsubctl.lab.spec import LabSpec
+from pubsubctl.lab.spec import Machine
 
 _END_TIMEOUT_S = 20.0
 _POLL_S = 0.01
@@ -24,7 +26,7 @@ async def remove(journal: Journal) -> None:
         LabDirty: something could not be removed; says what.
     """
     if (spec := journal.spec) is not None:
-        await _end_processes(journal, spec)
+        await _end_processes(spec.namespaces, list(journal.processes.values()))
         # The link first: what goes with a namespace goes in the kernel's own time.
         if is_our_link(spec):
             await _ip("link", "delete", "dev", spec.link)
@@ -37,14 +39,25 @@ async def remove(journal: Journal) -> None:
         raise LabDirty(*(f"{thing} is still there" for thing in left))
 
 
-async def _end_processes(journal: Journal, spec: LabSpec) -> None:
-    """Kill all machines. With a machine's first process the kernel ends all others on it."""
+async def switch_off(journal: Journal, machines: Sequence[Machine]) -> None:
+    """Kill these machines as if somebody had pulled their plugs; their files stay.
+
+    Raises:
+        PreflightFailed: this very process runs on one of them.
+        LabDirty: a process does not end.
+    """
+    first = [journal.processes[each.name] for each in machines if each.name in journal.processes]
+    await _end_processes([machine.namespace for machine in machines], first)
+
+
+async def _end_processes(namespaces: Sequence[str], first: Sequence[ProcessIdentity]) -> None:
+    """Kill what runs there. With a machine's first process the kernel ends all others on it."""
     with trio.move_on_after(_END_TIMEOUT_S):
         while True:
-            there = processes_in(spec.namespaces)
-            there += [each for each in journal.processes.values() if each.is_alive()]
+            there = processes_in(namespaces)
+            there += [process for process in first if process.is_alive()]
             if any(process.pid == os.getpid() for process in there):
-                raise PreflightFailed(f"this command runs on a machine of lab {spec.name} itself")
+                raise PreflightFailed("this command runs on a machine of that lab itself")
             if not there:
                 return
             for process in there:
