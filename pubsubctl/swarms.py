@@ -44,6 +44,7 @@ class Swarm:
 
     Attributes:
         first, last: seeds, both included.
+        moves: clients move, and brokers join and depart, besides.
         ledger: the file that is to count what was run; None for none.
         verify_determinism: run every seed in two more interpreters and compare.
     """
@@ -55,6 +56,7 @@ class Swarm:
     row: str
     profile: str
     settings: tuple[str, ...]
+    moves: bool
     processes: int
     ledger: Path | None
     verify_determinism: bool
@@ -64,9 +66,13 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     """Run a range of seeds, its canaries, and what else was asked for."""
     ledger = _read_ledger(swarm.ledger)
     options = SwarmOptions(
-        mutants=swarm.mutants, campaign=swarm.row, profile=swarm.profile, settings=swarm.settings
+        mutants=swarm.mutants,
+        campaign=swarm.row,
+        profile=swarm.profile,
+        settings=swarm.settings,
+        moves=swarm.moves,
     )
-    plain = not (swarm.mutants or swarm.row or swarm.profile or swarm.settings)
+    plain = not (swarm.mutants or swarm.row or swarm.profile or swarm.settings or swarm.moves)
     seeds = range(swarm.first, swarm.last + 1)
     with_canaries = swarm.protocol == "delta_tree" and plain
     with call.console.progress() as progress:
@@ -86,7 +92,8 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
     counted = total(reports)
     if swarm.ledger is not None:
-        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, swarm.settings)
+        chosen = (*swarm.settings, *(("moves",) if swarm.moves else ()))
+        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen)
         _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
     sentences = [in_one_line(counted)]

@@ -15,7 +15,6 @@ from typing import Any, Final
 import trio
 
 from brokerd.client.core import (
-    NOTHING,
     Announced,
     Attached,
     ClientCore,
@@ -494,12 +493,16 @@ class Client:
         if not _is_attached(old):
             return
         if old.core.subscriptions:
-            mark = old.core.subscribe(NOTHING)
+            mark = old.core.mark()
             old.nudge()
-            while old.states.get(mark) != "started":
-                await self._wait_changed()
-                if not _is_attached(old):
-                    return
+            try:
+                while old.states.get(mark) != "started":
+                    await self._wait_changed()
+                    if not _is_attached(old):
+                        return
+            except BaseException:
+                old.core.unsubscribe(mark)
+                raise
         old.core.detach(drain=True)
         old.nudge()
         while old not in self._detached and _is_attached(old):

@@ -6,7 +6,7 @@ is no clock in here: pauses before a retry are the shell's.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerd.client.window import Singles, Window, in_good_sizes, of_bounded_size, used_attributes
@@ -174,6 +174,7 @@ class ClientCore:
         self._predicates: dict[int, Predicate] = {}
         self._last_number = 0
         self._ending: dict[int, None] = {}
+        self._marks: dict[int, None] = {}
         self._detaching: Detach | None = None
         self._held: list[Deliveries | Notice] | None = None
         self._received: dict[tuple[int, SourceId], int] = {}
@@ -360,6 +361,15 @@ class ClientCore:
         self.subscribe_again(number)
         return number
 
+    def mark(self) -> int:
+        """Subscribe to nothing: it starts behind all that was published before; its number.
+
+        The application does not know of it, and hears of nothing that is kept from it.
+        """
+        number = self.subscribe(NOTHING)
+        self._marks[number] = None
+        return number
+
     def subscribe_again(self, number: int) -> None:
         """Repeat a request that was refused for the time being."""
         if self.attached and self._wants(number):
@@ -403,6 +413,11 @@ class ClientCore:
     def subscriptions(self) -> tuple[int, ...]:
         """The numbers of the subscriptions that it has."""
         return tuple(self._predicates)
+
+    @property
+    def predicates(self) -> Mapping[int, Predicate]:
+        """What its subscriptions ask for, by number."""
+        return self._predicates
 
     @property
     def ending(self) -> tuple[int, ...]:
@@ -498,7 +513,7 @@ class ClientCore:
             raise RemoteProtocolError("broker", f"a notice of {ranges[:10]}")
         seen = self._received.get((number, source), 0)
         fresh = tuple((max(first, seen + 1), last) for first, last in ranges if last > seen)
-        if self._wants(number):
+        if self._wants(number) and number not in self._marks:
             self._received[number, source] = max(seen, numbers[-1])
         else:
             fresh = ()

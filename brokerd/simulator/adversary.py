@@ -173,6 +173,9 @@ class _Run:
             holding=random.choice((0, 1, 3)),
             longest_run=random.choice((1, 1, 3)),
         )
+        # Their own stream: what is drawn otherwise stays what it was without ends.
+        self._ends = Random(f"ends {seed}")
+        self._ending = self._ends.choice((0.0, 0.2, 0.6))
         self._links: list[tuple[BrokerNumber, BrokerNumber]] = list(self.scene.topology.links)
         radius = self.scene.parameters.delta + 1
         self._pairs = [
@@ -236,6 +239,8 @@ class _Run:
             self._choose(end - begin)
             begin = end
             self._subscribe()
+            if self._ends.random() < self._ending:
+                self._unsubscribe()
         cluster.heal_all()
         cluster.settle(random)
         cluster.oracle.judge_end()
@@ -295,6 +300,13 @@ class _Run:
             name = f"s{len(self._subscribers) + 1}"
             self._subscribers.append((name, home))
         self._cluster.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
+
+    def _unsubscribe(self) -> None:
+        """One of the subscriptions ends, whether it has started or not."""
+        name, _ = self._ends.choice(self._subscribers)
+        numbers = self._cluster.clients[name].core.subscriptions
+        if numbers:
+            self._cluster.perform(("unsubscribe", name, self._ends.choice(numbers)))
 
     def _failed(self) -> list[_Element]:
         """The brokers that do not serve, and the links.
@@ -431,7 +443,17 @@ class _Run:
         for name, value in cluster.statistics().items():
             if name in _SUMMED:
                 counters[name] = value
-        for verb in ("cut", "crash", "suspect", "time out", "hold", "stale", "deadline", "persist"):
+        for verb in (
+            "unsubscribe",
+            "cut",
+            "crash",
+            "suspect",
+            "time out",
+            "hold",
+            "stale",
+            "deadline",
+            "persist",
+        ):
             counters[f"action_{verb.replace(' ', '_')}"] = verbs[verb]
         return counters
 

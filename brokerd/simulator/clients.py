@@ -1,6 +1,6 @@
 """Simulated clients: the client library's core with an application on top."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -115,6 +115,7 @@ class SimulatedClient(Endpoint):
         ended: subscriptions that the broker has ended, as it was asked to.
         detached: the broker keeps nothing for it any more.
         take_after_ns: how long the application needs for what it receives.
+        on_change: called when anything may have changed.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class SimulatedClient(Endpoint):
         random: Random,
         observer: ClientObserver | None,
         publishes: bool,
+        core: ClientCore | None = None,
     ) -> None:
         super().__init__(name)
         self.name = name
@@ -132,8 +134,11 @@ class SimulatedClient(Endpoint):
         self.alive = True
         self.incarnation = 1
         self.publishes = publishes
-        self.core = ClientCore(name, publishes=publishes)
-        self.received: dict[int, list[tuple[SourceId, int]]] = {}
+        self.core = core or ClientCore(name, publishes=publishes)
+        self.on_change: Callable[[], None] = lambda: None
+        self.received: dict[int, list[tuple[SourceId, int]]] = {
+            number: [] for number in self.core.subscriptions
+        }
         self.started_numbers: dict[int, None] = {}
         self.withheld: list[Notice] = []
         self.refused: list[Refused] = []
@@ -166,6 +171,12 @@ class SimulatedClient(Endpoint):
         self._send_out()
         return number
 
+    def mark(self) -> int:
+        """Ask for nothing: it starts behind all that was published before; returns its number."""
+        number = self.core.mark()
+        self._send_out()
+        return number
+
     def unsubscribe(self, number: int) -> None:
         """End a subscription; the application hears nothing more of it."""
         self.core.unsubscribe(number)
@@ -174,6 +185,12 @@ class SimulatedClient(Endpoint):
     def detach(self, *, drain: bool = False) -> None:
         """Have the broker keep nothing for this client."""
         self.core.detach(drain=drain)
+        self._send_out()
+
+    def take_over(self, predecessor: "SimulatedClient") -> None:
+        """Go on where this client has come to at another broker; see ClientCore."""
+        for event in self.core.take_over(predecessor.core):
+            self._on_event(event)
         self._send_out()
 
     def publish(self, contents: Sequence[tuple[bytes, bytes]]) -> int:
@@ -201,6 +218,7 @@ class SimulatedClient(Endpoint):
         self.core.on_lost()
         if not self.detached:
             self._later(self.dial)
+        self.on_change()
 
     def open_failed(self, peer: Peer, reason: str) -> None:
         self._later(self.dial)
@@ -209,6 +227,7 @@ class SimulatedClient(Endpoint):
         for event in self.core.on_message(message):
             self._on_event(event)
         self._send_out()
+        self.on_change()
 
     # ------------------------------------------------------------ inside
 

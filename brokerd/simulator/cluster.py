@@ -7,11 +7,12 @@ cluster.link("b1", "b2").cut()
 cluster.publish("b1", topic="oil")
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Self
 
+from brokerd.client.core import ClientCore
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Predicate, Scalar
@@ -31,6 +32,7 @@ from brokerd.simulator.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
 from brokerd.simulator.internals import check_internals
 from brokerd.simulator.invariants import StepChecker, Watcher
+from brokerd.simulator.moving import ClientMove
 from brokerd.simulator.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.oracle import Oracle
 from brokerd.simulator.trace import Trace
@@ -63,6 +65,7 @@ class SimulatedCluster:
         oracle: judges deliveries; `oracle.judge_end()` says what is missing.
         brokers: by number.
         clients: by name.
+        held: clients on their way that keep to themselves what they receive.
         checker: judges single steps.
     """
 
@@ -119,6 +122,7 @@ class SimulatedCluster:
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
+        self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
         for name in topology.brokers:
             self._add_broker(name)
@@ -168,14 +172,20 @@ class SimulatedCluster:
         """The client called so; made, and dialling, when it is new."""
         client = self.clients.get(name)
         if client is None:
-            number = self.topology.number_of(broker)
-            client = SimulatedClient(
-                name, number, self.network, self.random, self._observer, publishes
-            )
-            self.clients[name] = client
-            self.network.endpoints[name] = client
-            self.checker.client_added(name, number)
-            client.dial()
+            client = self._add_client(name, broker, publishes)
+        return client
+
+    def _add_client(
+        self, name: ClientId, broker: str, publishes: bool, core: ClientCore | None = None
+    ) -> SimulatedClient:
+        number = self.topology.number_of(broker)
+        client = SimulatedClient(
+            name, number, self.network, self.random, self._observer, publishes, core
+        )
+        self.clients[name] = client
+        self.network.endpoints[name] = client
+        self.checker.client_added(name, number)
+        client.dial()
         return client
 
     def subscribe(
@@ -203,6 +213,42 @@ class SimulatedCluster:
             self.oracle.unsubscribed(client, number)
         self.note(f"detach {client}")
         state.detach()
+
+    def move(
+        self,
+        client: ClientId,
+        broker: str,
+        over: Callable[[ClientId, bool], bool],
+        arrived: Callable[[], None] = lambda: None,
+    ) -> ClientMove:
+        """A client moves to another broker, where it has another name.
+
+        Args:
+            over: told the name, and whether the old broker has delivered all it had, when the
+                move is over; says whether the client's streams must go on without a step.
+            arrived: called when it has what was kept for it.
+        """
+        name = f"{client.partition('-')[0]}.-{broker}"
+
+        def make(old: SimulatedClient) -> SimulatedClient:
+            core = old.core.successor()
+            new = self._add_client(name, broker, old.publishes, core)
+            for number, predicate in core.predicates.items():
+                self.oracle.subscribed(name, number, predicate)
+            self.held[name] = None
+            return new
+
+        def is_over(old: SimulatedClient, new: SimulatedClient, all_delivered: bool) -> None:
+            self.note(f"moved {old.name} {new.name} {all_delivered}")
+            del self.held[new.name]
+            self.oracle.moved(old.name, new.name, whole=over(new.name, all_delivered))
+
+        self.note(f"move {client} {name}")
+        move = ClientMove(
+            self.clients[client], make, lambda: self.oracle.draining(client), is_over, arrived
+        )
+        move.advance()
+        return move
 
     def publish(
         self,

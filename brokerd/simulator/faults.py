@@ -130,6 +130,11 @@ class Faults:
         if fault.stages_left:
             fault.advance()
 
+    def any_active(self) -> bool:
+        """Whether a fault has begun and is not over."""
+        self._drop_finished()
+        return bool(self.active)
+
     def heal_all(self) -> None:
         """Carry out every stage that is left."""
         for fault in self.active:

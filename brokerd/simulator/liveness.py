@@ -54,7 +54,7 @@ class WhileBroken:
         )
         self._let_off = {
             broker.number
-            for broker in cluster.brokers
+            for broker in (cluster.brokers[number] for number in cluster.tree.present)
             if not self._tree_is_whole and broker.core.status()["state"] != "running"
         }
         self._reached: dict[Pair, bool] = {}
@@ -107,7 +107,8 @@ class WhileBroken:
         return able, len(both) - able
 
     def _unfinished(self) -> Iterator[str]:
-        for broker in self._cluster.brokers:
+        for number in self._tree.present:
+            broker = self._cluster.brokers[number]
             state = broker.core.status()["state"]
             if state != "running" and broker.number not in self._let_off:
                 yield f"{broker.name} is {state}"
@@ -116,7 +117,7 @@ class WhileBroken:
         clients = self._cluster.clients
         for subscriber, number, started, lacking in self._cluster.oracle.lacking():
             home = clients[subscriber].broker
-            if home in self._let_off:
+            if home in self._let_off or subscriber in self._cluster.held:
                 continue
             if not started:
                 yield f"{subscriber}/{number} has not started"
@@ -127,6 +128,8 @@ class WhileBroken:
 
     def _unacknowledged(self) -> Iterator[str]:
         clients = self._cluster.clients
+        if self._cluster.held:
+            return  # what is held is not done, and holding may wait for what is broken
         homes = [clients[subscriber].broker for subscriber in self._cluster.oracle.subscribers()]
         for publisher, sequences in self._cluster.oracle.unacknowledged():
             source = clients[publisher].broker

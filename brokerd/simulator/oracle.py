@@ -55,6 +55,7 @@ class _Stream:
             the subscription has not started, or the gate is closed.
         withheld: highest number that the subscriber was told it does not get.
         asked: highest number when the subscriber learnt that its subscription had started.
+        had: highest number that the client had from the broker that it has moved from.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -64,6 +65,7 @@ class _Stream:
     fence: int | None = None
     withheld: int = 0
     asked: int = 0
+    had: int = 0
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class _Subscription:
     number: int
     predicate: Predicate
     started: bool = False
+    draining: bool = False
     closed: frozenset[BrokerNumber] = frozenset()
     streams: dict[ClientId, _Stream] = field(default_factory=dict)
 
@@ -140,6 +143,48 @@ class Oracle:
     def unsubscribed(self, client: ClientId, number: int) -> None:
         """The application ends a subscription: it is owed nothing, and must get nothing."""
         self._ended[client, number] = self._subscriptions.pop((client, number))
+
+    def draining(self, client: ClientId) -> None:
+        """The client asks its broker for the rest, and to be done with it when it has that.
+
+        What it is owed beside that, it is owed at the broker to which it moves.
+        """
+        for (name, _), subscription in self._subscriptions.items():
+            subscription.draining = subscription.draining or name == client
+
+    def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
+        """A client goes on at another broker, as `successor`, with the same subscriptions.
+
+        Nothing that it had may come again. With `whole` nothing failed meanwhile and the old
+        broker has delivered all it had: its streams go on without a step. Else they begin anew,
+        at the latest with the first publication after the subscription had started at the new
+        broker.
+        """
+        for (name, number), before in list(self._subscriptions.items()):
+            if name != client:
+                continue
+            self.unsubscribed(name, number)
+            after = self._subscriptions[successor, number]
+            for publisher in self._publishers.values():
+                self._go_on(
+                    self._stream(before, publisher),
+                    self._stream(after, publisher),
+                    len(publisher.contents),
+                    whole=whole,
+                )
+
+    def _go_on(self, before: _Stream, after: _Stream, published: int, *, whole: bool) -> None:
+        last = before.matching[before.at] if before.at is not None else 0
+        after.had = max(last, before.withheld, before.had)
+        if not whole:
+            after.asked = published
+            if after.fence is not None:
+                after.fence = max(after.fence, after.had)
+            return
+        after.asked = before.asked
+        fence = after.had if before.at is not None else before.fence
+        if fence is not None and after.fence is not None:
+            after.fence = max(after.had, min(fence, after.fence))
 
     # ------------------------------------------------------------ what the applications see
 
@@ -250,6 +295,8 @@ class Oracle:
             self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
             return
         stream.got.add(sequence)
+        if sequence <= stream.had:
+            self._break("duplicate", f"{what}, which it had before it moved")
         if stream.at is None:
             self._check_first(stream, rank, what)
         elif sequence <= stream.withheld:
@@ -347,6 +394,8 @@ class Oracle:
     ) -> Iterator[tuple[ClientId, int, bool, list[tuple[ClientId, list[int]]]]]:
         """Per subscription (client, number, started): what it is owed by whom and has not got."""
         for subscription in self._subscriptions.values():
+            if subscription.draining:
+                continue
             owed = [
                 (client, missing)
                 for client, stream in subscription.streams.items()
@@ -390,7 +439,7 @@ class Oracle:
             silent = [
                 sequence
                 for sequence in stream.matching[:rank]
-                if sequence > max(stream.asked, stream.withheld)
+                if sequence > max(stream.asked, stream.withheld, stream.had)
             ]
             if silent:
                 self._break("silent", f"{what} first; nobody told it of {_listed(silent)}")
@@ -414,7 +463,7 @@ class Oracle:
 
     def _has(self, subscription: _Subscription, publisher: _Publisher, sequence: int) -> bool:
         """Whether the subscription has the publication, or is not owed it."""
-        if not subscription.started:
+        if not subscription.started or subscription.draining:
             return True
         stream = self._stream(subscription, publisher)
         rank = stream.ranks.get(sequence)

@@ -15,6 +15,9 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.25 subscribe s1-b3 kind = 'a'
     at 0.28 unsubscribe s1-b3 1          its first subscription
     at 0.29 detach s1-b3                 it leaves for good, and says so
+    at 0.3 move s1-b3 b1                 it goes on at another broker, in the plan as s1-b3
+    at 0.3 join n1 b3                    a new broker, a leaf behind b3
+    at 0.4 depart n1                     it goes; nothing, where it has clients
     at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
     at 17 take b1>b2                     an adversary's choice
     heal 4.5
@@ -87,6 +90,32 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """A client goes on at another broker; nothing, where it is leaving or there already."""
+
+    when: int
+    client: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A new broker joins as a leaf."""
+
+    when: int
+    broker: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Departing:
+    """A broker that joined goes; nothing, where it has not or has clients."""
+
+    when: int
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failing:
     """A fault: its first stage, and when the further ones come; healing carries out the rest.
 
@@ -108,8 +137,18 @@ class Taking:
     lane: str
 
 
-Move = Publishing | Subscribing | Ending | Leaving | Failing | Taking
-_VERBS = ("publish", "subscribe", "unsubscribe", "detach", "fault", "take")
+Move = Publishing | Subscribing | Ending | Leaving | Moving | Joining | Departing | Failing | Taking
+_VERBS = (
+    "publish",
+    "subscribe",
+    "unsubscribe",
+    "detach",
+    "move",
+    "join",
+    "depart",
+    "fault",
+    "take",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +339,7 @@ class _Reader:
     drawn: bool = True
     publishers: list[str] = field(default_factory=list)
     moves: list[Move] = field(default_factory=list)
+    joining: list[str] = field(default_factory=list)
     heal: int = -1
     broken: list[Broken] = field(default_factory=list)
     end: int = -1
@@ -425,6 +465,14 @@ class _Reader:
             return Ending(at, self._client(rest[0]), int(rest[1]))
         if verb == "detach":
             return Leaving(at, self._client(rest[0]))
+        if verb == "move":
+            return Moving(at, self._client(rest[0]), self._broker(rest[1]))
+        if verb == "join":
+            place = self._broker(rest[1])
+            self.joining.append(rest[0])
+            return Joining(at, rest[0], place)
+        if verb == "depart":
+            return Departing(at, self._broker(rest[0]))
         if verb == "fault":
             until = rest.index("then") if "then" in rest else len(rest)
             stages = tuple(self._when(word) for word in rest[until + 1 :])
@@ -441,7 +489,7 @@ class _Reader:
         return name
 
     def _broker(self, name: str) -> str:
-        if name not in self.brokers:
+        if name not in self.brokers and name not in self.joining:
             raise PlanError(f"no broker {name!r}{nearest(name, self.brokers)}")
         return name
 
@@ -456,6 +504,12 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
         return f"unsubscribe {move.client} {move.number}"
     if type(move) is Leaving:
         return f"detach {move.client}"
+    if type(move) is Moving:
+        return f"move {move.client} {move.to}"
+    if type(move) is Joining:
+        return f"join {move.broker} {move.at}"
+    if type(move) is Departing:
+        return f"depart {move.broker}"
     if type(move) is Failing:
         then = " ".join(("", "then", *map(when, move.stages))) if move.stages else ""
         return f"fault {' '.join((move.kind, *move.on))}{then}"

@@ -28,10 +28,13 @@ from brokerd.simulator.plan import (
     BROKEN_FOR_EVER,
     Broken,
     Contents,
+    Departing,
     Ending,
     Failing,
+    Joining,
     Leaving,
     Move,
+    Moving,
     Plan,
     Publishing,
     Subscribing,
@@ -98,12 +101,16 @@ def draw_plan(
     faults: bool = True,
     layer: str = "",
     setting: Setting | None = None,
+    moves: bool = False,
 ) -> Plan:
     """The plan of a seed: the same on every machine.
 
     Args:
         layer: "timed" or "adversarial"; "" for what the seed says: odd ones are adversarial.
+        moves: clients move to other brokers, too, brokers join and depart; in a third of the
+            seeds nothing fails meanwhile.
     """
+    faults = faults and not (moves and seed % 3 == 0)
     random = Random(f"swarm {seed}")
     adversarial = layer == "adversarial" or (not layer and seed % 2 == 1)
     long = not adversarial and setting is None and is_long(seed)
@@ -165,7 +172,13 @@ def draw_plan(
         heal=heal,
         broken=broken,
         end=end,
-    ).with_moves([*draft.moves, *_draw_ends(Random(f"ends {seed}"), draft, end)])
+    ).with_moves(
+        [
+            *draft.moves,
+            *_draw_ends(Random(f"ends {seed}"), draft, end),
+            *(_draw_journeys(Random(f"moves {seed}"), draft, heal) if moves else ()),
+        ]
+    )
 
 
 def is_long(seed: int) -> bool:
@@ -398,6 +411,30 @@ def _draw_ends(random: Random, draft: _Draft, end: int) -> list[Move]:
         if random.random() < share / 4 and when + 1 < end:
             ends.append(Leaving(random.randrange(when + 1, end), client))
     return ends
+
+
+def _draw_journeys(random: Random, draft: _Draft, heal: int) -> list[Move]:
+    """Clients that move, brokers that join with clients of their own, and some that depart."""
+    journeys: list[Move] = []
+    brokers = list(draft.topology.brokers)
+    for number in range(1, random.randrange(3) + 1):
+        name, when = f"n{number}", random.randrange(heal)
+        journeys.append(Joining(when, name, random.choice(brokers)))
+        if random.random() < 0.3:
+            journeys.append(Departing(random.randrange(when, heal), name))
+            continue
+        brokers.append(name)
+        predicate = random.choice(_PREDICATES)
+        journeys.append(Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate))
+        for _ in range(random.randrange(1, 6)):
+            contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
+            journeys.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+    share = random.choice((0.2, 0.5, 0.9))
+    for client, since in draft.clients.items():
+        while random.random() < share and since < heal:
+            since = random.randrange(since, heal)
+            journeys.append(Moving(since, client, random.choice(brokers)))
+    return journeys
 
 
 def _fail(draft: _Draft, kinds: tuple[str, ...], when: int, end: int) -> None:

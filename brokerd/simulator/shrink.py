@@ -15,10 +15,13 @@ from brokerd.overlay.topology import Topology
 from brokerd.simulator.faults import BROKER_KINDS, FREE_KINDS, LINK_KINDS
 from brokerd.simulator.network import NetworkParameters
 from brokerd.simulator.plan import (
+    Departing,
     Ending,
     Failing,
+    Joining,
     Leaving,
     Move,
+    Moving,
     Plan,
     Publishing,
     Subscribing,
@@ -206,14 +209,14 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        for kind in (Leaving, Ending, Subscribing):
+        for kind in (Departing, Joining, Moving, Leaving, Ending, Subscribing):
             self._leave_out_moves(kind)
 
     def _leave_out_moves(self, kind: type) -> None:
         others = [move for move in self.best.moves if type(move) is not kind]
         self._leave_out(
             [move for move in self.best.moves if type(move) is kind],
-            lambda kept: self.best.with_moves([*others, *kept]),
+            lambda kept: _of_known_brokers(self.best.with_moves([*others, *kept])),
         )
 
     def _publishers(self) -> None:
@@ -316,9 +319,18 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
     moves: list[Move] = []
     for move in plan.moves:
-        if isinstance(move, Publishing | Subscribing | Ending | Leaving):
-            if home_of(move.client) != name or heir:
-                moves.append(replace(move, client=client(move.client)))
+        if isinstance(move, Publishing | Subscribing | Ending | Leaving | Moving):
+            if name in _places(move) and not heir:
+                continue
+            move = replace(move, client=client(move.client))
+            if isinstance(move, Moving) and move.to == name:
+                move = replace(move, to=heir)
+            moves.append(move)
+        elif isinstance(move, Joining | Departing):
+            if name not in _places(move):
+                moves.append(move)
+            elif heir and isinstance(move, Joining):
+                moves.append(replace(move, at=heir))
         elif type(move) is Failing:
             on = _elements(move)
             if name not in on and not any(home_of(word) == name for word in on):
@@ -345,7 +357,28 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
         broken=broken,
         end=plan.end if broken else plan.heal,
     )
-    return smaller.with_moves(move for move in moves if broken or move.when < plan.heal)
+    kept = smaller.with_moves(move for move in moves if broken or move.when < plan.heal)
+    return _of_known_brokers(kept)
+
+
+def _of_known_brokers(plan: Plan) -> Plan:
+    """The plan without what needs a broker that no longer joins."""
+    joining = {move.broker for move in plan.moves if type(move) is Joining}
+    known = joining | set(plan.topology.brokers)
+    return plan.with_moves(move for move in plan.moves if _places(move) <= known)
+
+
+def _places(move: Move) -> set[str]:
+    """The brokers that must be there for a move to be made."""
+    if isinstance(move, Departing):
+        return {move.broker}
+    if isinstance(move, Joining):
+        return {move.at}
+    if isinstance(move, Moving):
+        return {home_of(move.client), move.to}
+    if isinstance(move, Publishing | Subscribing | Ending | Leaving):
+        return {home_of(move.client)}
+    return set()
 
 
 def _elements(fault: Failing) -> tuple[str, ...]:

@@ -30,14 +30,18 @@ from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.faults import OLD_MESSAGE, Faults
 from brokerd.simulator.internals import zombies
 from brokerd.simulator.invariants import Watcher
+from brokerd.simulator.journeys import Journeys
 from brokerd.simulator.liveness import WhileBroken
 from brokerd.simulator.network import WhichWay
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.plan import (
+    Departing,
     Ending,
     Failing,
+    Joining,
     Leaving,
     Move,
+    Moving,
     Plan,
     Publishing,
     Subscribing,
@@ -86,6 +90,7 @@ class SwarmOptions:
         profile: of delta_tree, or "paper-literal" for the paper with its errors; "" for what the
             seed says.
         settings: parameters of delta_tree whatever the seed says, as `name=value`.
+        moves: clients move, and brokers join and depart, besides.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
@@ -95,6 +100,7 @@ class SwarmOptions:
     campaign: str = ""
     profile: str = ""
     settings: tuple[str, ...] = ()
+    moves: bool = False
     check_purity: bool = True
 
 
@@ -142,6 +148,7 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
         faults=options.faults,
         layer=options.layer,
         setting=setting(options.campaign) if options.campaign else None,
+        moves=options.moves,
     )
     if options.profile:
         profile = "paper" if literal else options.profile
@@ -155,6 +162,7 @@ def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> S
     mutants = "".join(f" --mutant {mutant}" for mutant in sorted(options.mutants))
     row = f" --campaign {options.campaign}" if options.campaign else ""
     row += f" --profile {options.profile}" if options.profile else ""
+    row += " --moves" if options.moves else ""
     row += "".join(f" --set {setting}" for setting in options.settings)
     command = f"pubsubctl simulate swarm --protocol {protocol} --seeds {seed}..{seed}{row}{mutants}"
     run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
@@ -229,6 +237,9 @@ class PlanRun:
             watcher=watcher,
         )
         self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
+        self._journeys = Journeys(
+            self._cluster, self._faults, lambda: self._while_broken is not None
+        )
         self._at_risk = 0
         self._subscriptions = 0
         self._ended = 0
@@ -418,6 +429,8 @@ class PlanRun:
         cluster = self._cluster
         if not self._strict:
             return cluster.is_quiet()
+        if self._journeys.under_way():
+            return False
         if cluster.oracle.undelivered() or cluster.unsettled() or cluster.oracle.closed_gates():
             return False
         return not self._left_over()
@@ -425,7 +438,8 @@ class PlanRun:
     def _left_over(self) -> list[str]:
         """What brokers still hold although nobody is owed anything."""
         lines = []
-        for broker in self._cluster.brokers:
+        for number in self._cluster.tree.present:
+            broker = self._cluster.brokers[number]
             state = broker.core.status()["state"]
             queue = broker.core.statistics()["queue_publications"]
             tagged = broker.core.statistics()["subscriptions_tagged"]
@@ -449,7 +463,12 @@ class PlanRun:
                 f"{[f'{item.kind} {item.a} {item.b}' for item in self._plan.broken]}: "
                 f"{'; '.join(self._while_broken.missing()[:12])}",
             )
-        left = cluster.unsettled() + self._left_over() + cluster.oracle.undelivered()
+        left = (
+            cluster.unsettled()
+            + self._journeys.under_way()
+            + self._left_over()
+            + cluster.oracle.undelivered()
+        )
         left += cluster.oracle.closed_gates()
         raise InvariantViolated(
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
@@ -474,36 +493,60 @@ class PlanRun:
         elif type(move) is Subscribing:
             self._subscribe(move)
         elif type(move) is Ending:
-            client = self._cluster.clients.get(move.client)
-            if client is not None and move.number in client.core.subscriptions:
-                self._ended += 1
-                self._cluster.unsubscribe(move.client, move.number)
+            self._end(move)
         elif type(move) is Leaving:
-            client = self._cluster.clients.get(move.client)
-            if client is not None and not client.core.is_detaching:
-                self._left += 1
-                self._cluster.detach(move.client)
+            self._leave(move)
+        elif type(move) is Moving:
+            self._journeys.move(move)
+        elif type(move) is Joining:
+            self._journeys.join(move, at)
+        elif type(move) is Departing:
+            self._journeys.depart(move, at)
         else:
             assert type(move) is Failing, f"{move} is not for a clock"
-            fault = self._faults.begin(move.kind, move.on)
+            fault = self._faults.begin(move.kind, tuple(map(self._journeys.now, move.on)))
             for when in move.stages if fault is not None else ():
                 at(when, self._faults.advance, fault)
 
     def _subscribe(self, move: Subscribing) -> None:
-        client = self._cluster.clients.get(move.client)
+        if self._journeys.holds(move.client, self._subscribe, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
         if client is None or not client.core.is_detaching:
             self._subscriptions += 1
-            self._cluster.subscribe(home_of(move.client), move.predicate, move.client)
+            self._cluster.subscribe(home_of(name), move.predicate, name)
+
+    def _end(self, move: Ending) -> None:
+        if self._journeys.holds(move.client, self._end, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and move.number in client.core.subscriptions:
+            self._ended += 1
+            self._cluster.unsubscribe(name, move.number)
+
+    def _leave(self, move: Leaving) -> None:
+        if self._journeys.holds(move.client, self._leave, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and not client.core.is_detaching:
+            self._left += 1
+            self._cluster.detach(name)
 
     def _publish(self, move: Publishing) -> None:
-        client = self._cluster.client(move.client, home_of(move.client), publishes=True)
+        if self._journeys.holds(move.client, self._publish, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.client(name, home_of(name), publishes=True)
         first = client.core.next_sequence
         contents = [
             (_blob(item.kind, item.price), _payload(sequence, item.payload_bytes))
             for sequence, item in enumerate(move.contents, first)
         ]
-        published = self._cluster.publish_run(home_of(move.client), contents, move.client)
-        self._count_risk(move.client, published[-1].sequence)
+        published = self._cluster.publish_run(home_of(name), contents, name)
+        self._count_risk(name, published[-1].sequence)
 
     def _count_risk(self, publisher: str, sequence: int) -> None:
         """Count subscribers who want this and lie behind what has failed at this moment."""
@@ -537,6 +580,10 @@ class PlanRun:
             "subscriptions": self._subscriptions,
             "subscriptions_ended": self._ended,
             "subscribers_detached": self._left,
+            "clients_moved": self._journeys.moved,
+            "clients_moved_without_a_step": self._journeys.moved_whole,
+            "brokers_joined": self._journeys.joined,
+            "brokers_departed": self._journeys.departed,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),

@@ -54,7 +54,8 @@ class UntimedClient(Endpoint):
     @property
     def settled(self) -> bool:
         """Whether it has a session and nothing to do."""
-        return bool(self.ends) and not self._taking.queue and not self._asking.queue
+        idle = not self._taking.queue and not self._asking.queue
+        return bool(self.ends) and idle and not self.core.ending
 
     def subscribe(self, predicate: Predicate) -> int:
         """Ask for publications; returns the number of the subscription."""
@@ -62,6 +63,11 @@ class UntimedClient(Endpoint):
         self.received[number] = []
         self._send_out()
         return number
+
+    def unsubscribe(self, number: int) -> None:
+        """End a subscription."""
+        self.core.unsubscribe(number)
+        self._send_out()
 
     def publish(self, blob: bytes, payload: bytes, count: int) -> int:
         """Publish `count` times the same; returns the first sequence number."""

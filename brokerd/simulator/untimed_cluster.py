@@ -13,7 +13,7 @@ The actions, and what they are done to (brokers are numbers, clients are names):
     cut A B, heal A B           from A to B nothing passes, and what was under way is lost
     hold …, release …           of another action nothing happens meanwhile
     stale N                     the Nth message that came too late comes nevertheless
-    publish P BLOB COUNT, subscribe S B PREDICATE
+    publish P BLOB COUNT, subscribe S B PREDICATE, unsubscribe S NUMBER
     dial C, take C, ask again C a client's next session, acknowledgement, repeated request
 
 Paper: [DFT11] §II, §VIII.
@@ -34,7 +34,7 @@ from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.clock import Schedule
-from brokerd.simulator.internals import check_broker
+from brokerd.simulator.internals import check_broker, zombies
 from brokerd.simulator.invariants import StepChecker
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 from brokerd.simulator.trace import Trace
@@ -132,6 +132,7 @@ class UntimedCluster:
             "stale": self._hand_over_old,
             "publish": self._publish,
             "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
         }
 
     def start(self, pure: BrokerNumber | None = None) -> None:
@@ -237,7 +238,7 @@ class UntimedCluster:
                     f"{broker.name} is {state} with {queue} publications queued, "
                     f"{tagged} subscriptions tagged"
                 )
-        return lines
+        return lines + zombies(self.brokers)
 
     # ------------------------------------------------------------ what it was
 
@@ -333,6 +334,14 @@ class UntimedCluster:
         client = self._client(name, number, publishes=False)
         wanted = PREDICATES[predicate]
         self.oracle.subscribed(name, client.subscribe(wanted), wanted)
+        return True
+
+    def _unsubscribe(self, name: ClientId, number: int) -> bool:
+        client = self.clients.get(name)
+        if client is None or number not in client.core.subscriptions:
+            return False
+        self.oracle.unsubscribed(name, number)
+        client.unsubscribe(number)
         return True
 
     # ------------------------------------------------------------ inside

@@ -75,6 +75,10 @@ def simulate(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter, whatever a seed says."),
     ] = None,
+    moves: Annotated[
+        bool,
+        typer.Option("--moves", help="Of the swarm: clients move, brokers join and depart, too."),
+    ] = False,
     runs: Annotated[
         int | None,
         typer.Option("--runs", metavar="N", min=1, help="Of each row or mutant; else all."),
@@ -155,6 +159,8 @@ def simulate(
     if (setting or short) and what != "adversary":
         option = "--setting" if setting else "--shrink"
         raise UserError(f"{option} is for simulate adversary, not for {shown(what)}")
+    if moves and what != "swarm":
+        raise UserError(f"--moves is for simulate swarm, not for {shown(what)}")
     if campaign and what == "adversary":
         raise UserError(f"simulate adversary takes no --campaign; write --setting {campaign}")
     from pubsubctl import swarms
@@ -202,6 +208,7 @@ def simulate(
         row=campaign,
         profile=profile,
         settings=chosen,
+        moves=moves,
         processes=processes,
         ledger=ledger,
         verify_determinism=verify_determinism,

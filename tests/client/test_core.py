@@ -383,6 +383,15 @@ def test_a_notice_that_comes_again_is_only_acknowledged() -> None:
     assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 3)]
 
 
+def test_what_a_partition_keeps_from_a_mark_is_acknowledged_and_not_told() -> None:
+    core = attached()
+    mark = core.mark()
+    core.messages_to_send()
+    partition = PartitionId(1, 1, 1, (2,))
+    assert core.on_message(Notice(mark, THEIRS, ((1, 4),), partition)) == []
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
+
+
 @pytest.mark.parametrize("ranges", [(), ((0, 2),), ((3, 2),), ((4, 5), (1, 2))])
 def test_a_notice_that_cannot_be_is_refused(ranges: tuple[tuple[int, int], ...]) -> None:
     core = attached(publishes=False)

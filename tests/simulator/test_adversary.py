@@ -53,6 +53,7 @@ LEAST = {
     "action_time_out": 5,
     "action_hold": 30,
     "action_stale": 15,
+    "action_unsubscribe": 30,
     "action_deadline": 500,
     "action_persist": 2_000,
 }

@@ -1,0 +1,114 @@
+"""Clients that move from broker to broker, and brokers that come and go, while others publish."""
+
+import pytest
+
+from brokerd.simulator.cluster import Published, SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.plan import read_plan, write_plan
+from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm, total
+from tests.helpers.cluster import STEADY, chain
+
+MOVES = SwarmOptions(moves=True)
+SEEDS = range(1, 25)
+
+
+def _chain() -> SimulatedCluster:
+    return SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY, seed=3).start()
+
+
+def test_who_moves_among_publications_gets_each_once_and_in_order() -> None:
+    cluster = _chain()
+    subscriber = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    arrived: list[str] = []
+
+    def over(name: str, all_delivered: bool) -> bool:
+        arrived.append(name)
+        return all_delivered
+
+    sent: list[Published] = []
+    for number in range(30):
+        sent.append(cluster.publish("b1", n=number))
+        if number == 10:
+            cluster.move(subscriber.client.name, "b2", over)
+        cluster.run_for(0.005)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    (name,) = arrived
+    old, new = subscriber.client, cluster.clients[name]
+    numbers = [sequence for _, sequence in [*old.received[1], *new.received[1]]]
+    assert numbers == [published.sequence for published in sent]
+    assert old.detached
+    assert new.received[1], "it moved when all was over"
+
+
+def test_who_moves_away_from_a_dead_broker_goes_on_at_the_next_one() -> None:
+    cluster = _chain()
+    subscriber = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    cluster.broker("b4").kill()
+    cluster.run_for(2)
+    arrived: list[str] = []
+
+    def over(name: str, all_delivered: bool) -> bool:
+        assert not all_delivered
+        arrived.append(name)
+        return False
+
+    cluster.move(subscriber.client.name, "b2", over)
+    cluster.run_for(2)
+    (name,) = arrived
+    cluster.publish("b1", n=1)
+    cluster.run_for(1)
+    assert [sequence for _, sequence in cluster.clients[name].received[1]] == [1]
+    cluster.broker("b4").start()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert cluster.statistics()["queue_publications"] == 0
+
+
+def test_a_step_in_the_stream_of_who_has_moved_is_seen() -> None:
+    cluster = _chain()
+    subscriber = cluster.subscribe("b4")
+    cluster.run_until_quiet()
+    sent = [cluster.publish("b1", n=number) for number in range(5)]
+    cluster.run_until_quiet()
+    assert subscriber.received == sent
+    moved: list[str] = []
+    cluster.move("s1-b4", "b2", lambda name, _: bool(moved.append(name)) or True)
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=5)
+    new = cluster.clients[moved[0]]
+    new.core._received[1, cluster.clients["p-b1"].core.source] = 6  # it drops one unseen
+    cluster.publish("b1", n=6)
+    with pytest.raises(InvariantViolated, match=r"gap: s1\.-b2/1 got"):
+        cluster.run_until_quiet()
+
+
+def test_swarms_in_which_clients_move_and_brokers_come_and_go_keep_all_promises() -> None:
+    reports = []
+    for report in run_swarm(SEEDS, "delta_tree", options=MOVES):
+        assert not report.violations, report.in_words()
+        assert "--moves" in report.command
+        reports.append(report)
+    ledger = total(reports)
+    for what in ("clients_moved", "clients_moved_without_a_step", "brokers_joined"):
+        assert ledger[what] >= len(SEEDS), f"too little of {what} in {ledger}"
+    assert ledger["brokers_departed"] >= 3, ledger
+    assert ledger["faults_landed"] > 100, ledger
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_the_plan_of_a_seed_with_moves_is_the_same_when_read_again(seed: int) -> None:
+    plan = plan_of(seed, "delta_tree", MOVES)
+    text = write_plan(plan)
+    assert " move " in text
+    assert read_plan(text) == plan
+
+
+def test_moves_leave_the_seeds_without_them_as_they_were() -> None:
+    seeds = [seed for seed in range(40) if seed % 3]
+    for seed in seeds:
+        without, plan = plan_of(seed, "delta_tree"), plan_of(seed, "delta_tree", MOVES)
+        kept = [move for move in plan.moves if move in without.moves]
+        assert kept == list(without.moves)
