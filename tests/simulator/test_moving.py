@@ -92,8 +92,9 @@ def test_swarms_in_which_clients_move_and_brokers_come_and_go_keep_all_promises(
         assert "--moves" in report.command
         reports.append(report)
     ledger = total(reports)
-    for what in ("clients_moved", "clients_moved_without_a_step", "brokers_joined"):
-        assert ledger[what] >= len(SEEDS), f"too little of {what} in {ledger}"
+    for what in ("clients_moved", "clients_moved_without_a_step"):
+        assert ledger[what] >= 2 * len(SEEDS), f"too little of {what} in {ledger}"
+    assert ledger["brokers_joined"] >= 10, ledger
     assert ledger["brokers_departed"] >= 3, ledger
     assert ledger["faults_landed"] > 100, ledger
 
