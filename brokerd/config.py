@@ -216,6 +216,13 @@ class SessionParameters:
         connect_timeout_ns: an attempt without an answer by then has failed.
         frame_limit_bytes: largest frame taken or sent.
         outbox_limit_bytes: bytes queued for one peer before its session ends (overflow).
+        slow_after_ns: a client that has taken nothing of what waits for it for so long is put
+            out, and its subscriptions end: everybody else's publications wait for it.
+        connections_limit: connections at once, of all kinds.
+        connections_per_address: of them from one address.
+        broker_reserve: of them kept for brokers.
+        strangers_limit: connections whose other end has not said who it is; with one more, the
+            oldest of the address that has the most of them goes.
     """
 
     heartbeat_ns: int = 250 * MILLISECOND_NS
@@ -223,6 +230,36 @@ class SessionParameters:
     connect_timeout_ns: int = 2 * SECOND_NS
     frame_limit_bytes: int = 1 << 20
     outbox_limit_bytes: int = 64 << 20
+    slow_after_ns: int = 5 * SECOND_NS
+    connections_limit: int = 4_096
+    connections_per_address: int = 2_048
+    broker_reserve: int = 256
+    strangers_limit: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where a process finds what it shows of itself, and whom it trusts; PEM, all three.
+
+    Attributes:
+        authority: certificate of the deployment's authority.
+        certificate: its own.
+        key: the private key of its own certificate; mode 0600.
+    """
+
+    authority: str
+    certificate: str
+    key: str
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, Any], where: str) -> Self:
+        """The paths in `values`.
+
+        Raises:
+            ConfigError: an unknown key, a missing one, or a value of the wrong type.
+        """
+        files: Self = _section(cls, values, where)
+        return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +271,7 @@ class BrokerConfig:
         topology_file: the topology it belongs to (the same file for every broker).
         protocol: one of PROTOCOLS.
         deployment_id: made by deploy; brokers of different deployments refuse each other.
-        listen: "host:port" of its own listener, loopback unless TLS exists.
+        listen: "host:port" of its own listener; off loopback only with `tls`.
         addresses: broker name → "host:port" for every broker it may dial.
         state_folder: what must survive a restart lives here.
         control_socket: path of its control socket (at most 107 bytes, mode 0600).
@@ -242,6 +279,7 @@ class BrokerConfig:
         fault_injection: whether fault commands are obeyed.
         mutants: named bugs to switch on; only with fault_injection.
         core: the CPU to pin to, or -1.
+        tls: certificates for its links; None for plaintext on loopback.
         joining: it joins brokers that run already, so it asks them for what they know first.
     """
 
@@ -258,6 +296,7 @@ class BrokerConfig:
     mutants: tuple[Mutant, ...] = ()
     core: int = -1
     joining: bool = False
+    tls: TlsFiles | None = None
     delta_tree: DeltaTreeParameters = field(default_factory=DeltaTreeParameters)
     session: SessionParameters = field(default_factory=SessionParameters)
 
@@ -276,6 +315,8 @@ class BrokerConfig:
         values["session"] = _section(
             SessionParameters, values.get("session", {}), f"{where}: session"
         )
+        if values.get("tls") is not None:
+            values["tls"] = TlsFiles.from_mapping(values["tls"], f"{where}: tls")
         try:
             values["mutants"] = tuple(Mutant(name) for name in values.get("mutants", ()))
         except ValueError as error:

@@ -28,14 +28,15 @@ from brokerd.client.core import (
 )
 from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
-from brokerd.config import SessionParameters
+from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import BrokerError
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
-from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, Dial, dial_tcp
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, Dial, dial_tcp, dial_tls
+from brokerd.runtime.tls import TlsCredentials
 from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
@@ -87,7 +88,8 @@ async def connect(
     window: int = WINDOW_PUBLICATIONS,
     parameters: SessionParameters | None = None,
     callbacks: Callbacks | None = None,
-    dial: Dial = dial_tcp,
+    tls: TlsFiles | None = None,
+    dial: Dial | None = None,
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -97,6 +99,9 @@ async def connect(
             process under this name starts counting anew.
         deployment_id: refuse a broker of another deployment; empty for any.
         window: how many publications may be outstanding before `publish` waits.
+        tls: its certificate and the authority it trusts; needed wherever the broker is not on
+            this machine.
+        dial: opens a connection in another way than by TCP and `tls`.
 
     What is raised inside the `async with` comes out as it is. On leaving it, what the broker
     still has to be told is written, but nothing is waited for: `flush` does that. The broker
@@ -105,7 +110,10 @@ async def connect(
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
+        ConfigError: `tls` cannot be used.
     """
+    if dial is None:
+        dial = dial_tcp if tls is None else dial_tls(TlsCredentials(tls))
     core = ClientCore(name, publishes=publishes, incarnation=incarnation)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:

@@ -21,10 +21,12 @@ from brokerd.runtime.connection import (
     Connection,
     Dial,
     Incoming,
+    PlaintextRefused,
     clock_ns,
     close_stream,
     first_message,
 )
+from brokerd.runtime.tls import identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
@@ -200,6 +202,9 @@ class Line:
                 try:
                     stream = await self._dial(self.address)
                     session = await self._shake_hands(stream, decoder)
+                except PlaintextRefused as error:
+                    session = str(error)
+                    self._fail(session)
                 except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                     session = str(error)[:300]
             if isinstance(session, str) or stream is None:
@@ -211,6 +216,11 @@ class Line:
                 await close_stream(stream)
 
     async def _shake_hands(self, stream: trio.abc.Stream, decoder: FrameDecoder) -> Session | str:
+        certified = identity_of(stream)
+        if certified is not None and certified.role != "broker":
+            return f"{self.address} is no broker but {certified}"
+        if certified is not None and self._deployment_id not in ("", certified.deployment):
+            return f"{self.address} is {certified}"
         self._sessions += 1
         hello = client_hello(
             self.core.name, self._deployment_id, self.core.incarnation, self._sessions
@@ -224,6 +234,8 @@ class Line:
         assert isinstance(answer, Hello), answer
         if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
             return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
+        if certified is not None and answer.name != certified.name:
+            return f"{certified} answers as {answer.name[:64]!r}"
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session

@@ -13,6 +13,7 @@ from brokerd.model.client_messages import Acknowledge, PublishAcknowledged
 from brokerd.model.identity import Peer
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation
 from brokerd.protocols.interface import LossReason, MessageReceived
+from brokerd.runtime.tls import TlsCredentials, TlsError, TlsStream, is_loopback, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.link_faults import CLEAR, Way
@@ -43,6 +44,11 @@ BROKER_FACTOR: Final = 16
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
 _UNHURRIED: Final = (PublicationConfirmation, PublishAcknowledged, Acknowledge)
+
+
+class PlaintextRefused(ConnectionRefusedError):
+    """Nothing is said off loopback without TLS."""
+
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Incoming = tuple[MessageReceived, int]
@@ -78,6 +84,7 @@ class Connection:
         over: the session has ended, `ended` was called; the stream may take a moment longer.
         reading_stopped: it does not read because it may not, so silence means nothing.
         farewell: what the other end closed with.
+        is_stuck: it ended because the other end took nothing of what waited for it.
         gone: set when `serve` has returned.
     """
 
@@ -102,6 +109,7 @@ class Connection:
         self.over = False
         self.reading_stopped = False
         self.farewell: Farewell | None = None
+        self.is_stuck = False
         self.gone = trio.Event()
         self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT, mutants)
         self.detector = FailureDetector(parameters, clock_ns())
@@ -114,7 +122,13 @@ class Connection:
         self._rest = b""
         self._is_idle = self._is_parked = self._is_pacing = self._hurried = False
         self._flushed_ns = 0
-        self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
+        self._tls = stream if isinstance(stream, TlsStream) else None
+        self._transport = transport = transport_of(stream)
+        self._descriptor = -1
+        if isinstance(transport, trio.SocketStream):
+            self._descriptor = transport.socket.fileno()
+        self._write_began_ns: int | None = None
+        self._slow_after_ns = parameters.slow_after_ns
         self._reader_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._writer_event = trio.Event()
@@ -227,6 +241,14 @@ class Connection:
             and now_ns - self._frame_began_ns > FRAME_DEADLINE_NS
         ):
             self.end("protocol_error", Farewell("fault", "a frame took more than 10 s"))
+        elif (
+            self._write_began_ns is not None
+            and isinstance(self.peer, str)
+            and self.outward is CLEAR
+            and now_ns - self._write_began_ns > self._slow_after_ns
+        ):
+            self.is_stuck = True
+            self.end("overflow")
 
     # ------------------------------------------------------------ tasks
 
@@ -246,7 +268,7 @@ class Connection:
             words = self.outbox.last_words(self._last_words)
             with trio.move_on_after(CLOSING_S):
                 try:
-                    await self.stream.send_all(words)
+                    await self._transport.send_all(self._sealed(words))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass  # the other end was faster
         self.gone.set()
@@ -265,7 +287,11 @@ class Connection:
             if self.inward.bytes_per_second:
                 self.reading_stopped = True
                 await trio.sleep(len(chunk) / self.inward.bytes_per_second)
-            self._take(chunk)
+            data = self._opened(chunk)
+            if data:
+                self._take(data)
+            if self._tls is not None and self._tls.is_ended:
+                self.end("closed_by_peer")
 
     async def _receive(self) -> bytes:
         """The next bytes; empty at the end, however it came."""
@@ -274,7 +300,7 @@ class Connection:
             limit = max(1, self.inward.bytes_per_second // _SLICES_PER_SECOND)
         if self._descriptor < 0:
             try:
-                return bytes(await self.stream.receive_some(limit))
+                return bytes(await self._transport.receive_some(limit))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return b""
         while True:
@@ -294,6 +320,23 @@ class Connection:
             self._reader_event = trio.Event()
             await self._reader_event.wait()
         self.reading_stopped = False
+
+    def _opened(self, chunk: bytes) -> bytes:
+        """What the peer has written, out of what came."""
+        if self._tls is None:
+            return chunk
+        try:
+            data = self._tls.decrypt(chunk)
+        except TlsError as error:
+            self.end("protocol_error", Farewell("fault", str(error)))
+            return b""
+        if not data and self._frame_began_ns is None:
+            self._frame_began_ns = clock_ns()  # a record that trickles is a frame that does
+        return data
+
+    def _sealed(self, data: bytes) -> bytes:
+        """What is to be written so that the peer reads `data`."""
+        return data if self._tls is None else self._tls.encrypt(data)
 
     def _take(self, chunk: bytes) -> None:
         decoder, peer = self._decoder, self.peer
@@ -386,18 +429,36 @@ class Connection:
         if not data and not self.outbox.waiting_frames:
             self._owner.refill(self)
             data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
-        return data
+        return self._sealed(data)
 
     async def _send(self, data: bytes) -> None:
+        self._write_began_ns = clock_ns()
         rate = self.outward.bytes_per_second
-        if not rate:
-            await self.stream.send_all(data)
-            return
-        view, slice_bytes = memoryview(data), max(1, rate // _SLICES_PER_SECOND)
-        while len(view):
-            await self.stream.send_all(bytes(view[:slice_bytes]))
-            await trio.sleep(min(slice_bytes, len(view)) / rate)
-            view = view[slice_bytes:]
+        if rate:
+            view, slice_bytes = memoryview(data), max(1, rate // _SLICES_PER_SECOND)
+            while len(view):
+                await self._transport.send_all(bytes(view[:slice_bytes]))
+                await trio.sleep(min(slice_bytes, len(view)) / rate)
+                view = view[slice_bytes:]
+        elif self._descriptor < 0:
+            await self._transport.send_all(data)
+        else:
+            await self._send_to_socket(memoryview(data))
+        self._write_began_ns = None
+
+    async def _send_to_socket(self, view: memoryview) -> None:
+        """Write everything; as `send_all`, but whether the peer takes anything can be seen."""
+        while True:
+            await trio.lowlevel.wait_writable(self._descriptor)
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:
+                continue  # woken for nothing
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+            if not len(view):
+                return
+            self._write_began_ns = clock_ns()
 
 
 async def _wait(event: trio.Event, until_ns: int | None) -> None:
@@ -409,7 +470,26 @@ async def _wait(event: trio.Event, until_ns: int | None) -> None:
 
 
 async def dial_tcp(address: str) -> trio.abc.Stream:
-    """A connection to "host:port"."""
+    """A connection to "host:port" on this machine.
+
+    Raises:
+        PlaintextRefused: the address is that of another machine, which needs TLS.
+    """
+    if not is_loopback(address):
+        raise PlaintextRefused(f"{address} is not on this machine: it takes certificates (`tls`)")
+    return await _open_tcp(address)
+
+
+def dial_tls(credentials: TlsCredentials) -> Dial:
+    """Dials with TLS, whatever the address."""
+
+    async def dial(address: str) -> trio.abc.Stream:
+        return await credentials.dial(await _open_tcp(address))
+
+    return dial
+
+
+async def _open_tcp(address: str) -> trio.SocketStream:
     host, _, port = address.rpartition(":")
     return await trio.open_tcp_stream(host.strip("[]"), int(port))
 

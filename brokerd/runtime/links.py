@@ -6,13 +6,14 @@ SessionLost per SessionEstablished, and nothing of a session after that.
 
 import errno
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Detach
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Event,
@@ -31,6 +32,8 @@ from brokerd.runtime.connection import (
     dial_tcp,
     first_message,
 )
+from brokerd.runtime.doorway import Doorway, Visit
+from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.link_faults import Absorbed, LinkFaults
@@ -39,14 +42,18 @@ from brokerd.sessions.session import Accepted, Session, SessionState, SessionTab
 from brokerd.wire.codec import encode
 
 HANDSHAKE_S: Final = 5.0
-MAXIMUM_CONNECTIONS: Final = 4_096
-MAXIMUM_UNGREETED: Final = 256
 MAXIMUM_PARKED: Final = 64
+REFUSALS_RECORDED_PER_S: Final = 10
+"""A flood of strangers must not become a flood of log lines."""
+STUCK_REMEMBERED: Final = 1_000
+STUCK = "slow consumer: it took nothing of what waited for it, so its subscriptions have ended"
 SHORTEST_PAUSE_NS: Final = 5 * MILLISECOND_NS
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
+Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
+"""Makes a stream that has been accepted one that can be trusted, or closes it and says why not."""
 
 
 class Links:
@@ -68,6 +75,8 @@ class Links:
         is_recovering: Callable[[], bool] = lambda: False,
         mutants: Collection[Mutant] = (),
         dial: Dial = dial_tcp,
+        welcome: Welcome | None = None,
+        descriptors: int | None = None,
     ) -> None:
         self.faults = LinkFaults()
         self.counters = {
@@ -75,6 +84,7 @@ class Links:
             "sessions_lost": 0,
             "connections_refused": 0,
             "outbox_overflows": 0,
+            "slow_consumers": 0,
         }
         self._table = table
         self._parameters = parameters
@@ -84,6 +94,11 @@ class Links:
         self._is_recovering = is_recovering
         self._mutants = mutants
         self._dial_stream = dial
+        self._secure = welcome
+        self._doorway = Doorway(parameters, descriptors)
+        self._stuck: dict[str, None] = {}
+        self._refusals_second = 0
+        self._refusals_recorded = self._refusals_unrecorded = 0
         self._connections: dict[Peer, Connection] = {}
         self._unflushed: dict[Connection, None] = {}
         self._absorbed: Absorbed[Connection, MessageReceived] = Absorbed()
@@ -91,7 +106,6 @@ class Links:
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
         self._open_streams = 0
-        self._ungreeted = 0
         self._stopping = False
         self._nursery: trio.Nursery
 
@@ -181,6 +195,8 @@ class Links:
                 await self._pass_faults(peer)
                 stream = await self._dial_stream(self._addresses[peer])
                 async with stream:
+                    if (impostor := self._table.impostor(peer, identity_of(stream))) is not None:
+                        return impostor
                     await stream.send_all(b"".join(encode(self._table.probe_hello())))
                     answer = await first_message(stream, FrameDecoder())
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
@@ -297,14 +313,24 @@ class Links:
         self.counters["sessions_lost"] += 1
         self.counters["outbox_overflows"] += reason == "overflow"
         if len(self.faults):
-            lost = connection.outbox.waiting_frames
+            waiting = connection.outbox.waiting_frames
             stopped = connection.outward.blackholed or connection.outward.cut
-            self.faults.count(peer, "both", sessions_down=1, dropped_frames=lost * stopped)
+            self.faults.count(peer, "both", sessions_down=1, dropped_frames=waiting * stopped)
         self._record(
             "session_lost",
             {"peer": self._name(peer), "session": session.number, "reason": reason},
         )
-        self._post([SessionLost(peer, session.number, reason)])
+        lost = SessionLost(peer, session.number, reason)
+        if not connection.is_stuck:
+            self._post([lost])
+            return
+        assert isinstance(peer, str), f"broker {peer} is not put out for being slow"
+        self.counters["slow_consumers"] += 1
+        self._stuck[peer] = None
+        if len(self._stuck) > STUCK_REMEMBERED:
+            del self._stuck[next(iter(self._stuck))]
+        # Kept for its return, its subscriptions would hold up everybody else's publications.
+        self._post([MessageReceived(peer, session.number, Detach(drain=False)), lost])
 
     # ------------------------------------------------------------ sessions
 
@@ -374,6 +400,10 @@ class Links:
         self, attempt: Session, stream: trio.abc.Stream, decoder: FrameDecoder
     ) -> str | None:
         """Say Hello and establish the attempt by the answer; or say what is in the way."""
+        assert isinstance(attempt.peer, int), f"an attempt to open a session with {attempt.peer!r}"
+        impostor = self._table.impostor(attempt.peer, identity_of(stream))
+        if impostor is not None:
+            return impostor
         self._table.own.recovering = self._is_recovering()
         await stream.send_all(b"".join(encode(self._table.hello(attempt))))
         answer = await first_message(stream, decoder)
@@ -399,39 +429,61 @@ class Links:
                 except OSError as error:
                     if error.errno not in _OUT_OF_DESCRIPTORS:
                         raise
-                    self._record("accept_failed", {"reason": str(error)})
+                    self._record_refusal("accept_failed", {"reason": str(error)})
                     await trio.sleep(0.1)
                     continue
-                full = self._open_streams >= MAXIMUM_CONNECTIONS
-                if full or self._ungreeted >= MAXIMUM_UNGREETED or self._stopping:
+                patience = trio.CancelScope()
+                visit = None
+                if not self._stopping:
+                    visit = self._doorway.enter(_address_of(stream), patience.cancel)
+                if visit is None:
                     self.counters["connections_refused"] += 1
                     await trio.aclose_forcefully(stream)
                 else:
-                    self._nursery.start_soon(self._welcome, stream)
+                    self._nursery.start_soon(self._welcome, stream, visit, patience)
 
-    async def _welcome(self, stream: trio.abc.Stream) -> None:
+    async def _welcome(
+        self, stream: trio.abc.Stream, visit: Visit, patience: trio.CancelScope
+    ) -> None:
         """Hear who connects; serves the session it leads to."""
         self._open_streams += 1
-        self._ungreeted += 1
         decoder = FrameDecoder()
         hello: Any = None
         try:
+            patience.deadline = trio.current_time() + HANDSHAKE_S
             try:
-                with trio.move_on_after(HANDSHAKE_S):
+                with patience:
+                    if self._secure is not None:
+                        stream = await self._secure(stream)
                     hello = await first_message(stream, decoder)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it thought better of it
+            except TlsError as error:
+                self._record_refusal("stranger_refused", {"reason": str(error)})
             except RemoteProtocolError as error:
-                self._record("stranger_refused", {"reason": error.reason})
+                self._record_refusal("stranger_refused", {"reason": error.reason})
             finally:
-                self._ungreeted -= 1
-            if isinstance(hello, Hello):
+                visit.greeted()
+            has_place = isinstance(hello, Hello) and self._doorway.may_stay(hello.role != "client")
+            if has_place:
                 await self._decide(hello, stream, decoder)
             else:
                 self.counters["connections_refused"] += 1
                 await trio.aclose_forcefully(stream)
         finally:
+            visit.left()
             self._open_streams -= 1
+
+    def _record_refusal(self, event: str, details: dict[str, Any]) -> None:
+        second = int(trio.current_time())
+        if second != self._refusals_second:
+            self._refusals_second, self._refusals_recorded = second, 0
+        if self._refusals_recorded >= REFUSALS_RECORDED_PER_S:
+            self._refusals_unrecorded += 1
+            return
+        self._refusals_recorded += 1
+        unrecorded, self._refusals_unrecorded = self._refusals_unrecorded, 0
+        self._record(event, {**details, "unrecorded_before": unrecorded})
 
     async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: FrameDecoder) -> None:
         claimed: Peer = hello.name if hello.role == "client" else hello.number
@@ -443,7 +495,13 @@ class Links:
             await trio.aclose_forcefully(stream)
             return
         self._table.own.recovering = self._is_recovering()
-        decision = self._table.accept(hello)
+        decision = self._table.accept(hello, identity_of(stream))
+        stuck = hello.role == "client" and hello.name in self._stuck
+        if stuck and isinstance(decision, Accepted) and decision.session is not None:
+            # It must hear of it once: its subscriptions cannot just go on behind a gap.
+            del self._stuck[hello.name]
+            self._table.close(decision.session)
+            decision = Farewell("refused", STUCK)
         if isinstance(decision, Accepted) and decision.session is not None:
             self._clear_the_way(decision)
             await self._serve(decision.session, stream, decoder, decision.answer)
@@ -451,7 +509,8 @@ class Links:
         if isinstance(decision, Farewell):
             self.counters["connections_refused"] += 1
             if decision.kind != "crossed":
-                self._record("hello_refused", {"name": hello.name[:100], "reason": decision.reason})
+                details = {"name": hello.name[:100], "reason": decision.reason}
+                self._record_refusal("hello_refused", details)
         answer = decision.answer if isinstance(decision, Accepted) else decision
         with trio.move_on_after(HANDSHAKE_S):
             try:
@@ -498,3 +557,14 @@ class Links:
 
     def _name(self, peer: Peer) -> str:
         return peer if isinstance(peer, str) else self._table.own.names.get(peer, f"#{peer}")
+
+
+def _address_of(stream: trio.abc.Stream) -> str:
+    """Where a connection is from, without the port; empty where there are no addresses."""
+    transport = transport_of(stream)
+    if not isinstance(transport, trio.SocketStream):
+        return ""
+    try:
+        return str(transport.socket.getpeername()[0])
+    except OSError:
+        return ""  # it is gone already

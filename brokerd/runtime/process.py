@@ -2,7 +2,6 @@
 
 import fcntl
 import gc
-import ipaddress
 import os
 import resource
 import signal
@@ -24,7 +23,7 @@ from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import Started
 from brokerd.protocols.registry import make_protocol
 from brokerd.runtime.commands import Commands
-from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.driver import Driver
@@ -32,6 +31,7 @@ from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.publication_log import LogWriter, read_log
+from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
 from brokerd.storage.publication_log import PublicationLogFiles
@@ -39,6 +39,8 @@ from brokerd.wire.attributes import decode_attributes
 
 EXIT_PREFLIGHT: Final = 4
 SETTLE_S: Final = 5.0
+BACKLOG: Final = 1_024
+_TLS: Final = "; off loopback it takes certificates (`tls`)"
 
 LINK_MUTANTS: Final = frozenset(
     {Mutant.FULL_QUEUE_DROPS_OLDEST, Mutant.HALF_A_FRAME, Mutant.HEARTBEATS_IN_QUEUE}
@@ -92,6 +94,13 @@ class BrokerProcess:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._credentials = TlsCredentials(config.tls) if config.tls is not None else None
+        if config.tls is None:
+            for name, address in config.addresses.items():
+                if not is_loopback(address):
+                    raise ConfigError(
+                        f"addresses: {name} = {address!r} is not on this machine{_TLS}"
+                    )
         self._around = Surroundings(config, partial(_read_topology, config))
 
     async def run(
@@ -106,7 +115,7 @@ class BrokerProcess:
         if config.core >= 0:
             os.sched_setaffinity(0, {config.core})
         _raise_descriptor_limit()
-        listeners = await _listen(config.listen)
+        listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, whatever happens.
         beginning = await trio.to_thread.run_sync(store.begin, config.deployment_id)
         log = EventLog(Path(config.log_folder))
@@ -155,6 +164,9 @@ class BrokerProcess:
             log.record,
             is_recovering=lambda: core.status()["state"] == "recovering",
             mutants=mutants & LINK_MUTANTS,
+            dial=dial_tls(self._credentials) if self._credentials is not None else dial_tcp,
+            welcome=self._credentials.welcome if self._credentials is not None else None,
+            descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
         disk = Disk(store, driver.post)
         writer = LogWriter(files, driver.post) if files is not None else None
@@ -246,20 +258,16 @@ def _state_folder(config: BrokerConfig) -> Iterator[Path]:
         os.close(lock)
 
 
-async def _listen(address: str) -> list[trio.SocketListener]:
+async def _listen(address: str, *, off_loopback: bool) -> list[trio.SocketListener]:
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise ConfigError(
-            f"listen = {address!r}: expected a loopback address and a port, as in "
-            "'127.0.0.1:7000'; there is no TLS yet, so nothing else may be listened on"
+            f"listen = {address!r}: expected an address and a port, as in '127.0.0.1:7000'"
         )
+    if not off_loopback and not is_loopback(address):
+        raise ConfigError(f"listen = {address!r} is no loopback address{_TLS}")
     try:
-        return await trio.open_tcp_listeners(int(port), host=host)
+        return await trio.open_tcp_listeners(int(port), host=host.strip("[]"), backlog=BACKLOG)
     except OSError as error:
         raise PreflightError(f"cannot listen on {address}: {error.strerror or error}") from None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.sessions.identity import Identity
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role
 
 MAXIMUM_CLIENT_NAME = 100
@@ -102,6 +103,7 @@ class SessionTable:
     sessions: dict[Peer, Session] = field(default_factory=dict)
     attempts: dict[Peer, Session] = field(default_factory=dict)
     _newest: dict[Peer, int] = field(default_factory=dict)
+    _heard: dict[Peer, tuple[int, int]] = field(default_factory=dict)
     _opened: int = 0
     _established: int = 0
 
@@ -149,14 +151,27 @@ class SessionTable:
 
     # ------------------------------------------------------------ accepting
 
-    def accept(self, hello: Hello) -> Accepted | Farewell:
+    def impostor(self, peer: BrokerNumber, identity: Identity | None) -> str | None:
+        """What is wrong with whoever answers where a broker was dialled, by its certificate.
+
+        None when it is that broker, or where there are no certificates.
+        """
+        if identity is None:
+            return None
+        return identity.refuses("broker", self.own.names[peer], self.own.deployment_id)
+
+    def accept(self, hello: Hello, identity: Identity | None = None) -> Accepted | Farewell:
         """Decide on the Hello of a connection that the other end opened.
+
+        `identity` is that of its certificate, where there are certificates.
 
         What is replaced or abandoned is already forgotten here. A session that an established
         one would have to give way to is told from a stale crossed attempt by the newest session
         its opener knew: who re-opens has known the one that is to be replaced.
         """
         fault = self._find_fault(hello)
+        if fault is None and identity is not None:
+            fault = identity.refuses(hello.role, hello.name, self.own.deployment_id)
         if fault is not None:
             return Farewell("refused", fault)
         if hello.role == "client":
@@ -169,6 +184,11 @@ class SessionTable:
             return Farewell("crossed", "the attempt of the broker with the smaller number is kept")
         if old is not None and not _may_replace(hello, old):
             return Farewell("refused", f"session {old.identity} is up and was not known")
+        incarnation, newest = self._heard.get(peer, (0, 0))
+        if hello.incarnation == incarnation and hello.session <= newest:
+            # Numbers only go up within an incarnation, so this Hello was said before.
+            return Farewell("refused", f"session {hello.session} is over")
+        self._heard[peer] = (hello.incarnation, hello.session)
         return self._accept_session(peer, hello, old, attempt)
 
     def _accept_client(self, hello: Hello) -> Accepted:

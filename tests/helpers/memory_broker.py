@@ -11,11 +11,12 @@ from brokerd.protocols.interface import Commit, Event, Persisted, Started
 from brokerd.protocols.registry import make_protocol
 from brokerd.runtime.driver import Driver
 from brokerd.runtime.links import Links
+from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.memory_store import MemoryMetaStore
 from brokerd.wire.attributes import decode_attributes
-from tests.helpers.memory_links import MemoryNet
+from tests.helpers.memory_links import MemoryNet, securely
 
 
 class ImmediateDisk:
@@ -35,7 +36,13 @@ class MemoryBroker:
     """One broker; `run` may be called again after it was cancelled, as a restart."""
 
     def __init__(
-        self, net: MemoryNet, topology: Topology, name: str, protocol: str = "delta_tree"
+        self,
+        net: MemoryNet,
+        topology: Topology,
+        name: str,
+        protocol: str = "delta_tree",
+        session: SessionParameters | None = None,
+        credentials: TlsCredentials | None = None,
     ) -> None:
         self.name = name
         self.records: list[tuple[str, Any]] = []
@@ -45,6 +52,8 @@ class MemoryBroker:
         self._topology = topology
         self._protocol = protocol
         self._store = MemoryMetaStore()
+        self._session = session or SessionParameters()
+        self._credentials = credentials
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         number = self._topology.number_of(self.name)
@@ -59,11 +68,12 @@ class MemoryBroker:
         )
         self.links = Links(
             SessionTable(own),
-            SessionParameters(),
+            self._session,
             near,
             self.driver.post,
             lambda event, details: self.records.append((event, details)),
-            dial=self._net.dial,
+            dial=securely(self._net.dial, self._credentials),
+            welcome=self._credentials.welcome if self._credentials is not None else None,
         )
         self.driver.connect_to(self.links, ImmediateDisk(self._store, self.driver))  # type: ignore[arg-type]
         async with trio.open_nursery() as nursery:

@@ -9,8 +9,9 @@ import trio.testing
 from brokerd.config import Mutant, SessionParameters
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import Event, MessageReceived, SessionEstablished, SessionLost
-from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.connection import Dial, clock_ns
 from brokerd.runtime.links import Links
+from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
 
@@ -93,6 +94,18 @@ class MemoryNet:
         return near
 
 
+def securely(dial: Dial, credentials: TlsCredentials | None) -> Dial:
+    """The same, with TLS where there are credentials."""
+    if credentials is None:
+        return dial
+    secure = credentials.dial
+
+    async def dial_securely(address: str) -> trio.abc.Stream:
+        return await secure(await dial(address))
+
+    return dial_securely
+
+
 class LinkedBroker:
     """The links of one broker; keeps what its core would have been told."""
 
@@ -104,6 +117,7 @@ class LinkedBroker:
         mutants: Collection[Mutant] = (),
         incarnation: int = 1,
         brokers: int = 3,
+        credentials: TlsCredentials | None = None,
     ) -> None:
         self.number = number
         self.events: list[Event] = []
@@ -119,7 +133,8 @@ class LinkedBroker:
             self._post,
             lambda event, details: self.records.append((event, details)),
             mutants=mutants,
-            dial=net.dial,
+            dial=securely(net.dial, credentials),
+            welcome=None if credentials is None else credentials.welcome,
         )
 
     def send(self, peer: Peer, message: Any) -> None:

@@ -310,12 +310,10 @@ async def test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_befo
 
 
 @in_virtual_time
-async def test_too_many_who_say_nothing_are_turned_away_and_peers_still_get_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("brokerd.runtime.links.MAXIMUM_UNGREETED", 20)
+async def test_too_many_who_say_nothing_are_turned_away_and_peers_still_get_in() -> None:
     net = MemoryNet()
-    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    few = SessionParameters(strangers_limit=20)
+    b0, b1 = LinkedBroker(net, 0, few), LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         flood = [RawPeer(await net.dial("b0")) for _ in range(500)]

@@ -2,11 +2,13 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from brokerd.client.client import connect
 from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.process import run_broker
+from tests.helpers.certificates import Certificates
 
 pytestmark = pytest.mark.end_to_end
 
@@ -61,8 +64,11 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
             "log_folder": str(folder / "log"),
             **changes,
         }
+        tls = values.pop("tls", None)
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         lines += ["[addresses]", *(f'{key} = "{value}"' for key, value in addresses.items())]
+        if tls is not None:
+            lines += ["[tls]", *(f'{key} = "{value}"' for key, value in tls.items())]
         (folder / "broker.toml").write_text("\n".join(lines) + "\n")
         return folder
 
@@ -173,6 +179,39 @@ def test_three_brokers_carry_a_publication_and_stop_in_order(
     assert not (folders[0] / "control").exists()
 
 
+def test_three_brokers_with_certificates_carry_a_publication_over_tcp(
+    configure: Configure, start: Start, tmp_path: Path
+) -> None:
+    lab = Certificates(tmp_path, deployment="d1")
+    folders = [configure(name, tls=asdict(lab.files("broker", name))) for name in NAMES]
+    for folder in folders:
+        start(folder)
+    addresses = [
+        line.split('"')[1]
+        for folder in folders
+        for line in (folder / "broker.toml").read_text().splitlines()
+        if line.startswith("listen")
+    ]
+    run = lab.files("load", "r1")
+
+    async def story() -> None:
+        await wait_until_ready(*folders)
+        async with (
+            connect(addresses[0], "p.r1", publishes=True, tls=run) as publisher,
+            connect(addresses[2], "s.r1", tls=run) as subscriber,
+            connect(addresses[2], "s.r1") as plain,
+        ):
+            await subscriber.subscribe("true")
+            payload = random.Random(1).randbytes(700_000)
+            for _ in range(5):
+                await publisher.publish({"a": 1}, payload)
+                publication = await anext(subscriber.publications())
+                assert (publication.attributes, publication.payload) == ({"a": 1}, payload)
+            assert not plain.attached
+
+    trio.run(story)
+
+
 def test_a_killed_broker_comes_back_recovering_in_a_new_incarnation(
     configure: Configure, start: Start
 ) -> None:
@@ -228,8 +267,11 @@ def test_a_control_socket_in_use_is_said(configure: Configure, start: Start) -> 
         ({"broker": "b9"}, "no broker called 'b9'; did you mean"),
         ({"protocol": "gossip"}, "protocol = 'gossip'; one of"),
         ({"listen": "0.0.0.0:7000"}, "loopback"),
-        ({"listen": "127.0.0.1"}, "loopback address and a port"),
+        ({"listen": "192.0.2.1:7000"}, "off loopback it takes certificates"),
+        ({"listen": "127.0.0.1"}, "an address and a port"),
         ({"colour": "red"}, "unknown key 'colour'"),
+        ({"tls": {"authority": "/a", "certificate": "/c"}}, "key"),
+        ({"tls": {"authority": "/a", "certificate": "/c", "key": "/k"}}, "key = '/k': No such"),
         ({"topology_file": "/nowhere.toml"}, "/nowhere.toml"),
         ({"mutants": ["M38"]}, "only obeyed with fault_injection"),
         ({"control_socket": "/" + "x" * 120}, "107"),

@@ -1,0 +1,89 @@
+"""How many connections one broker takes, from where, and who goes when there are too many.
+
+Whoever has not said who it is can be anybody, so strangers have few places and the one that has
+kept its place longest goes first, at the address that takes up most of them: a flood from one
+address pushes out its own, and brokers and clients elsewhere find a place.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from brokerd.config import SessionParameters
+
+DESCRIPTOR_RESERVE: Final = 256
+"""Of file descriptors, for everything else: files, control sockets, brokers that are dialled."""
+
+
+class Doorway:
+    """The incoming connections of one broker.
+
+    Attributes:
+        open: connections at once.
+    """
+
+    def __init__(self, parameters: SessionParameters, descriptors: int | None = None) -> None:
+        self.open = 0
+        self._parameters = parameters
+        self._limit = parameters.connections_limit
+        if descriptors is not None:
+            self._limit = max(1, min(self._limit, descriptors - DESCRIPTOR_RESERVE))
+        self._by_address: Counter[str] = Counter()
+        self._strangers: dict[Visit, None] = {}
+
+    def enter(self, address: str, put_out: Callable[[], None]) -> "Visit | None":
+        """A connection came; None when it cannot stay.
+
+        Args:
+            address: where it is from, without the port.
+            put_out: called when it has to make room; it must close the connection.
+        """
+        if self._by_address[address] >= self._parameters.connections_per_address:
+            return None
+        visit = Visit(self, address, put_out)
+        self._strangers[visit] = None
+        if len(self._strangers) > self._parameters.strangers_limit or self.open >= self._limit:
+            out = self._least_welcome()
+            if out is visit:
+                del self._strangers[visit]
+                return None
+            del self._strangers[out]
+            out._put_out()
+        self.open += 1
+        self._by_address[address] += 1
+        return visit
+
+    def may_stay(self, is_broker: bool) -> bool:
+        """Whether there is a place for one who has said who it is: some are kept for brokers."""
+        reserve = 0 if is_broker else min(self._parameters.broker_reserve, self._limit // 2)
+        return self.open - len(self._strangers) <= self._limit - reserve
+
+    def _least_welcome(self) -> "Visit":
+        counts = Counter(visit.address for visit in self._strangers)
+        most = max(counts.values())
+        return next(visit for visit in self._strangers if counts[visit.address] == most)
+
+
+class Visit:
+    """One connection that was let in.
+
+    Attributes:
+        address: where it is from.
+    """
+
+    def __init__(self, doorway: Doorway, address: str, put_out: Callable[[], None]) -> None:
+        self.address = address
+        self._doorway = doorway
+        self._put_out = put_out
+
+    def greeted(self) -> None:
+        """It has said who it is, or has failed to: it is no stranger any more."""
+        self._doorway._strangers.pop(self, None)
+
+    def left(self) -> None:
+        """It is closed."""
+        self.greeted()
+        self._doorway.open -= 1
+        self._doorway._by_address[self.address] -= 1
+        if not self._doorway._by_address[self.address]:
+            del self._doorway._by_address[self.address]

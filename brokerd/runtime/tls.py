@@ -1,0 +1,263 @@
+"""Mutual TLS 1.3 on the links of brokers and clients.
+
+Encryption and decryption are plain calls that never wait, so that a connection can go on writing
+straight to its socket, and takes in a whole chunk of records per turn of the loop. Both ends must
+show a certificate that the deployment's authority has issued; what is in it, not where it was
+dialled, says who they are.
+"""
+
+import ipaddress
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from brokerd.config import TlsFiles
+from brokerd.errors import ConfigError
+from brokerd.sessions.identity import Identity
+
+HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
+"""Most that is taken from the other end before it has shown its certificate."""
+HANDSHAKE_RECEIVE_BYTES: Final = 4_096
+RECORD_BYTES: Final = 16 << 10
+
+
+class TlsError(ConnectionError):
+    """There is no trustworthy connection with the other end; says why."""
+
+
+class TlsCredentials:
+    """What one process shows of itself, and whom it trusts.
+
+    Raises:
+        ConfigError: the files cannot be used; says which and why.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        _check_privacy(Path(files.key))
+        self._server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        # No tickets: nobody resumes a session here, and they would be written unasked.
+        self._server.num_tickets = 0
+        self._client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    async def welcome(self, transport: trio.abc.Stream) -> "TlsStream":
+        """The accepting end of a connection; `transport` is closed when that fails.
+
+        Raises:
+            TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
+        """
+        return await _shake_hands(TlsStream(transport, self._server, server_side=True))
+
+    async def dial(self, transport: trio.abc.Stream) -> "TlsStream":
+        """The opening end of a connection; `transport` is closed when that fails.
+
+        That it returns does not mean that the other end is content with us: that shows in the
+        first exchange.
+
+        Raises:
+            TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
+        """
+        return await _shake_hands(TlsStream(transport, self._client, server_side=False))
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        files = self._files
+        try:
+            context.load_verify_locations(files.authority)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"tls: authority = {files.authority!r}: {_words(error)}") from None
+        try:
+            # An encrypted key would ask for its passphrase on the terminal.
+            context.load_cert_chain(files.certificate, files.key, password=_no_passphrase)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                f"tls: certificate = {files.certificate!r}, key = {files.key!r}: {_words(error)}"
+            ) from None
+        return context
+
+
+class TlsStream(trio.abc.Stream):
+    """A stream of records on another stream; made by TlsCredentials.
+
+    One task may read and one write, and what `encrypt` returned must reach the transport in the
+    order in which it was returned.
+
+    Attributes:
+        transport: what the records go over.
+        identity: whose certificate the other end has shown.
+        is_ended: whether the other end has said that nothing more comes.
+    """
+
+    identity: Identity
+
+    def __init__(
+        self, transport: trio.abc.Stream, context: ssl.SSLContext, *, server_side: bool
+    ) -> None:
+        self.transport = transport
+        self.is_ended = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._records = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The records that carry `data`, to be written to the transport next."""
+        if not data:
+            return b""  # nothing to say; to the library it would be the end
+        written = self._records.write(data)
+        if written < len(data):
+            view = memoryview(data)
+            while written < len(data):
+                written += self._records.write(view[written:])
+        return self._outgoing.read()
+
+    def decrypt(self, chunk: bytes) -> bytes:
+        """What `chunk`, the next bytes of the transport, completes; may be nothing.
+
+        Raises:
+            TlsError: somebody has tampered with it.
+        """
+        self._incoming.write(chunk)
+        records, incoming = self._records, self._incoming
+        pieces: list[bytes] = []
+        try:
+            while incoming.pending or records.pending():
+                piece = records.read(RECORD_BYTES)
+                if not piece:
+                    self.is_ended = True
+                    break
+                pieces.append(piece)
+        except ssl.SSLWantReadError:
+            pass  # the last record is not complete
+        except ssl.SSLZeroReturnError:
+            self.is_ended = True
+        except ssl.SSLError as error:
+            raise TlsError(_words(error)) from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def handshake(self) -> None:
+        """Show certificates to each other and agree on keys.
+
+        Raises:
+            TlsError: one of the two is not content with the other.
+        """
+        taken = 0
+        while True:
+            try:
+                self._records.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._send_pending()
+                chunk = await self.transport.receive_some(HANDSHAKE_RECEIVE_BYTES)
+                taken += len(chunk)
+                if not chunk:
+                    raise TlsError("closed during the handshake") from None
+                if taken > HANDSHAKE_LIMIT_BYTES:
+                    raise TlsError(
+                        f"{taken} bytes and no end of the handshake; "
+                        f"at most {HANDSHAKE_LIMIT_BYTES}"
+                    ) from None
+                self._incoming.write(chunk)
+            except ssl.SSLError as error:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._send_pending()  # the alert that tells the other end why
+                raise TlsError(_words(error)) from error
+        await self._send_pending()
+        self.identity = self._read_identity()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See trio.abc.SendStream."""
+        await self.transport.send_all(self.encrypt(bytes(data)))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        await self.transport.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What has come, all of it: `max_bytes` bounds what is read of the transport."""
+        data = self.decrypt(b"")
+        while not data and not self.is_ended:
+            chunk = await self.transport.receive_some(max_bytes)
+            if not chunk:
+                return b""
+            data = self.decrypt(bytes(chunk))
+        return data
+
+    async def aclose(self) -> None:
+        """Close the transport. Frames say themselves whether they are whole, so nothing is said."""
+        await self.transport.aclose()
+
+    async def _send_pending(self) -> None:
+        if self._outgoing.pending:
+            await self.transport.send_all(self._outgoing.read())
+
+    def _read_identity(self) -> Identity:
+        names = (self._records.getpeercert() or {}).get("subjectAltName", ())
+        if len(names) != 1 or names[0][0] != "URI":
+            raise TlsError("its certificate does not name one member of a deployment")
+        try:
+            return Identity.from_uri(str(names[0][1]))
+        except ValueError as error:
+            raise TlsError(f"its certificate: {error}") from None
+
+
+def transport_of(stream: trio.abc.Stream) -> trio.abc.Stream:
+    """What the bytes of a stream really go over."""
+    return stream.transport if isinstance(stream, TlsStream) else stream
+
+
+def identity_of(stream: trio.abc.Stream) -> Identity | None:
+    """Whose certificate was shown on a stream; None on one without TLS."""
+    return stream.identity if isinstance(stream, TlsStream) else None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether "host:port" can be reached from this machine only."""
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _shake_hands(stream: TlsStream) -> TlsStream:
+    try:
+        await stream.handshake()
+    except BaseException as error:
+        # Who fails must close: the other end may be waiting for us, for ever.
+        await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            raise TlsError("closed during the handshake") from error
+        raise
+    return stream
+
+
+def _check_privacy(key: Path) -> None:
+    try:
+        mode = key.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"tls: key = {str(key)!r}: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"tls: key = {str(key)!r} is open to others; its mode must be 0600")
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _words(error: Exception) -> str:
+    """What an error of the TLS library says to people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)[:200]

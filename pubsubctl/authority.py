@@ -1,0 +1,190 @@
+"""The certificate authority of one inventory: who is a broker and who a client is its word.
+
+It lives in the controller's state folder, and its key never leaves it. Members of a deployment
+get leaf certificates that end soon and name them as `brokerd.sessions.identity` says; a broker's
+serves both ends of a link, all others only the dialling one.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from brokerd.sessions.identity import CertifiedRole, Identity
+from pubsubctl.errors import UserError
+
+LEAF_DAYS: Final = 30
+AUTHORITY_DAYS: Final = 3_650
+CLOCK_ALLOWANCE: Final = timedelta(minutes=5)
+"""How far a host's clock may be behind the controller's."""
+
+CERTIFICATE_FILE: Final = "authority.pem"
+KEY_FILE: Final = "authority.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its key, for one member of a deployment.
+
+    Attributes:
+        certificate_pem, key_pem: as files hold them.
+        ends: when it stops being accepted.
+    """
+
+    certificate_pem: bytes
+    key_pem: bytes
+    ends: datetime
+
+
+class Authority:
+    """Issues certificates.
+
+    Attributes:
+        certificate_pem: what everybody trusts.
+    """
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self.certificate_pem = certificate.public_bytes(serialization.Encoding.PEM)
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def of(cls, folder: Path, *, now: datetime | None = None) -> "Authority":
+        """The authority whose files are in `folder`; made there if there is none yet.
+
+        Raises:
+            UserError: its files are damaged, or open to others.
+        """
+        if not (folder / CERTIFICATE_FILE).exists():
+            return cls._made_in(folder, now or datetime.now(UTC))
+        key_file = folder / KEY_FILE
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE_FILE).read_bytes())
+            if stat.S_IMODE(key_file.stat().st_mode) & 0o077:
+                raise UserError(f"{key_file} is open to others; its mode must be 0600")
+            key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{folder}: the authority's files cannot be used: {error}; take the deployment "
+                "down and remove the folder, and a new authority is made"
+            ) from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or (
+            key.public_key() != certificate.public_key()
+        ):
+            raise UserError(f"{key_file} is not the key of {folder / CERTIFICATE_FILE}")
+        return cls(certificate, key)
+
+    @classmethod
+    def _made_in(cls, folder: Path, now: datetime) -> "Authority":
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "pubsubctl authority")])
+        public = key.public_key()
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_ALLOWANCE)
+            .not_valid_after(now + timedelta(days=AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The certificate last: where it is, its key is too; a key without one is half an attempt.
+        (folder / KEY_FILE).unlink(missing_ok=True)
+        _write_new(folder / KEY_FILE, _private_pem(key))
+        _write_new(folder / CERTIFICATE_FILE, certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(certificate, key)
+
+    def issue(
+        self,
+        deployment_id: str,
+        role: CertifiedRole,
+        name: str,
+        *,
+        days: float = LEAF_DAYS,
+        now: datetime | None = None,
+    ) -> Issued:
+        """A certificate for one member of a deployment, with a key of its own."""
+        assert 0 < days <= LEAF_DAYS, f"a certificate for {days} days; at most {LEAF_DAYS}"
+        now = now or datetime.now(UTC)
+        key = ec.generate_private_key(ec.SECP256R1())
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if role == "broker":
+            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        uri = x509.UniformResourceIdentifier(Identity(deployment_id, role, name).uri)
+        ends = min(now + timedelta(days=days), self._certificate.not_valid_after_utc)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(self._certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_ALLOWANCE)
+            .not_valid_after(ends)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([uri]), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=True)
+            .add_extension(_usage(certificates=False), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        return Issued(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key), ends)
+
+    def has_issued(self, certificate_pem: bytes) -> bool:
+        """Whether a certificate is one of this authority's."""
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, ValueError, TypeError):
+            return False
+        return True
+
+
+def _usage(*, certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=certificates,
+        crl_sign=certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a file that must not be there yet, for its owner alone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,533 @@
+"""Mutual TLS on links: who gets in, as whom, and what becomes of all others (S-TLS-1 to S-TLS-4).
+
+Everything is asserted on the first exchange, never on a client's handshake: in TLS 1.3 that is
+over before the server has looked at the client's certificate.
+"""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.client.client import Callbacks, connect
+from brokerd.config import TlsFiles
+from brokerd.errors import ConfigError
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import PublicationCopy, RecoveryFlag
+from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
+from brokerd.runtime.connection import first_message
+from brokerd.runtime.tls import HANDSHAKE_LIMIT_BYTES, TlsCredentials, TlsError, TlsStream
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.identity import Identity
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
+from brokerd.sessions.session import client_hello
+from brokerd.wire.codec import encode
+from tests.helpers.certificates import Certificates
+from tests.helpers.memory_broker import MemoryBroker, chain
+from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined, securely
+from tests.helpers.virtual_time import in_virtual_time
+
+YES = RecoveryFlag(True)
+PATIENCE_S = 6.0
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@asynccontextmanager
+async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def secured(net: MemoryNet, lab: Certificates, number: int, **options: Any) -> LinkedBroker:
+    return LinkedBroker(net, number, credentials=lab.credentials("broker", f"b{number}"), **options)
+
+
+def broker_hello(name: str, number: int, session: int = 3) -> Hello:
+    return Hello(WIRE_VERSION, "p", "d", "t", "broker", name, number, 1, session, 0, False, ())
+
+
+async def say(stream: trio.abc.Stream, *messages: Any) -> None:
+    await stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
+
+
+async def answer_to(
+    net: MemoryNet, credentials: TlsCredentials, *messages: Any, at: str = "b0"
+) -> Any:
+    """What a broker answers to somebody with this certificate; None when it just closes."""
+    stream = await credentials.dial(await net.dial(at))
+    async with stream:
+        await say(stream, *messages)
+        return await first_message(stream, FrameDecoder())
+
+
+async def outcome(stream: trio.abc.Stream) -> bytes:
+    """All that comes until the other end closes."""
+    received = b""
+    with contextlib.suppress(trio.BrokenResourceError):
+        while chunk := await stream.receive_some(10_000):
+            received += bytes(chunk)
+    return received
+
+
+# ---------------------------------------------------------------- members
+
+
+@in_virtual_time
+async def test_two_brokers_with_certificates_exchange_megabytes(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0, b1 = secured(net, lab, 0), secured(net, lab, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        source = SourceId(0, 0, 1)
+        for first in range(1, 9):
+            payload = bytes([first]) * 900_000
+            run = PublicationRun(
+                source, range(first, first + 1), (b"a",), b"\0", 900_000, (payload,)
+            )
+            b0.send(1, PublicationCopy(run, (0, 1)))
+        b1.send(0, YES)
+        await trio.sleep(60)
+        assert b1.sequences(0) == list(range(1, 9))
+        assert [b"".join(m.run.payload)[-1:] for m in b1.messages(0)] == [
+            bytes([first]) for first in range(1, 9)
+        ]
+        assert b0.messages(1) == [YES]
+        assert b0.of(SessionLost) == b1.of(SessionLost) == []
+
+
+@in_virtual_time
+async def test_clients_with_certificates_publish_and_receive(lab: Certificates) -> None:
+    net = MemoryNet()
+    topology = chain(2)
+    brokers = [
+        MemoryBroker(net, topology, name, credentials=lab.credentials("broker", name))
+        for name in topology.brokers
+    ]
+    mine = securely(net.dial, lab.credentials("client", "publisher"))
+    run = securely(net.dial, lab.credentials("load", "r1"))
+    async with nursery_of_the_test() as nursery:
+        for broker in brokers:
+            await nursery.start(broker.run)
+        async with (
+            connect("b0", "publisher", publishes=True, deployment_id="d", dial=mine) as publisher,
+            connect("b1", "s7.r1", deployment_id="d", dial=run) as subscriber,
+        ):
+            await subscriber.subscribe("true")
+            await publisher.publish({"a": 1}, b"payload")
+            assert (await anext(subscriber.publications())).payload == b"payload"
+
+
+def test_an_identity_has_one_spelling() -> None:
+    for identity in (
+        Identity("d", "broker", "b1"),
+        Identity("2026-x", "client", "Ann/Bob: 100 % ünïcode"),
+        Identity("a:b", "load", "r1"),
+    ):
+        assert Identity.from_uri(identity.uri) == identity
+    for other in (
+        "urn:pubsub:d:broker/b1/",
+        "urn:pubsub:d:broker/",
+        "urn:pubsub::broker/b1",
+        "urn:pubsub:d:agent/b1",
+        "urn:pubsub:d:broker/b%31",
+        "urn:pubsub:d:client/a/../b",
+        "https://d/broker/b1",
+        "",
+    ):
+        with pytest.raises(ValueError, match="names no member"):
+            Identity.from_uri(other)
+
+
+# ---------------------------------------------------------------- S-TLS-1: who has no place here
+
+
+def _without_certificate(lab: Certificates) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(lab.files("client", "c").authority)
+    return context
+
+
+def _with(files: TlsFiles, **settings: Any) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(files.authority)
+    context.load_cert_chain(files.certificate, files.key)
+    for name, value in settings.items():
+        setattr(context, name, value)
+    return context
+
+
+@pytest.mark.parametrize(
+    "who", ["no certificate", "rogue authority", "expired", "not valid yet", "TLS 1.2"]
+)
+@in_virtual_time
+async def test_who_has_no_good_certificate_gets_no_answer(
+    lab: Certificates, tmp_path: Path, who: str
+) -> None:
+    rogue = Certificates(tmp_path, "rogue")
+    contexts = {
+        "no certificate": lambda: _without_certificate(lab),
+        "rogue authority": lambda: _with(rogue.files("client", "c", trust=lab)),
+        "expired": lambda: _with(lab.files("client", "c", days_ago=30.1)),
+        "not valid yet": lambda: _with(lab.files("client", "c", days_ago=-1)),
+        "TLS 1.2": lambda: _with(lab.files("client", "c"), maximum_version=ssl.TLSVersion.TLSv1_2),
+    }
+    net = MemoryNet()
+    b0, b1 = secured(net, lab, 0), secured(net, lab, 1)
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        stream = TlsStream(await net.dial("b0"), contexts[who](), server_side=False)
+        answer = b""
+        with contextlib.suppress(TlsError, trio.BrokenResourceError):
+            stream._read_identity = lambda: Identity("d", "broker", "b0")  # type: ignore[method-assign]
+            await stream.handshake()
+            await say(stream, client_hello("c", "d", 1, 1))
+            answer = await outcome(stream)
+        assert answer == b""
+        await trio.sleep(1)
+        assert len(b0.of(SessionEstablished)) == 1, "only the other broker's"
+        assert b0.links.counters["connections_refused"] == 1
+        assert [event for event, _ in b0.records].count("stranger_refused") == 1
+        b0.send(1, YES)
+        await trio.sleep(1)
+        assert b1.messages(0) == [YES]
+
+
+@in_virtual_time
+async def test_the_same_certificate_that_expires_was_good_before(lab: Certificates) -> None:
+    """So that what refuses the expired one is its date and nothing else."""
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        good = TlsCredentials(lab.files("client", "c", days_ago=29.9))
+        assert isinstance(await answer_to(net, good, client_hello("c", "d", 1, 1)), Hello)
+
+
+@in_virtual_time
+async def test_plaintext_gets_no_answer_where_there_are_certificates(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await net.dial("b0")
+        await say(stream, client_hello("c", "d", 1, 1))
+        answer = await outcome(stream)
+        assert b"b0" not in answer
+        assert answer[:1] in (b"", b"\x15"), "nothing, or a TLS alert"
+        assert b0.of(SessionEstablished) == []
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:7000", "b1.example:7000", "[2001:db8::1]:7000"])
+def test_nothing_is_dialled_off_loopback_without_certificates(address: str) -> None:
+    async def story() -> None:
+        with trio.fail_after(5):
+            async with connect(address, "c") as client:
+                await client.wait_attached()
+
+    with pytest.raises(Exception, match="it takes certificates") as caught:
+        trio.run(story)
+    assert type(caught.value).__name__ == "ClientError"
+
+
+def test_a_key_that_others_can_read_is_refused(lab: Certificates) -> None:
+    files = lab.files("client", "c")
+    Path(files.key).chmod(0o640)
+    with pytest.raises(ConfigError, match="0600"):
+        TlsCredentials(files)
+
+
+@pytest.mark.parametrize("which", ["authority", "certificate", "key"])
+def test_files_that_are_no_certificates_are_named(
+    lab: Certificates, tmp_path: Path, which: str
+) -> None:
+    files = lab.files("client", "c")
+    for path, why in ((tmp_path / "missing", ""), (tmp_path / "nonsense", "nonsense")):
+        if why:
+            path.touch(mode=0o600)
+            path.write_text(why)
+        paths = {name: getattr(files, name) for name in TlsFiles.__slots__} | {which: str(path)}
+        with pytest.raises(ConfigError, match=which):
+            TlsCredentials(TlsFiles(**paths))
+
+
+# ---------------------------------------------------------------- S-TLS-2: who says it is another
+
+
+@pytest.mark.parametrize(
+    "certified, hello",
+    [
+        (("client", "subscriber-7"), broker_hello("b1", 1)),
+        (("load", "b1"), broker_hello("b1", 1)),
+        (("broker", "b2"), broker_hello("b1", 1)),
+        (("broker", "b1"), client_hello("b1", "d", 1, 1)),
+        (("client", "c1"), client_hello("c2", "d", 1, 1)),
+        (("load", "r1"), client_hello("s1.r2", "d", 1, 1)),
+        (("load", "r1"), client_hello("r1", "d", 1, 1)),
+    ],
+)
+@in_virtual_time
+async def test_a_member_that_speaks_as_another_is_refused(
+    lab: Certificates, certified: tuple[Any, str], hello: Hello
+) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        answer = await answer_to(net, lab.credentials(*certified), hello)
+        assert isinstance(answer, Farewell)
+        assert answer.kind == "refused"
+        assert "the certificate is that of" in answer.reason
+        assert b0.of(SessionEstablished) == []
+
+
+@in_virtual_time
+async def test_a_member_of_another_deployment_is_refused(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        other = TlsCredentials(lab.files("broker", "b1", deployment="last-week"))
+        answer = await answer_to(net, other, broker_hello("b1", 1))
+        assert isinstance(answer, Farewell)
+        assert "last-week" in answer.reason
+
+
+@in_virtual_time
+async def test_a_client_that_sends_what_only_brokers_say_is_put_out(lab: Certificates) -> None:
+    net = MemoryNet()
+    topology = chain(2)
+    broker = MemoryBroker(net, topology, "b0", credentials=lab.credentials("broker", "b0"))
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(broker.run)
+        stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
+        await say(stream, client_hello("c", "d", 1, 1), YES)
+        await outcome(stream)
+        assert [details["reason"] for event, details in broker.records if event == "protocol_error"]
+        assert broker.links.session_peers() == []
+
+
+@pytest.mark.parametrize("who", [("broker", "b2"), ("client", "b1"), ("load", "b1")])
+@in_virtual_time
+async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
+    lab: Certificates, who: tuple[Any, str]
+) -> None:
+    """Whoever listens at b1's address shows another's certificate: no Hello, and a close."""
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    files = lab.files(*who)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_verify_locations(files.authority)
+    server.load_cert_chain(files.certificate, files.key)
+    heard: list[bytes] = []
+
+    async def pretend(listener: Any) -> None:
+        while True:
+            stream = TlsStream(await listener.accept(), server, server_side=True)
+            stream._read_identity = lambda: Identity("d", "broker", "b0")  # type: ignore[method-assign]
+            try:
+                await stream.handshake()
+                heard.append(await outcome(stream))
+            except (TlsError, trio.BrokenResourceError):
+                heard.append(b"")
+
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        nursery.start_soon(pretend, net.listen("b1"))
+        b0.links.open(1)
+        failed = await b0.wait_for(OpenFailed)
+        assert "certificate" in failed.reason
+        assert "certificate" in str(await b0.links.probe(1))
+        await trio.sleep(1)
+        assert heard == [b"", b""], "both attempts were closed without a word"
+
+
+@in_virtual_time
+async def test_a_client_that_reaches_no_broker_goes_on_looking(lab: Certificates) -> None:
+    net = MemoryNet()
+    other = Certificates(Path(lab.files("client", "c").key).parent.parent, "elsewhere")
+    b0 = LinkedBroker(net, 0, credentials=other.credentials("broker", "b0"))
+    reasons: list[str] = []
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+
+        def note(what: str, details: Any) -> None:
+            reasons.append(f"{what}: {details.get('reason')}")
+
+        dial = securely(net.dial, lab.credentials("client", "c"))
+        async with connect("b0", "c", dial=dial, callbacks=Callbacks(on_session=note)) as client:
+            await trio.sleep(10)
+            assert not client.attached
+        assert reasons
+        assert all(
+            reason.startswith("failed: its certificate is not accepted") for reason in reasons
+        )
+        assert b0.of(SessionEstablished) == []
+
+
+# ---------------------------------------------------------------- S-TLS-3: who does not finish
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@in_virtual_time
+async def test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds(
+    lab: Certificates, share: float
+) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await net.dial("b0")
+        context = _with(lab.files("client", "c"))
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        records = context.wrap_bio(incoming, outgoing)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            records.do_handshake()
+        beginning = outgoing.read()
+        await stream.send_all(beginning[: int(len(beginning) * share)])
+        await outcome(stream)
+        assert 4 < trio.current_time() < PATIENCE_S
+        await trio.sleep(0.1)
+        assert b0.links.counters["connections_refused"] == 1
+
+
+@in_virtual_time
+async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await net.dial("b0")
+        # The beginning of a ClientHello that says that it is very long.
+        await stream.send_all(b"\x16\x03\x01\x40\x00\x01\x01\xf0\x00" + bytes(30_000))
+        await outcome(stream)
+        await trio.sleep(0.1)
+        assert trio.current_time() < 1
+        (reason,) = [d["reason"] for event, d in b0.records if event == "stranger_refused"]
+        assert str(HANDSHAKE_LIMIT_BYTES) in reason or "length" in reason
+
+
+@in_virtual_time
+async def test_who_refuses_the_other_end_closes(lab: Certificates, tmp_path: Path) -> None:
+    """A client that fails and stays would leave the server waiting for ever."""
+    net = MemoryNet()
+    rogue = Certificates(tmp_path, "rogue")
+    b0 = LinkedBroker(net, 0, credentials=TlsCredentials(rogue.files("broker", "b0", trust=lab)))
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        transport = await net.dial("b0")
+        with pytest.raises(TlsError, match="certificate is not accepted"):
+            await lab.credentials("client", "c").dial(transport)
+        with pytest.raises(trio.ClosedResourceError):
+            await transport.receive_some(1)
+        await trio.sleep(0.1)
+        assert b0.links.counters["connections_refused"] == 1
+        assert trio.current_time() < 1
+
+
+@in_virtual_time
+async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        net.listen("b1")
+        b0.links.open(1)
+        assert "no answer in time" in (await b0.wait_for(OpenFailed)).reason
+        assert trio.current_time() < PATIENCE_S
+
+
+# ---------------------------------------------------------------- what is under way
+
+
+@in_virtual_time
+async def test_a_client_that_trickles_a_record_is_cut_off(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await lab.credentials("client", "slow").dial(await net.dial("b0"))
+        await say(stream, client_hello("slow", "d", 1, 1))
+        await b0.wait_for(SessionEstablished)
+        nursery.start_soon(outcome, stream.transport)
+        record = stream.encrypt(b"".join(encode(Heartbeat())) * 100)
+        with contextlib.suppress(trio.BrokenResourceError):
+            for byte in record:
+                await stream.transport.send_all(bytes([byte]))
+                await trio.sleep(0.2)
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "protocol_error"
+        assert trio.current_time() < 13
+
+
+@in_virtual_time
+async def test_one_changed_byte_ends_the_session_and_reaches_nobody(lab: Certificates) -> None:
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
+        await say(stream, client_hello("c", "d", 1, 1), YES)
+        await b0.wait_for(SessionEstablished)
+        record = bytearray(stream.encrypt(b"".join(encode(RecoveryFlag(False)))))
+        record[-3] ^= 1
+        await stream.transport.send_all(bytes(record))
+        lost = await b0.wait_for(SessionLost)
+        assert lost.reason == "protocol_error"
+        assert b0.messages("c") == [YES]
+
+
+class Recorder(trio.abc.Stream):
+    """Keeps what is written."""
+
+    def __init__(self, inner: trio.abc.Stream) -> None:
+        self.written = b""
+        self._inner = inner
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._inner.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@in_virtual_time
+async def test_a_recorded_session_that_is_played_again_gets_no_answer(lab: Certificates) -> None:
+    """S-WIRE-1: between machines, where somebody could have recorded it."""
+    net = MemoryNet()
+    b0 = secured(net, lab, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        recorder = Recorder(await net.dial("b0"))
+        stream = await lab.credentials("broker", "b1").dial(recorder)
+        await say(stream, broker_hello("b1", 1), YES)
+        await b0.wait_for(SessionEstablished)
+        await stream.aclose()
+        await b0.wait_for(SessionLost)
+        replay = await net.dial("b0")
+        with contextlib.suppress(trio.BrokenResourceError):
+            await replay.send_all(recorder.written)
+        await outcome(replay)
+        await trio.sleep(PATIENCE_S)
+        assert len(b0.of(SessionEstablished)) == 1
+        assert b0.messages(1) == [YES]
