@@ -216,8 +216,8 @@ class SessionParameters:
         connect_timeout_ns: an attempt without an answer by then has failed.
         frame_limit_bytes: largest frame taken or sent.
         outbox_limit_bytes: bytes queued for one peer before its session ends (overflow).
-        slow_after_ns: a client that has taken nothing of what waits for it for so long is put
-            out, and its subscriptions end: everybody else's publications wait for it.
+        slow_after_ns: a client for whom others have waited so long, without a word from it but
+            heartbeats, is put out, and its subscriptions end.
         connections_limit: connections at once, of all kinds.
         connections_per_address: of them from one address.
         broker_reserve: of them kept for brokers.

@@ -4,7 +4,7 @@ The runtime and the simulator are two drivers of the same cores. A core does no 
 clock, draws no random number and iterates no set, so the same events give the same effects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -236,6 +236,10 @@ class DeliveryProtocol(Protocol):
 
     def statistics(self) -> Mapping[str, int]:
         """Counters and gauges by name; counters only grow within an incarnation."""
+        ...
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """Clients who have as much unacknowledged as they may have, so that others wait."""
         ...
 
     def status(self) -> Mapping[str, Any]:

@@ -129,6 +129,8 @@ class Connection:
             self._descriptor = transport.socket.fileno()
         self._write_began_ns: int | None = None
         self._slow_after_ns = parameters.slow_after_ns
+        self._waited_ns = 0
+        self._has_acknowledged = False
         self._reader_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._writer_event = trio.Event()
@@ -157,7 +159,11 @@ class Connection:
         count = 0
         for pieces, size in frames(message, self._frame_limit_bytes):
             if not self.outbox.add(pieces, size, due_ns):
-                self.end("overflow")
+                waited_ns = clock_ns() - (self._write_began_ns or clock_ns())
+                if waited_ns > self._slow_after_ns and isinstance(self.peer, str):
+                    self.put_out()
+                else:
+                    self.end("overflow")
                 return 0
             count += 1
         self._hurried = self._hurried or type(message) not in _UNHURRIED
@@ -228,6 +234,21 @@ class Connection:
         self.wake()
         self._owner.ended(self, reason)
 
+    def put_out(self) -> None:
+        """End the session of a client that takes nothing while others wait for it."""
+        self.is_stuck = True
+        self.end("overflow")
+
+    def wait_for_progress(self, waited_ns: int) -> None:
+        """Others have waited so much longer for this client; it is put out if that is too long."""
+        if self._has_acknowledged or self.inward is not CLEAR or self.outward is not CLEAR:
+            self._has_acknowledged = False
+            self._waited_ns = 0
+            return
+        self._waited_ns += waited_ns
+        if self._waited_ns > self._slow_after_ns:
+            self.put_out()
+
     def check(self, now_ns: int) -> None:
         """End the session if its peer is silent, or takes too long over a frame."""
         if self.reading_stopped:
@@ -241,14 +262,6 @@ class Connection:
             and now_ns - self._frame_began_ns > FRAME_DEADLINE_NS
         ):
             self.end("protocol_error", Farewell("fault", "a frame took more than 10 s"))
-        elif (
-            self._write_began_ns is not None
-            and isinstance(self.peer, str)
-            and self.outward is CLEAR
-            and now_ns - self._write_began_ns > self._slow_after_ns
-        ):
-            self.is_stuck = True
-            self.end("overflow")
 
     # ------------------------------------------------------------ tasks
 
@@ -374,6 +387,8 @@ class Connection:
         """Give messages to the owner; `size` is that of all of them on the wire."""
         if not messages or self.over:
             return
+        if isinstance(self.peer, str) and any(type(each) is Acknowledge for each in messages):
+            self._has_acknowledged = True
         if len(messages) > 1:
             messages = gather(messages)
         number, share = self.session.number, size // len(messages)

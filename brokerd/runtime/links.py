@@ -73,6 +73,7 @@ class Links:
         record: RecordEvent,
         *,
         is_recovering: Callable[[], bool] = lambda: False,
+        clients_behind: Callable[[], Collection[str]] = tuple,
         mutants: Collection[Mutant] = (),
         dial: Dial = dial_tcp,
         welcome: Welcome | None = None,
@@ -92,6 +93,7 @@ class Links:
         self._post = post
         self._record = record
         self._is_recovering = is_recovering
+        self._clients_behind = clients_behind
         self._mutants = mutants
         self._dial_stream = dial
         self._secure = welcome
@@ -539,6 +541,7 @@ class Links:
         """Send heartbeats, notice silence, end faults whose lease has run out."""
         tick_ns = check_interval_ns(self._parameters)
         next_beat_ns = clock_ns()
+        waited_since_ns = clock_ns()
         while True:
             now_ns = clock_ns()
             due_ns = [each.detector.due_ns for each in self._connections.values()]
@@ -548,6 +551,12 @@ class Links:
             beats = now_ns + tick_ns // 2 >= next_beat_ns
             if beats:
                 next_beat_ns = now_ns + self._parameters.heartbeat_ns
+                # Time in which this process was stopped is nobody's fault.
+                waited_ns = min(now_ns - waited_since_ns, 2 * self._parameters.heartbeat_ns)
+                waited_since_ns = now_ns
+                for name in self._clients_behind():
+                    if name in self._connections:
+                        self._connections[name].wait_for_progress(waited_ns)
             for connection in list(self._connections.values()):
                 if beats:
                     connection.beat()

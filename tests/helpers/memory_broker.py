@@ -72,6 +72,7 @@ class MemoryBroker:
             near,
             self.driver.post,
             lambda event, details: self.records.append((event, details)),
+            clients_behind=core.clients_behind,
             dial=securely(self._net.dial, self._credentials),
             welcome=self._credentials.welcome if self._credentials is not None else None,
         )

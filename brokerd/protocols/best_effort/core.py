@@ -7,7 +7,7 @@ that resends after an interruption is heard twice.
 Paper: [GD02] §4.1 (the system Gryphon is compared with).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -154,6 +154,10 @@ class BestEffort(EventMachine):
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
         return self._deadlines.earliest()
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol: nobody waits for a client's acknowledgement here."""
+        return ()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -12,13 +12,13 @@ asking δ of them is enough. PROTOCOLS.md §3.9 has the steps and the whole argu
 Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on what follows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.deadlines import DeadlineQueue
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
@@ -164,6 +164,10 @@ class AssistedDeltaTree:
         """See DeliveryProtocol."""
         own, ours = self.core.next_deadline(), self._direct_again.earliest()
         return own if ours is None else ours if own is None else min(own, ours)
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self.core.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -11,7 +11,7 @@ stream begins after the last publication that may have met one that did not.
 Paper: [DFT11].
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
@@ -24,7 +24,7 @@ from brokerd.model.client_messages import (
     Subscribe,
     Unsubscribe,
 )
-from brokerd.model.identity import BrokerNumber
+from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.delta_tree.clients import LINGER, Clients
@@ -177,6 +177,10 @@ class DeltaTree(EventMachine):
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
         return self._state.deadlines.earliest()
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self._publications.windows.clients_behind()
 
     def statistics(self) -> Mapping[str, int]:
         """See DeliveryProtocol."""

@@ -129,6 +129,15 @@ class DeliveryWindows(Generic[Entry]):
         run = PublicationRun(source, range(last, last + 1), (b"",), b"\0", 0, ())
         self.deliver(local.client, run, (local,), (), withheld)
 
+    def clients_behind(self) -> list[ClientId]:
+        """Whose deliveries wait because the window is full."""
+        window = self._state.parameters.client_window
+        return [
+            client
+            for client, outlet in self._outlets.items()
+            if outlet.waiting and outlet.unacknowledged >= window
+        ]
+
     def claim(self, local: LocalSubscription) -> None:
         """The client has asked for a subscription on this session: send what it lacks.
 
