@@ -17,8 +17,17 @@ from brokerd.simulator.experiment import (
     simulate_schedule,
 )
 from brokerd.wire.attributes import encode_attributes
-from fault_injection.schedule import END, FaultSchedule, PlannedStep, expand
+from fault_injection.schedule import (
+    END,
+    FaultSchedule,
+    PlannedStep,
+    Problem,
+    ScheduleError,
+    expand,
+)
 from fault_injection.targets import read_target
+
+SIMULATED_VERBS = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
 
 _FASTEST = Fraction(1_000)
 
@@ -39,9 +48,13 @@ def simulate_experiment(
     Args:
         mutants: named bugs that every broker has.
         directory: becomes the folder of a run that can be judged from its records alone.
+
+    Raises:
+        ScheduleError: the schedule has verbs that simulated brokers do not know.
     """
     duration_ns = spec.workload.phases.measure
     steps = expand(schedule, spec.seed) if schedule is not None else ()
+    simulated = [_step(spec, step) for step in steps]
     recorder = None
     fence = ""
     if directory is not None:
@@ -60,7 +73,7 @@ def simulate_experiment(
             )
             for plan in spec.subscriber_plans()
         ],
-        [_step(spec, step) for step in steps],
+        simulated,
         duration_ns=duration_ns,
         seed=spec.seed,
         calm=spec.workload.calm,
@@ -97,6 +110,9 @@ def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Ite
 
 
 def _step(spec: ExperimentSpec, step: PlannedStep) -> SimulatedStep:
+    if step.verb not in SIMULATED_VERBS:
+        text = f"needs real processes; simulated are {', '.join(SIMULATED_VERBS)}"
+        raise ScheduleError([Problem("faults", step.id, "do", step.verb, text)])
     target = read_target(step.on, spec.topology)
     after = step.after
     if after is not None and after[1] == END:

@@ -16,15 +16,9 @@ from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
 from fault_injection.log import FaultLog, HealedBy
-from fault_injection.schedule import (
-    END,
-    ENDING_VERBS,
-    LASTING_VERBS,
-    FaultSchedule,
-    PlannedStep,
-    expand,
-)
-from fault_injection.targets import Target, read_target
+from fault_injection.schedule import END, FaultSchedule, PlannedStep, expand
+from fault_injection.targets import Machines, Target, read_target
+from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 
 Evidence = dict[str, Any]
 """What showed something, JSON-ready; `t_ns`, where it is in there, is when it was so."""
@@ -41,14 +35,16 @@ class Fault:
 
     Attributes:
         fault_id: unique on everything it is done to.
-        verb: absorb, blackhole, cut, freeze (they last until undone), kill, term or restart.
+        verb: one of verbs.VERBS.
         signal: of a kill.
+        parameters: of the verb, as agents and brokers know them.
     """
 
     fault_id: str
     verb: str
     target: Target
     signal: str = "KILL"
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
 
 
 class FaultBackend(Protocol):
@@ -61,6 +57,11 @@ class FaultBackend(Protocol):
     @property
     def topology(self) -> Topology:
         """The brokers and links that there are."""
+        ...
+
+    @property
+    def machines(self) -> Machines | None:
+        """The brokers on each machine; None where there are no machines."""
         ...
 
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
@@ -175,7 +176,11 @@ class Injector:
             step.id: _Progress(
                 step,
                 Fault(
-                    prefix + step.id, step.verb, read_target(step.on, backend.topology), step.signal
+                    prefix + step.id,
+                    step.verb,
+                    read_target(step.on, backend.topology, step.verb, backend.machines),
+                    step.signal,
+                    step.parameters,
                 ),
             )
             for step in self.steps
@@ -234,8 +239,8 @@ class Injector:
             self._fail(progress, str(error))
             if progress.is_active:
                 await self._heal(progress, "schedule")
-            elif isinstance(error, ControlError) and progress in self._failed:
-                self._failed.remove(progress)  # a kill that was refused
+            elif isinstance(error, ControlError):
+                self._works_again(progress)  # a kill that was refused
         finally:
             progress.end()
 
@@ -252,10 +257,10 @@ class Injector:
 
     def _check_guard(self, progress: _Progress) -> None:
         """Lint has looked at what can be known beforehand; this looks at what is."""
-        if progress.step.verb == "restart":
+        if progress.step.verb not in FAILING_VERBS:
             return
-        elements = {other.fault.target.element for other in self._failed}
-        elements.add(progress.fault.target.element)
+        failing = [*self._failed, progress]
+        elements = {element for other in failing for element in other.fault.target.failed()}
         whole = [e for e in elements if not any(e > other for other in elements)]
         if len(whole) > self._limit:
             names = sorted("-".join(sorted(element)) for element in whole)
@@ -268,7 +273,7 @@ class Injector:
         self._log.note(fault.fault_id, "requested", self._clock_ns())
         # Before, not after: what was asked for may have been done even if no answer comes.
         progress.is_active = step.verb in LASTING_VERBS
-        if step.verb != "restart":
+        if step.verb in FAILING_VERBS:
             self._failed.append(progress)
         evidence = await self._backend.apply(fault, self._lease_ns)
         applied_ns = int(evidence.pop("t_ns", self._clock_ns()))
@@ -314,7 +319,7 @@ class Injector:
         evidence = {"ended_by": ender.step.id}
         self._log.note(progress.fault.fault_id, "healed", ended_ns, evidence, healed_by)
         progress.is_active = False
-        self._failed.remove(progress)
+        self._works_again(progress)
 
     # ------------------------------------------------------------ seeing, renewing, healing
 
@@ -350,7 +355,7 @@ class Injector:
                     continue
                 if progress.is_active:
                     progress.is_active = False
-                    self._failed.remove(progress)
+                    self._works_again(progress)
                     evidence = {"reason": error.text}
                     self._log.note(
                         progress.fault.fault_id, "healed", self._clock_ns(), evidence, "lease"
@@ -380,7 +385,7 @@ class Injector:
         healed_ns = int((undone or {}).pop("t_ns", 0)) or self._clock_ns()
         self._log.note(fault.fault_id, "healed", healed_ns, {**(undone or {}), **gone}, by)
         progress.is_active = False
-        self._failed.remove(progress)
+        self._works_again(progress)
         progress.reach("healed", healed_ns)
         return True
 
@@ -429,7 +434,11 @@ class Injector:
         # Only now: a broker that recovers still counts as failed.
         for ended in self._ended_like(restart):
             self._log.note(ended.fault.fault_id, "recovered", recovered_ns)
-            self._failed.remove(ended)
+            self._works_again(ended)
+
+    def _works_again(self, progress: _Progress) -> None:
+        if progress in self._failed:
+            self._failed.remove(progress)
 
     def _fail(self, progress: _Progress, reason: str) -> None:
         self._problems.append(f"{progress.step.id}: {reason}")

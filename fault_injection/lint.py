@@ -14,15 +14,20 @@ from brokerd.overlay.topology import Topology, nearest
 from fault_injection.durations import format_duration
 from fault_injection.schedule import (
     END,
-    ENDING_VERBS,
-    LASTING_VERBS,
-    LINK_VERBS,
     FaultSchedule,
     Problem,
     Step,
     ender_of,
+    wrong_target,
 )
-from fault_injection.targets import Target, read_target
+from fault_injection.targets import Machines, Target, read_target
+from fault_injection.verbs import (
+    ENDING_VERBS,
+    FAILING_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    MACHINE_VERBS,
+)
 
 Moment = tuple[str, str]
 """(step id, stage); ORIGIN for the start of the measure phase."""
@@ -32,21 +37,26 @@ NEVER: Final[Moment] = ("", "never")
 
 
 def lint(
-    schedule: FaultSchedule, topology: Topology, *, measure_ns: int | None = None
+    schedule: FaultSchedule,
+    topology: Topology,
+    *,
+    measure_ns: int | None = None,
+    machines: Machines | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a schedule for this topology; errors and warnings.
 
-    With `measure_ns`, also what does not fit into a measure phase of that length.
+    With `measure_ns`, also what does not fit into a measure phase of that length. Without
+    `machines` (the brokers on each), what concerns machines is believed.
     """
-    problems = list(_check_names(schedule, topology))
+    problems = list(_check_names(schedule, topology, machines))
     if any(problem.severity == "error" for problem in problems):
         return problems  # what follows rests on anchors and targets that exist
     cycles = list(_check_cycles(schedule))
     if cycles:
         return problems + cycles
     moments = Moments(schedule)
-    problems += _check_states(schedule, topology, moments)
-    problems += _check_overlaps(schedule, topology, moments)
+    problems += _check_states(schedule, topology, moments, machines)
+    problems += _check_overlaps(schedule, topology, moments, machines)
     if measure_ns is not None:
         problems += _check_fit(schedule, moments, measure_ns)
     return problems
@@ -105,25 +115,30 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """An element that is failed from one moment to another."""
+    """An element (a broker, or the two ends of a link) that is failed from a moment to another."""
 
     step: Step
-    target: Target
+    element: frozenset[str]
+    name: str
     begin: Moment
     end: Moment
 
 
-def _check_names(schedule: FaultSchedule, topology: Topology) -> Iterator[Problem]:
+def _check_names(
+    schedule: FaultSchedule, topology: Topology, machines: Machines | None
+) -> Iterator[Problem]:
     ids = [step.id for step in schedule.steps]
     for step in schedule.steps:
         try:
-            target = read_target(step.on, topology)
+            target = read_target(step.on, topology, step.do, machines)
         except ValueError as error:
             yield _problem(schedule, step, "on", step.on, str(error))
         else:
             if target.is_link and step.do not in LINK_VERBS:
-                text = f"{step.do} is for brokers, not for links"
-                yield _problem(schedule, step, "on", step.on, text)
+                yield _problem(schedule, step, "on", step.on, wrong_target(step.do))
+        if step.do in MACHINE_VERBS and machines is None:
+            text = "what is on this machine is seen only where brokers are placed"
+            yield _problem(schedule, step, "on", step.on, text, "warning")
         if step.anchor is not None:
             yield from _check_anchor(schedule, step, step.anchor, ids)
     for name in schedule.exercised.subscribers_on_path:
@@ -178,12 +193,14 @@ def _check_cycles(schedule: FaultSchedule) -> Iterator[Problem]:
 
 
 def _check_states(
-    schedule: FaultSchedule, topology: Topology, moments: Moments
+    schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
 ) -> Iterator[Problem]:
     """Brokers must run when they are broken, and be ended when they are started."""
     for step in schedule.steps:
         begin = (step.id, "applied")
-        ends = [other for other in schedule.steps if _ends_broker_of(other, step, topology)]
+        ends = [
+            other for other in schedule.steps if _ends_broker_of(other, step, topology, machines)
+        ]
         if step.do == "restart":
             if not any(moments.between((end.id, "applied"), begin)[0] >= 0 for end in ends):
                 text = f"no step surely ends {step.on} before it is started again"
@@ -211,12 +228,11 @@ def _check_states(
                 yield _problem(schedule, step, "for", str(step.lasts), text, "warning")
 
 
-def _ends_broker_of(end: Step, step: Step, topology: Topology) -> bool:
+def _ends_broker_of(end: Step, step: Step, topology: Topology, machines: Machines | None) -> bool:
     """Whether `end` ends a broker that `step` needs alive (or started again)."""
     if end.do not in ENDING_VERBS:
         return False
-    needed = read_target(step.on, topology).brokers
-    return end.on in needed
+    return end.on in read_target(step.on, topology, step.do, machines).brokers
 
 
 def _restart_of(
@@ -238,11 +254,11 @@ def _restart_of(
 
 
 def _check_overlaps(
-    schedule: FaultSchedule, topology: Topology, moments: Moments
+    schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
 ) -> Iterator[Problem]:
     limit = schedule.guard.max_faulty_brokers
     limit = topology.delta if limit is None else limit
-    failures = list(_failures(schedule, topology, moments))
+    failures = list(_failures(schedule, topology, moments, machines))
     for is_certain in (True, False):
         group = _too_many(failures, limit, moments, is_certain)
         if group:
@@ -253,7 +269,7 @@ def _check_overlaps(
 def _explain_group(
     schedule: FaultSchedule, group: Sequence[_Failure], limit: int, is_certain: bool
 ) -> Problem:
-    names = " and ".join(str(failure.target) for failure in group)
+    names = " and ".join(failure.name for failure in group)
     text = f"{names} may be failed at the same time; at most {limit} may"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
@@ -268,16 +284,21 @@ def _explain_group(
     return _problem(schedule, step, key, value, text, severity)
 
 
-def _failures(schedule: FaultSchedule, topology: Topology, moments: Moments) -> Iterator[_Failure]:
+def _failures(
+    schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
+) -> Iterator[_Failure]:
     for step in schedule.steps:
-        target = read_target(step.on, topology)
-        begin = (step.id, "applied")
-        if step.do in LASTING_VERBS:
-            yield _Failure(step, target, begin, (step.id, END))
-        elif step.do in ENDING_VERBS:
+        if step.do not in FAILING_VERBS:
+            continue
+        target = read_target(step.on, topology, step.do, machines)
+        begin, end = (step.id, "applied"), (step.id, END)
+        if step.do in ENDING_VERBS:
             restart = _restart_of(step, schedule, topology, moments)
             end = (restart.id, "recovered") if restart else NEVER
-            yield _Failure(step, target, begin, end)
+        for element in sorted(target.failed(), key=sorted):
+            name = str(target) if len(target.failed()) == 1 else "-".join(sorted(element))
+            if element:
+                yield _Failure(step, element, name, begin, end)
 
 
 def _too_many(
@@ -303,7 +324,7 @@ def _too_many(
 
 def _can_overlap(a: _Failure, b: _Failure, moments: Moments, is_certain: bool) -> bool:
     # A link of a failed broker is no second failure, nor is the same element twice.
-    if a.target.element <= b.target.element or b.target.element <= a.target.element:
+    if a.element <= b.element or b.element <= a.element:
         return False
     return not (_is_over(a, b, moments, is_certain) or _is_over(b, a, moments, is_certain))
 
@@ -345,6 +366,8 @@ def _problem(
     return Problem(schedule.source, step.id, key, value, text, severity)
 
 
-def targets_of(schedule: FaultSchedule, topology: Topology) -> Mapping[str, Target]:
+def targets_of(
+    schedule: FaultSchedule, topology: Topology, machines: Machines | None = None
+) -> Mapping[str, Target]:
     """The target of each step, by step id; the schedule must have passed `lint`."""
-    return {step.id: read_target(step.on, topology) for step in schedule.steps}
+    return {step.id: read_target(step.on, topology, step.do, machines) for step in schedule.steps}

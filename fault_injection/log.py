@@ -67,7 +67,7 @@ class FaultLog:
                 "fault_id": prefix + step.id,
                 "step": step.id,
                 "verb": step.verb,
-                "mode": "",
+                "mode": step.parameters.get("mode", ""),
                 "target": step.on,
                 "params": dict(step.params),
                 **{f"t_{stage}_ns": None for stage in STAGES},

@@ -26,14 +26,20 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.targets import is_same_target
+from fault_injection.verbs import (
+    ENDING_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    MACHINE_VERBS,
+    SET_VERBS,
+    VERB_TABLE,
+    VERBS,
+    takers,
+)
 
 SCHEMA: Final = "pubsubctl/faults/1"
 FOLDER: Final = Path(__file__).parent
 
-LASTING_VERBS: Final = ("absorb", "blackhole", "cut", "freeze")
-ENDING_VERBS: Final = ("kill", "term")
-LINK_VERBS: Final = ("absorb", "blackhole", "cut")
-VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart", "crash")
 STAGES: Final = ("applied", "observed", "healed", "recovered")
 END: Final = "end"
 """The stage that a bare step id means: the end of its `for`."""
@@ -42,8 +48,23 @@ OBSERVE_WITHIN_NS: Final = 5 * 10**9
 RECOVER_WITHIN_NS: Final = 60 * 10**9
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-_SYNONYMS: Final = {"stall": "absorb", "pause": "freeze", "stop": "term", "start": "restart"}
+_SYNONYMS: Final = {
+    "stall": "absorb",
+    "pause": "freeze",
+    "stop": "term",
+    "start": "restart",
+    "latency": "delay",
+    "slow": "delay",
+    "rate": "bandwidth",
+    "isolate": "partition",
+    "full": "disk-full",
+    "fsync-slow": "slow-fsync",
+    "machine-loss": "host-loss",
+}
 _SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
+MODES: Final = ("blackhole", "cut")
+BACKENDS: Final = ("broker", "nft")
+MOST_LATENCY_NS: Final = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +172,11 @@ class Step(_Closed):
     awaits: Annotated[Await | None, Field(alias="await")] = None
     stall: SpanText | None = None
     down: SpanText | None = None
+    latency: DurationText | None = None
+    bytes_per_second: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
+    mode: str | None = None
+    backend: str | None = None
 
     @property
     def anchor(self) -> tuple[str, str] | None:
@@ -161,6 +187,9 @@ class Step(_Closed):
         return step, stage if dot else END
 
 
+_OPTIONS: Final = (
+    *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend"),
+)
 _TABLES: Final[Mapping[str, type[BaseModel]]] = {
     "guard": Guard,
     "exercised": Exercised,
@@ -223,6 +252,7 @@ class PlannedStep:
         delay_ns: how long after that.
         duration_ns: of its `for`; None for what is over once done.
         exit_signal: what a kill is expected to be recorded as; None for any.
+        parameters: of its verb, as agents and brokers know them.
         ended_by: the step that kills or cuts this absorb's target at its end, so that what it
             holds is never released; "" for none.
     """
@@ -239,6 +269,7 @@ class PlannedStep:
     observe_within_ns: int = OBSERVE_WITHIN_NS
     recover_within_ns: int = RECOVER_WITHIN_NS
     ended_by: str = ""
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -250,7 +281,9 @@ class PlannedStep:
             when += f" + {format_duration(self.delay_ns)}" if self.delay_ns else ""
         lasts = f" for {format_duration(self.duration_ns)}" if self.duration_ns else ""
         released = f", never released ({self.ended_by} ends it)" if self.ended_by else ""
-        return f"{self.id}: {when}: {self.verb} {self.on}{lasts}{released}"
+        known = ", ".join(f"{key} {value}" for key, value in self.parameters.items())
+        how = f" ({known})" if known else ""
+        return f"{self.id}: {when}: {self.verb} {self.on}{how}{lasts}{released}"
 
 
 def load_schedule(path_or_name: str | Path) -> FaultSchedule:
@@ -339,6 +372,8 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
         params["for"] = format_duration(duration_ns)
     if step.do == "kill":
         params["signal"] = step.signal or "KILL"
+    parameters = parameters_of(step)
+    params.update((key, str(value)) for key, value in parameters.items())
     expect, awaits = step.expect or Expect(), step.awaits or Await()
     return PlannedStep(
         id=step.id,
@@ -353,12 +388,26 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
         observe_within_ns=expect.within,
         recover_within_ns=awaits.within,
         ended_by=ender.id if ender else "",
+        parameters=parameters,
         params=params,
     )
 
 
+def parameters_of(step: Step) -> dict[str, int | str]:
+    """What a step says of its verb, in the words of agents and brokers."""
+    found: dict[str, int | str | None] = {
+        "delay_ms": None if step.latency is None else step.latency // 1_000_000,
+        "bytes_per_second": step.bytes_per_second,
+        "free_bytes": step.free_bytes,
+        "mode": step.mode,
+        "backend": step.backend,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def _default_id(step: Step) -> str:
-    return f"{step.do}-{step.on.replace('->', '-to-')}"
+    words = re.sub(r"[^a-z0-9-]+", "-", step.on.lower().replace("->", "-to-"))
+    return f"{step.do}-{words}"[:64]
 
 
 def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
@@ -378,11 +427,10 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "after", step.after, f"no stage {stage!r}{nearest(stage, STAGES)}"
     takes = {
         "for": (step.lasts, LASTING_VERBS),
-        "signal": (step.signal, ("kill",)),
+        "signal": (step.signal, takers("signal")),
         "expect": (step.expect, ENDING_VERBS),
         "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
-        "stall": (step.stall, ("crash",)),
-        "down": (step.down, ("crash",)),
+        **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
     }
     for key, (value, verbs) in takes.items():
         if value is not None and step.do not in verbs:
@@ -391,10 +439,27 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "do", step.do, "needs a for: how long it lasts"
     if step.lasts is not None and step.lasts.low_ns == 0:
         yield "for", str(step.lasts), "lasts no time at all"
+    for key in VERB_TABLE[step.do].required:
+        if getattr(step, key) is None:
+            yield "do", step.do, f"needs {key}"
+    if step.latency is not None and not 0 < step.latency <= MOST_LATENCY_NS:
+        yield "latency", format_duration(step.latency), "is between 1ms and 60s"
+    for key, known in (("mode", MODES), ("backend", BACKENDS)):
+        value = getattr(step, key)
+        if value is not None and step.do in takers(key) and value not in known:
+            yield key, value, f"there is none called so{nearest(value, known)}"
     if step.signal is not None and step.signal not in _SIGNALS:
         yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
     if "->" in step.on and step.do not in LINK_VERBS:
-        yield "on", step.on, f"{step.do} is for brokers, not for links"
+        yield "on", step.on, wrong_target(step.do)
+
+
+def wrong_target(verb: str) -> str:
+    """Why this verb is not for a link."""
+    if verb in SET_VERBS:
+        return f'{verb} is for sets of brokers, as in "b1,s1|b2"'
+    kind = "machines" if verb in MACHINE_VERBS else "brokers"
+    return f"{verb} is for {kind}, not for links"
 
 
 def _spell_out(step: Step) -> list[Step]:

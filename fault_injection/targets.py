@@ -1,41 +1,80 @@
-"""What a fault is done to: a broker, a link of the topology, or one direction of it."""
+"""What a fault is done to: a broker, a link, one direction of it, sets of brokers, a machine."""
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from brokerd.overlay.topology import Topology, nearest
+from fault_injection.verbs import MACHINE_VERBS, SET_VERBS
+
+Machines = Mapping[str, Collection[str]]
+"""The brokers on each machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker ("b1"), a link ("b1-s1") or one direction of it ("b1->s1").
+    """A broker ("b1"), a link ("b1-s1"), one direction of it ("b1->s1"), sets ("b1,s1|b2"), or a
+    machine ("n03").
 
     Attributes:
-        brokers: the broker, or the link's two ends (of one direction: from, to).
+        brokers: the broker, the link's two ends (of one direction: from, to), those of all sets,
+            or those on the machine as far as that is known.
         one_way: whether only what goes from the first to the second is meant.
+        sets: brokers that are to be kept from those of the other sets; a single set, from all.
+        machine: its name.
+        elements: what of the topology fails, each counted as one failure.
     """
 
     brokers: tuple[str, ...]
     one_way: bool = False
+    sets: tuple[tuple[str, ...], ...] = ()
+    machine: str = ""
+    elements: frozenset[frozenset[str]] = field(default=frozenset(), compare=False)
 
     @property
     def is_link(self) -> bool:
-        return len(self.brokers) == 2
+        return len(self.brokers) == 2 and not self.sets and not self.machine
 
     @property
     def element(self) -> frozenset[str]:
         """What fails as one: both directions of a link are one link."""
         return frozenset(self.brokers)
 
+    def failed(self) -> frozenset[frozenset[str]]:
+        """The brokers and links that fail, each counted as one failure."""
+        return self.elements or frozenset({self.element})
+
+    def others(self, broker: str, around: Collection[str]) -> tuple[str, ...]:
+        """From which of the brokers `around` a partition keeps this one, in their order."""
+        own = next((one for one in self.sets if broker in one), ())
+        if len(self.sets) == 1:
+            inside = broker in self.sets[0]
+            return tuple(name for name in around if (name in self.sets[0]) != inside)
+        if not own:
+            return ()  # in no set: it reaches everybody
+        return tuple(name for name in around if name in self.brokers and name not in own)
+
     def __str__(self) -> str:
+        if self.machine:
+            return self.machine
+        if self.sets:
+            return "|".join(",".join(one) for one in self.sets)
         return ("->" if self.one_way else "-").join(self.brokers)
 
 
-def read_target(text: str, topology: Topology) -> Target:
-    """The target that `text` names.
+def read_target(
+    text: str, topology: Topology, verb: str = "", machines: Machines | None = None
+) -> Target:
+    """The target that `text` names, for this verb.
+
+    Without `machines` every machine is believed to be there, with nothing on it.
 
     Raises:
-        ValueError: no such broker or link; names the nearest, or the links there are.
+        ValueError: no such broker, link or machine; names the nearest, or what there is.
     """
+    if verb in MACHINE_VERBS:
+        return _machine(text, topology, machines)
+    if verb in SET_VERBS:
+        return _sets(text, topology)
     if text in topology.brokers:
         return Target((text,))
     pairs = possible_pairs(text)
@@ -44,8 +83,7 @@ def read_target(text: str, topology: Topology) -> Target:
             return _link(a, b, "->" in text, topology)
     for a, b in pairs:
         for name in (a, b):
-            if name not in topology.brokers:
-                raise ValueError(f"no broker called {name!r}{nearest(name, topology.brokers)}")
+            _check_broker(name, topology)
     raise ValueError(f"no broker called {text!r}{nearest(text, topology.brokers)}")
 
 
@@ -73,3 +111,43 @@ def _link(a: str, b: str, one_way: bool, topology: Topology) -> Target:
         return Target((a, b), one_way)
     own = [f"{x}-{y}" for x, y in links if a in (x, y) or b in (x, y)]
     raise ValueError(f"{a}-{b} is no link of {topology.name}; there are {', '.join(own)}")
+
+
+def _sets(text: str, topology: Topology) -> Target:
+    sets = tuple(tuple(name.strip() for name in part.split(",")) for part in text.split("|"))
+    seen: set[str] = set()
+    for name in (name for one in sets for name in one):
+        if not name:
+            raise ValueError('sets are written as "b1,s1|b2,s2": brokers by ",", sets by "|"')
+        _check_broker(name, topology)
+        if name in seen:
+            raise ValueError(f"{name} is in two sets")
+        seen.add(name)
+    if len(sets) == 1 and len(seen) == len(topology.brokers):
+        raise ValueError("every broker is in the one set; there is nobody to keep it from")
+    target = Target(tuple(name for one in sets for name in one), sets=sets)
+    names = topology.brokers
+    across = {
+        frozenset({names[x], names[y]})
+        for x, y in topology.links
+        if names[y] in target.others(names[x], names)
+    }
+    return Target(target.brokers, sets=sets, elements=frozenset(across))
+
+
+def _machine(text: str, topology: Topology, machines: Machines | None) -> Target:
+    if machines is None:
+        return Target((), machine=text)
+    if text not in machines:
+        on = [name for name, brokers in machines.items() if text in brokers]
+        hint = f"; it is a broker on {on[0]}" if on else nearest(text, sorted(machines))
+        raise ValueError(f"no machine called {text!r}{hint}")
+    brokers = tuple(name for name in topology.brokers if name in machines[text])
+    if not brokers:
+        raise ValueError(f"no broker is on {text}")
+    return Target(brokers, machine=text, elements=frozenset(frozenset({name}) for name in brokers))
+
+
+def _check_broker(name: str, topology: Topology) -> None:
+    if name not in topology.brokers:
+        raise ValueError(f"no broker called {name!r}{nearest(name, topology.brokers)}")

@@ -23,7 +23,7 @@ import trio
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
-from fault_injection.schedule import LINK_VERBS, VERBS
+from fault_injection.verbs import LINK_VERBS, VERBS
 from pubsubctl.connectors.base import Connector
 from pubsubctl.connectors.local import local_connector
 from pubsubctl.errors import PubsubctlError, UserError

@@ -7,16 +7,16 @@ from typing import Any
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.lint import lint
 from fault_injection.schedule import (
-    LINK_VERBS,
     SCHEMA,
-    VERBS,
     FaultSchedule,
     Problem,
     ScheduleError,
     load_schedule,
     read_schedule,
+    wrong_target,
 )
-from fault_injection.targets import read_target
+from fault_injection.targets import Machines, read_target
+from fault_injection.verbs import LINK_VERBS, VERBS
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
 from pubsubctl.project import Project
@@ -54,17 +54,21 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
 
 
 def checked(
-    schedule: FaultSchedule, topology: Topology, *, measure_ns: int | None = None
+    schedule: FaultSchedule,
+    topology: Topology,
+    *,
+    measure_ns: int | None = None,
+    machines: Machines | None = None,
 ) -> list[str]:
-    """Warnings about a schedule on this topology.
+    """Warnings about a schedule on this topology, placed on these machines where that is known.
 
     Raises:
         UserError: it cannot be carried out there; every problem is named.
     """
     problems = (
-        _targets(schedule, topology)
+        _targets(schedule, topology, machines)
         if schedule.source == COMMAND_LINE
-        else lint(schedule, topology, measure_ns=measure_ns)
+        else lint(schedule, topology, measure_ns=measure_ns, machines=machines)
     )
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     if errors:
@@ -79,16 +83,17 @@ def _loaded(path: Path) -> FaultSchedule:
         raise UserError(*map(str, error.problems)) from None
 
 
-def _targets(schedule: FaultSchedule, topology: Topology) -> Sequence[Problem]:
+def _targets(
+    schedule: FaultSchedule, topology: Topology, machines: Machines | None
+) -> Sequence[Problem]:
     """What is wrong with the targets; a single verb is free to do what no schedule should."""
     found: list[Problem] = []
     for step in schedule.steps:
         try:
-            target = read_target(step.on, topology)
+            target = read_target(step.on, topology, step.do, machines)
         except ValueError as error:
             found.append(Problem(COMMAND_LINE, step.id, "on", step.on, str(error)))
             continue
         if target.is_link and step.do not in LINK_VERBS:
-            text = f"{step.do} is for brokers, not for links"
-            found.append(Problem(COMMAND_LINE, step.id, "on", step.on, text))
+            found.append(Problem(COMMAND_LINE, step.id, "on", step.on, wrong_target(step.do)))
     return found

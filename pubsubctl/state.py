@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.agent.client import AgentClient
-from brokerd.agent.faults import LASTING_VERBS
+from brokerd.agent.fault import LASTING_VERBS
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
 from pubsubctl.errors import Unreachable

@@ -10,6 +10,9 @@ from results.risks import ENDING_VERBS, NEVER_NS
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
+LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync")
+
+
 @dataclass(frozen=True)
 class FaultSpan:
     """A stretch of time in which one fault had one effect on one target.
@@ -40,10 +43,10 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
         if row["verb"] == "restart":
             kind: SpanKind = "back"
             to_ns = row.get("t_recovered_ns") or row.get("t_observed_ns") or from_ns
-        elif row["verb"] in ENDING_VERBS:
+        elif row["verb"] in (*ENDING_VERBS, "host-loss"):
             kind = "down"
         else:
-            kind = "limited" if row["verb"] in ("delay", "bandwidth") else "held"
+            kind = "limited" if row["verb"] in LIMITING_VERBS else "held"
         spans.append(
             FaultSpan(
                 row["fault_id"],

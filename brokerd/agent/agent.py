@@ -22,7 +22,8 @@ from typing import Any, Final
 import trio
 
 from brokerd.agent.facts import machine_facts
-from brokerd.agent.faults import Fault, FaultKeeper
+from brokerd.agent.fault import Fault
+from brokerd.agent.faults import FaultKeeper
 from brokerd.agent.fork_server import ForkServer, Role
 from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
@@ -31,6 +32,7 @@ from brokerd.agent.supervisor import Supervisor, parse_signal
 from brokerd.agent.watchdog import (
     recorded_identity,
     run_hold_watchdog,
+    run_nft_watchdog,
     run_thaw_watchdog,
     write_lease,
 )
@@ -40,6 +42,7 @@ from brokerd.runtime.control import ControlServer, Handler, open_control
 
 WATCHDOG_ROLES: Final[Mapping[str, Role]] = {
     "thaw-watchdog": run_thaw_watchdog,
+    "nft-watchdog": run_nft_watchdog,
     "hold-watchdog": run_hold_watchdog,
 }
 ANSWER_TIMEOUT_MS: Final = 10_000
@@ -201,6 +204,8 @@ class Agent:
             "fault_apply": self._fault_apply,
             "fault_heal": self._fault_heal,
             "fault_renew": self._fault_renew,
+            "fault_look": self._fault_look,
+            "fault_heal_all": self._fault_heal_all,
             "files": self._files,
             "shutdown": self._shutdown,
             "hold": self._hold,
@@ -280,6 +285,12 @@ class Agent:
     async def _fault_renew(self, fault_id: str, lease_ms: int) -> dict[str, Any]:
         return (await self._faults.renew(fault_id, lease_ms)).to_row()
 
+    async def _fault_look(self, fault_id: str) -> dict[str, Any]:
+        return await self._faults.look(fault_id)
+
+    async def _fault_heal_all(self) -> dict[str, Any]:
+        return await self._faults.heal_everything()
+
     async def _files(self, process: str, folder: str = "") -> dict[str, Any]:
         chosen = self._supervisor.find(process).log_folder
         if folder:
@@ -344,7 +355,7 @@ class Agent:
             return
         self._ending = why
         self._server.publish_event("ending", {"why": why})
-        await self._faults.heal_all("lease" if why == "lease" else "request")
+        await self._faults.heal_all("lease" if why == "lease" else "request", ending=True)
         await self._supervisor.stop_all(timeout_ms / 1000)
         await self._set_hold(None)
         await self._journal.write("end", why=why)

@@ -98,6 +98,14 @@ class AgentClient:
         """Let an active fault last `lease_ms` from now unless it is renewed again."""
         return await self.control.request("fault_renew", fault_id=fault_id, lease_ms=lease_ms)
 
+    async def fault_look(self, fault_id: str) -> dict[str, Any]:
+        """What the machine shows of a fault: `present`, and for nft `stopped_packets`."""
+        return await self.control.request("fault_look", fault_id=fault_id)
+
+    async def fault_heal_all(self) -> dict[str, Any]:
+        """Undo every fault there, whoever did it: rows `healed`, and in words what is `left`."""
+        return await self.control.request("fault_heal_all")
+
     async def files(self, process: str, folder: str = "") -> dict[str, Any]:
         """`folder` and `files` (name, size_bytes, sha256) of a process's logs.
 

@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -102,6 +103,7 @@ class Supervisor:
         self._nursery = nursery
         self._publish = publish
         self._is_closing = False
+        self._helpers = 0
 
     def find(self, name: str) -> ManagedProcess:
         """The process called `name`.
@@ -248,7 +250,7 @@ class Supervisor:
 
     def reap_strangers(self) -> None:
         """Wait for the children nobody else waits for: watchdogs, and orphans of processes."""
-        if self._image.is_forking:
+        if self._image.is_forking or self._helpers:
             return  # one of them may be a process whose pid is yet to come
         own = {
             process.identity.pid
@@ -265,6 +267,16 @@ class Supervisor:
             os.waitpid(found.si_pid, 0)
             if found.si_pid == self._image.pid:
                 logger.error("the fork server has died; nothing more can be started here")
+
+    @contextmanager
+    def leaving_children_alone(self) -> Iterator[None]:
+        """Children that others start meanwhile are waited for by them."""
+        self._helpers += 1
+        try:
+            yield
+        finally:
+            self._helpers -= 1
+            self.reap_strangers()
 
     def _left_identity(self, name: str, entry: Entry, boot: str | None) -> ProcessIdentity | None:
         # The process itself wrote the file, even if its agent died before it heard the pid.

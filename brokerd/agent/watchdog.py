@@ -13,11 +13,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from brokerd.agent.nft import Table, delete_table
 from brokerd.agent.paths import AgentPaths, replace_file
 from brokerd.agent.processes import ProcessIdentity, boot_id
+from brokerd.errors import ControlError
 
 GRACE_NS: Final = 500_000_000
 """How long after the lease a watchdog acts: the agent, if it lives, comes first."""
+_ATTEMPTS: Final = 60
+_RETRY_S: Final = 1.0
 
 
 def write_lease(path: Path, deadline_ns: int) -> None:
@@ -53,6 +57,25 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
         if ended.poll(left_ns / 1_000_000):
             return
     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+    replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
+
+
+def run_nft_watchdog(config: dict[str, Any]) -> None:
+    """Delete the nft table `table` with the marker `owner` once the lease is over.
+
+    A table of this name without that marker is somebody else's, and stays.
+    """
+    lease_file = Path(config["lease_file"])
+    while (left_ns := _left_ns(lease_file)) > 0:
+        time.sleep(left_ns / 1e9)
+    for attempts_left in range(_ATTEMPTS, 0, -1):
+        try:
+            delete_table(Table(config["table"], config["owner"]))
+            break
+        except ControlError as error:
+            if error.kind == "user" or attempts_left == 1:
+                raise
+            time.sleep(_RETRY_S)
     replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
 

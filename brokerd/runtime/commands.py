@@ -66,6 +66,7 @@ class Commands:
             "end_run": self._end_run,
             "drain": self._drain,
             "probe": self._probe,
+            "probe_disk": self._probe_disk,
             "fault_apply": self._fault_apply,
             "fault_heal": self._fault_heal,
             "fault_renew": self._fault_renew,
@@ -175,7 +176,10 @@ class Commands:
         return {"drained": not queue and not waiting, "queue": queue, "outbox_bytes": waiting}
 
     async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        _take(arguments)
+        """Try to reach every broker around; with `peers`, those only and for this answer only."""
+        (peers,) = _take(arguments, peers=(list, []))
+        if peers:
+            return await self._probe_peers(self._peers(peers))
         self._unprobed = dict.fromkeys(self._own.names, "not tried yet")
         await self._probe_unprobed()
         names = self._own.names
@@ -183,6 +187,33 @@ class Commands:
             "reached": [names[number] for number in names if number not in self._unprobed],
             "missing": {names[number]: why for number, why in self._unprobed.items()},
         }
+
+    async def _probe_peers(self, peers: list[Peer]) -> dict[str, Any]:
+        reached: list[str] = []
+        missing: dict[str, str] = {}
+        took_us: dict[str, int] = {}
+
+        async def probe(peer: Peer) -> None:
+            assert isinstance(peer, int), peer
+            name, began_ns = self._own.names[peer], time.monotonic_ns()
+            why = await self._links.probe(peer)
+            took_us[name] = (time.monotonic_ns() - began_ns) // 1_000
+            if why is not None and peer not in self._links.session_peers():
+                missing[name] = why
+            else:
+                reached.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(probe, peer)
+        return {"reached": sorted(reached), "missing": missing, "took_us": took_us}
+
+    async def _probe_disk(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Make a little durable beside what the broker keeps, and say how long that took."""
+        _take(arguments)
+        began_ns = time.monotonic_ns()
+        written = await self._disk.probe(Path(self._config.state_folder) / "probe")
+        return {"written": written, "took_us": (time.monotonic_ns() - began_ns) // 1_000}
 
     async def _probe_unprobed(self) -> None:
         peers = self._links.session_peers()
@@ -213,8 +244,10 @@ class Commands:
             lease_ms=(int, 0),
             parameters=(dict, {}),
         )
+        others = self._peers(parameters.pop("peers", []))
         fault = read_fault(
-            fault_id, verb, self._peer(peer), direction, parameters, _end_of_lease(lease_ms)
+            *(fault_id, verb, self._peer(peer), direction, parameters),
+            *(_end_of_lease(lease_ms), others),
         )
         self._links.faults.apply(fault)
         self._links.faults_changed()
@@ -226,6 +259,7 @@ class Commands:
         return {"t_applied_ns": now_ns}
 
     async def _fault_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._need_fault_injection()
         (fault_id,) = _take(arguments, fault_id=str)
         fault = self._heal(fault_id, by="command")
         known = fault or self._healed.get(fault_id)
@@ -236,6 +270,7 @@ class Commands:
         }
 
     async def _fault_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._need_fault_injection()
         fault_id, lease_ms = _take(arguments, fault_id=str, lease_ms=int)
         if not self._links.faults.renew(fault_id, _end_of_lease(lease_ms)):
             raise ControlError("user", f"no fault {fault_id[:100]!r} is in force")
@@ -269,6 +304,11 @@ class Commands:
         raise ControlError(
             "user", f"{self._own.name} has no link to {name[:100]!r}{nearest(name, names)}"
         )
+
+    def _peers(self, names: Any) -> list[Peer]:
+        if not isinstance(names, list) or not all(type(name) is str and name for name in names):
+            raise ControlError("user", "peers is a list of names of brokers")
+        return [peer for name in names if (peer := self._peer(name)) is not None]
 
     def _need_fault_injection(self) -> None:
         if not self._config.fault_injection:

@@ -3,16 +3,23 @@
 Paper: [GD02] §4 (logging is what latency consists of; so a group shares one).
 """
 
+import os
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.protocols.interface import Commit, Event, Persisted
+from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.meta_store import MetaStore, RowChange
 
 LAZY_NS = 200 * MILLISECOND_NS
 """How long commits that nobody waits for may gather."""
+ROW_BYTES: Final = 4_096
+"""What a row takes of a disk's quota: SQLite writes pages."""
 
 
 class Disk:
@@ -21,8 +28,14 @@ class Disk:
     A commit without a token waits for company, but goes with the next one that has a token.
     """
 
-    def __init__(self, store: MetaStore, post: Callable[[list[Event]], None]) -> None:
+    def __init__(
+        self,
+        store: MetaStore,
+        post: Callable[[list[Event]], None],
+        writes: DurableWrites | None = None,
+    ) -> None:
         self._store = store
+        self._writes = writes or DurableWrites()
         self._post = post
         self._rows: dict[tuple[str, str], RowChange] = {}
         self._tokens: list[int] = []
@@ -47,8 +60,8 @@ class Disk:
         """Commit for ever.
 
         Raises:
-            OSError, StorageCorrupt: the disk failed. What was promised is not there, so the
-                broker must end.
+            OSError, StorageCorrupt: the disk failed otherwise than by being full. What was
+                promised is not there, so the broker must end.
         """
         while True:
             await self._wanted.wait()
@@ -57,8 +70,8 @@ class Disk:
             rows, self._rows = self._rows, {}
             tokens, self._tokens = self._tokens, []
             self._wanted, self._urgent = trio.Event(), trio.Event()
-            # Not to be abandoned: the connection would be used by two threads at once.
-            await trio.to_thread.run_sync(self._store.commit, rows.values(), limiter=self._limiter)
+            commit = partial(self._store.commit, list(rows.values()))
+            await self._writes.perform(commit, len(rows) * ROW_BYTES, self._limiter)
             if not self._rows and not self._tokens:
                 self._idle.set()
             self._post([Persisted(token) for token in tokens])
@@ -68,3 +81,21 @@ class Disk:
         self._urgent.set()
         while self._rows or self._tokens or not self._idle.is_set():
             await self._idle.wait()
+
+    async def probe(self, path: Path) -> bool:
+        """Whether a page can be made durable in a file of its own, which is gone afterwards.
+
+        Raises:
+            OSError: the disk failed otherwise than by being full.
+        """
+        return await self._writes.probe(partial(_write_and_remove, path), ROW_BYTES)
+
+
+def _write_and_remove(path: Path) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(ROW_BYTES))
+            file.flush()
+            os.fdatasync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)

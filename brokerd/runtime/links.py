@@ -254,6 +254,10 @@ class Links:
             raise ConnectionRefusedError("the link is cut")
         if self._is_blackholed(peer):
             await trio.sleep_forever()
+        # Whoever connects over a slow link waits for an answer first.
+        delay_ns = sum(self.faults.way(peer, way).delay_ns for way in ("out", "in"))
+        if delay_ns:
+            await trio.sleep(delay_ns / SECOND_NS)
 
     def _park(self, peer: Peer, stream: trio.abc.Stream) -> None:
         """Keep a stream open whose close must not be noticed through a blackhole."""
@@ -269,7 +273,10 @@ class Links:
                 connection.peer, "out", absorbed_messages=1, absorbed_publications=len(run)
             )
         elif not connection.outward.blackholed:
-            self.faults.count(connection.peer, "out", forwarded_since_applied=1)
+            limited = int(connection.outward.is_limited)
+            self.faults.count(
+                connection.peer, "out", forwarded_since_applied=1, limited_messages=limited
+            )
 
     def _count_incoming(self, connection: Connection, incoming: list[Incoming]) -> None:
         if connection.inward.absorbs:
@@ -281,7 +288,13 @@ class Links:
                 absorbed_bytes=sum(size for _, size in incoming),
             )
         else:
-            self.faults.count(connection.peer, "in", forwarded_since_applied=len(incoming))
+            count = len(incoming)
+            self.faults.count(
+                connection.peer,
+                "in",
+                forwarded_since_applied=count,
+                limited_messages=count * connection.inward.is_limited,
+            )
 
     # ------------------------------------------------------------ what connections tell
 

@@ -27,6 +27,7 @@ from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.driver import Driver
+from brokerd.runtime.durable import DurableWrites
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
@@ -169,8 +170,9 @@ class BrokerProcess:
             welcome=self._credentials.welcome if self._credentials is not None else None,
             descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
-        disk = Disk(store, driver.post)
-        writer = LogWriter(files, driver.post) if files is not None else None
+        writes = DurableWrites(links.faults, log.record)
+        disk = Disk(store, driver.post, writes)
+        writer = LogWriter(files, driver.post, writes) if files is not None else None
         driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, table.own)
         commands.reload_topology = partial(self._reload_topology, driver)

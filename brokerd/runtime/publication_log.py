@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -10,6 +11,7 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Append, Event, Persisted, Release
+from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.publication_log import LogEntry, PublicationLogFiles
 from brokerd.wire.codec import decode, encode
 
@@ -24,8 +26,14 @@ class LogWriter:
     worst, and told from new by its number.
     """
 
-    def __init__(self, files: PublicationLogFiles, post: Callable[[list[Event]], None]) -> None:
+    def __init__(
+        self,
+        files: PublicationLogFiles,
+        post: Callable[[list[Event]], None],
+        writes: DurableWrites | None = None,
+    ) -> None:
         self._files = files
+        self._writes = writes or DurableWrites()
         self._post = post
         self._entries: list[LogEntry] = []
         self._released: dict[SourceId, int] = {}
@@ -52,7 +60,8 @@ class LogWriter:
         """Write for ever.
 
         Raises:
-            OSError: the disk failed. What was promised is not there, so the broker must end.
+            OSError: the disk failed otherwise than by being full. What was promised is not
+                there, so the broker must end.
         """
         while True:
             await self._wanted.wait()
@@ -61,8 +70,8 @@ class LogWriter:
             tokens, self._tokens = self._tokens, []
             released, self._released = self._released, {}
             entries += [LogEntry(_key(source), last, None) for source, last in released.items()]
-            # Not to be abandoned: the file would be used by two threads at once.
-            await trio.to_thread.run_sync(self._files.write, entries, limiter=self._limiter)
+            size = sum(len(piece) for entry in entries for piece in entry.content or ())
+            await self._writes.perform(partial(self._files.write, entries), size, self._limiter)
             if not self._tokens:
                 self._idle.set()
             self._post([Persisted(token) for token in tokens])

@@ -1,15 +1,17 @@
-"""Faults of links that need no root: what the link layer is told to do to its own traffic.
+"""Faults that need no root: what a broker is told to do to its own traffic and its own disk.
 
 absorb: everything is taken in and nothing but heartbeats let out; released, it goes on in
 order; what a session absorbed dies with it. blackhole: nothing passes and nobody is told, not
-even of a close. cut: connections are closed and new ones refused. delay and bandwidth: as the
-names say, for each direction.
+even of a close. cut: connections are closed and new ones refused. partition: one of these two
+towards several brokers at once. delay and bandwidth: as the names say, for each direction.
+disk-full: writes beyond a quota are refused as by a full disk. slow-fsync: what is durable is
+called so later.
 
 Paper: [GD02] §4.1 (stalls before failures).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -17,17 +19,27 @@ from brokerd.config import MILLISECOND_NS
 from brokerd.errors import ControlError
 from brokerd.model.identity import Peer
 
-Verb = Literal["absorb", "blackhole", "cut", "delay", "bandwidth"]
+Verb = Literal[
+    "absorb", "blackhole", "cut", "partition", "delay", "bandwidth", "disk-full", "slow-fsync"
+]
 Direction = Literal["both", "out", "in"]
 
-VERBS: Final[tuple[Verb, ...]] = ("absorb", "blackhole", "cut", "delay", "bandwidth")
+DISK_VERBS: Final[tuple[Verb, ...]] = ("disk-full", "slow-fsync")
+VERBS: Final[tuple[Verb, ...]] = (
+    *("absorb", "blackhole", "cut", "partition", "delay", "bandwidth"),
+    *DISK_VERBS,
+)
+MODES: Final = ("blackhole", "cut")
+"""What a partition does to the links across it."""
 DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "out", "in")
 ABSORB_LIMIT_BYTES: Final = 256 << 20
 """Of messages taken in by all absorbing links of a broker; at it they stop reading."""
 
-_PARAMETERS: Final[dict[str, tuple[str, int]]] = {
-    "delay": ("delay_ms", 60_000),
-    "bandwidth": ("bytes_per_second", 1 << 40),
+_NUMBERS: Final[dict[str, tuple[str, int, int]]] = {
+    "delay": ("delay_ms", 1, 60_000),
+    "bandwidth": ("bytes_per_second", 1, 1 << 40),
+    "disk-full": ("free_bytes", 0, 1 << 40),
+    "slow-fsync": ("delay_ms", 1, 60_000),
 }
 _COUNTERS: Final = (
     "absorbed_messages",
@@ -37,6 +49,10 @@ _COUNTERS: Final = (
     "refused_connections",
     "forwarded_since_applied",
     "sessions_down",
+    "limited_messages",
+    "written_bytes",
+    "refused_writes",
+    "slowed_writes",
 )
 
 
@@ -54,6 +70,11 @@ class Way:
     delay_ns: int = 0
     bytes_per_second: int = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether what comes along arrives, but later than it would."""
+        return bool(self.delay_ns or self.bytes_per_second)
+
 
 CLEAR: Final = Way()
 
@@ -63,25 +84,39 @@ class LinkFault:
     """One fault.
 
     Attributes:
-        peer: whose link it concerns; None for all links of this broker, clients' too.
-        value: delay in ns or bytes per second, for the verbs that have one.
+        peers: whose links it concerns; None for all links of this broker, clients' too.
+        value: delay in ns, bytes per second or free bytes, for the verbs that have one.
         ends_ns: when it heals by itself; None for never.
+        mode: of a partition, one of MODES.
         counters: what it did so far.
     """
 
     fault_id: str
     verb: Verb
-    peer: Peer | None
+    peers: frozenset[Peer] | None
     direction: Direction
     value: int
     ends_ns: int | None
+    mode: str = ""
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
+
+    @property
+    def effect(self) -> str:
+        """What it does to a link it concerns."""
+        return self.mode or self.verb
+
+    @property
+    def definition(self) -> tuple[object, ...]:
+        """What makes it this fault and no other."""
+        return (self.verb, self.peers, self.direction, self.value, self.mode)
 
     def concerns(self, peer: Peer, direction: Direction) -> bool:
         """Whether it acts on this direction of the link with `peer`, or on any for `both`."""
+        if self.verb in DISK_VERBS:
+            return False
         # A connection cannot be half closed and still be a session.
-        whole = "both" in (self.direction, direction) or self.verb == "cut"
-        return self.peer in (None, peer) and (whole or self.direction == direction)
+        whole = "both" in (self.direction, direction) or self.effect == "cut"
+        return (self.peers is None or peer in self.peers) and (whole or self.direction == direction)
 
 
 def read_fault(
@@ -91,8 +126,9 @@ def read_fault(
     direction: str,
     parameters: dict[str, Any],
     ends_ns: int | None,
+    others: Collection[Peer] = (),
 ) -> LinkFault:
-    """The fault that a command asks for.
+    """The fault that a command asks for; `others` are whom a partition is from.
 
     Raises:
         ControlError: `user`: no such verb, direction or parameter, or a value out of range.
@@ -100,21 +136,34 @@ def read_fault(
     for word, known, what in ((verb, VERBS, "verb"), (direction, DIRECTIONS, "direction")):
         if word not in known:
             raise ControlError("user", f"{what} {word[:40]!r}; one of {', '.join(known)}")
-    name, limit = _PARAMETERS.get(verb, ("", 0))
+    name, lowest, highest = _NUMBERS.get(verb, ("", 0, 0))
+    if verb == "partition":
+        name = "mode"
     for key in parameters:
         if key != name:
             wanted = f"takes {name}" if name else "takes no parameters"
             raise ControlError("user", f"{verb} {wanted}, not {key[:40]!r}")
+    mode = ""
     value = parameters.get(name, 0)
-    if name and (type(value) is not int or not 1 <= value <= limit):
-        raise ControlError("user", f"{verb}: {name} is a whole number from 1 to {limit}")
-    if verb == "delay":
+    if verb == "partition":
+        mode, value = parameters.get("mode", MODES[0]), 0
+        if mode not in MODES:
+            raise ControlError("user", f"mode {str(mode)[:40]!r}; one of {', '.join(MODES)}")
+        if not others:
+            raise ControlError("user", "a partition needs the peers that it is from")
+    elif name and (type(value) is not int or not lowest <= value <= highest):
+        text = f"{verb}: {name} is a whole number from {lowest} to {highest}"
+        raise ControlError("user", text)
+    if verb in DISK_VERBS and (peer is not None or direction != "both"):
+        raise ControlError("user", f"{verb} is for a broker, not for its links")
+    if name == "delay_ms":
         value *= MILLISECOND_NS
-    return LinkFault(fault_id, verb, peer, direction, value, ends_ns)  # type: ignore[arg-type]
+    peers = frozenset(others) if others else None if peer is None else frozenset({peer})
+    return LinkFault(fault_id, verb, peers, direction, value, ends_ns, mode)  # type: ignore[arg-type]
 
 
 class LinkFaults:
-    """The faults of one broker that are in force."""
+    """The faults of one broker that are in force, those of its disk among them."""
 
     def __init__(self) -> None:
         self._faults: dict[str, LinkFault] = {}
@@ -138,8 +187,7 @@ class LinkFaults:
         if known is None:
             self._faults[fault.fault_id] = fault
             return
-        described = (known.verb, known.peer, known.direction, known.value)
-        if described != (fault.verb, fault.peer, fault.direction, fault.value):
+        if known.definition != fault.definition:
             raise ControlError("user", f"fault {fault.fault_id!r} is already a {known.verb}")
         known.ends_ns = fault.ends_ns
 
@@ -168,11 +216,11 @@ class LinkFaults:
         if not acting:
             return CLEAR
         rates = [fault.value for fault in acting if fault.verb == "bandwidth"]
-        verbs = [fault.verb for fault in acting]
+        effects = [fault.effect for fault in acting]
         return Way(
-            "absorb" in verbs,
-            "blackhole" in verbs,
-            "cut" in verbs,
+            "absorb" in effects,
+            "blackhole" in effects,
+            "cut" in effects,
             sum(fault.value for fault in acting if fault.verb == "delay"),
             min(rates, default=0),
         )
@@ -183,6 +231,29 @@ class LinkFaults:
             if fault.concerns(peer, direction):
                 for name, count in counts.items():
                     fault.counters[name] += count
+
+    # ------------------------------------------------------------ the disk
+
+    def take_room(self, size_bytes: int) -> bool:
+        """Whether so much may still be written; counted either way."""
+        quotas = [fault for fault in self._faults.values() if fault.verb == "disk-full"]
+        for fault in quotas:
+            if fault.counters["written_bytes"] + size_bytes > fault.value:
+                fault.counters["refused_writes"] += 1
+                return False
+        for fault in quotas:
+            fault.counters["written_bytes"] += size_bytes
+        return True
+
+    def write_delay_ns(self) -> int:
+        """How much later than it is durable a write may be called so."""
+        slow = (fault.value for fault in self._faults.values() if fault.verb == "slow-fsync")
+        return sum(slow)
+
+    def count_slowed_write(self) -> None:
+        """A write has been called durable later than it was."""
+        for fault in self._faults.values():
+            fault.counters["slowed_writes"] += fault.verb == "slow-fsync"
 
 
 Owner = TypeVar("Owner")

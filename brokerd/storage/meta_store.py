@@ -3,6 +3,7 @@
 One SQLite file, changed in transactions that are on disk when `commit` returns.
 """
 
+import errno
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -149,6 +150,8 @@ class SqliteMetaStore:
         damaged = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
+        if code & 0xFF == sqlite3.SQLITE_FULL:
+            return OSError(errno.ENOSPC, text)  # rolled back: it may be tried again
         return OSError(text)
 
 

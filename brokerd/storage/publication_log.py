@@ -5,6 +5,7 @@ durable at once. What is released is noted in later groups; a segment goes when 
 it, and in all before it, is released.
 """
 
+import errno
 import os
 import struct
 import zlib
@@ -21,6 +22,7 @@ _GROUP: Final = struct.Struct(">4sII")  # magic, bytes of the body, CRC-32 of th
 _ENTRY: Final = struct.Struct(">BHQI")  # kind, bytes of the key, number, bytes of the content
 _CONTENT: Final = 1
 _RELEASED: Final = 2
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Buffer = bytes | memoryview
 
@@ -80,7 +82,11 @@ class PublicationLogFiles:
         return [entry for entry in entries if entry.number > self._released.get(entry.key, 0)]
 
     def write(self, entries: Sequence[LogEntry]) -> None:
-        """Write entries as one group, which is durable when this returns."""
+        """Write entries as one group, which is durable when this returns.
+
+        Raises:
+            OSError: where there was no room (ENOSPC, EDQUOT), nothing has changed.
+        """
         pieces: list[Buffer] = []
         for entry in entries:
             content = entry.content or ()
@@ -90,15 +96,19 @@ class PublicationLogFiles:
         body = b"".join(pieces)
         group = _GROUP.pack(_MAGIC, len(body), zlib.crc32(body)) + body
         left = memoryview(group)
-        while left:
-            left = left[os.write(self._file, left) :]
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                os.ftruncate(self._file, self._size)
+            raise
         os.fdatasync(self._file)
         self._size += len(group)
         for entry in entries:
             self._note(max(self._segments), entry)
         if self._size >= self._segment_bytes:
-            os.close(self._file)
-            self._open_segment(max(self._segments) + 1)
+            self._begin_next_segment()
         self._remove_what_is_released()
 
     def close(self) -> None:
@@ -110,6 +120,16 @@ class PublicationLogFiles:
     def _note(self, segment: int, entry: LogEntry) -> None:
         table = self._released if entry.content is None else self._segments[segment]
         table[entry.key] = max(table.get(entry.key, 0), entry.number)
+
+    def _begin_next_segment(self) -> None:
+        full = self._file
+        try:
+            self._open_segment(max(self._segments) + 1)
+        except OSError as error:
+            if self._file != full or error.errno not in _NO_ROOM:
+                raise OSError(errno.EIO, f"{self._folder}: {error}") from error
+            return  # what was written is durable; the segment grows a little longer
+        os.close(full)
 
     def _open_segment(self, number: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC

@@ -32,6 +32,23 @@ def inject(
     sig: Annotated[
         str | None, typer.Option("--signal", metavar="NAME", help="Of kill; KILL without.")
     ] = None,
+    latency: Annotated[
+        str | None, typer.Option("--latency", metavar="TIME", help="Of delay and slow-fsync.")
+    ] = None,
+    bytes_per_second: Annotated[
+        int | None, typer.Option("--bytes-per-second", min=1, help="Of bandwidth.")
+    ] = None,
+    free_bytes: Annotated[
+        int | None,
+        typer.Option("--free-bytes", min=0, help="Of disk-full: what may still be written."),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="Of partition: blackhole or cut.")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="Of blackhole, cut, partition: broker or nft."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What is random is drawn from it.")
     ] = None,
@@ -43,7 +60,12 @@ def inject(
     preview: Annotated[
         bool, typer.Option("--preview", help="Print what would happen, with drawn values.")
     ] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="List verbs and schedules.")] = False,
+    list_all: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="List verbs (what they need and how they are seen) and schedules."
+        ),
+    ] = False,
 ) -> Result:
     """Break brokers and links that are deployed.
 
@@ -56,16 +78,28 @@ def inject(
     if list_all:
         return _listing(call)
     words = what or []
+    options = {
+        "for": lasts,
+        "stall": stall,
+        "down": down,
+        "signal": sig,
+        "latency": latency,
+        "bytes_per_second": bytes_per_second,
+        "free_bytes": free_bytes,
+        "mode": mode,
+        "backend": backend,
+    }
     if len(words) == 1:
-        if any(value is not None for value in (lasts, stall, down, sig)):
-            raise UserError("--for, --stall, --down and --signal go with VERB TARGET")
+        given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
+        if given:
+            raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
         schedule = faults.schedule_of(call.project, words[0])
     elif len(words) == 2:
-        options = {"for": lasts, "stall": stall, "down": down, "signal": sig}
         schedule = faults.one_step(words[0], words[1], options)
     else:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
-    warnings = faults.checked(schedule, _topology(call, topology))
+    known, machines = _topology(call, topology)
+    warnings = faults.checked(schedule, known, machines=machines)
     for warning in warnings:
         call.console.warn(warning)
     steps = expand(schedule, seed)
@@ -85,8 +119,8 @@ def inject(
     return inject_now(call, schedule, seed)
 
 
-def _topology(call: Invocation, name: str | None) -> Any:
-    """The topology to check against: as named, or of what is deployed."""
+def _topology(call: Invocation, name: str | None) -> tuple[Any, dict[str, list[str]] | None]:
+    """The topology to check against, as named or of what is deployed, and what is where."""
     import trio
 
     from brokerd.overlay.topology import Topology
@@ -94,7 +128,7 @@ def _topology(call: Invocation, name: str | None) -> Any:
     from pubsubctl.topologies import load_topology
 
     if name is not None:
-        return load_topology(call.project.find("topology", name))
+        return load_topology(call.project.find("topology", name)), None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
@@ -105,27 +139,53 @@ def _topology(call: Invocation, name: str | None) -> Any:
         return None
 
     if (record := trio.run(reached, lab, recorded)) is not None:
-        return Topology.from_mapping(record["topology"], "deployment.json")
+        machines: dict[str, list[str]] = {}
+        for row in record["placement"]["brokers"]:
+            machines.setdefault(row["host"], []).append(row["broker"])
+        return Topology.from_mapping(record["topology"], "deployment.json"), machines
     raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
 
 
 def _listing(call: Invocation) -> Result:
-    from fault_injection.schedule import LASTING_VERBS, LINK_VERBS, VERBS
+    from fault_injection.verbs import VERB_TABLE
 
+    schedules = call.project.names("schedule")
     rows = [
         (
-            verb,
-            "broker or link" if verb in LINK_VERBS else "broker",
-            "--for TIME" if verb in LASTING_VERBS else "",
+            verb.name,
+            " or ".join(verb.on),
+            " ".join(["--for TIME"] * verb.lasts + [f"--{_shown(key)}" for key in verb.options]),
         )
-        for verb in VERBS
+        for verb in VERB_TABLE.values()
     ]
-    schedules = call.project.names("schedule")
+    lines = [call.console.table(("VERB", "ON", "OPTIONS"), rows), ""]
+    for verb in VERB_TABLE.values():
+        lines.append(f"{verb.name}: {verb.effect}")
+        lines.append(f"  needs {verb.needs}; seen by {verb.seen_by}")
+        lines.append(f"  undone by {verb.undone_by}")
+    lines += ["", f"schedules: {', '.join(schedules)}"]
     return Result(
         document={
             "schema": "pubsubctl/inject-list/1",
-            "verbs": [{"verb": row[0], "on": row[1], "lasts": bool(row[2])} for row in rows],
+            "verbs": [
+                {
+                    "verb": verb.name,
+                    "on": " or ".join(verb.on),
+                    "lasts": verb.lasts,
+                    "options": list(verb.option_names),
+                    "effect": verb.effect,
+                    "needs": verb.needs,
+                    "seen_by": verb.seen_by,
+                    "undone_by": verb.undone_by,
+                }
+                for verb in VERB_TABLE.values()
+            ],
             "schedules": schedules,
         },
-        text=f"{call.console.table(('VERB', 'ON', ''), rows)}\n\nschedules: {', '.join(schedules)}",
+        text="\n".join(lines),
     )
+
+
+def _shown(option: str) -> str:
+    """An option as it is typed; "!" marks those that a verb cannot do without."""
+    return option.replace("_", "-")

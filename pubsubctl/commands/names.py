@@ -22,7 +22,7 @@ def schedules(incomplete: str) -> list[str]:
 
 def faults(incomplete: str) -> list[str]:
     """What `inject` takes first: a verb or a schedule."""
-    from fault_injection.schedule import VERBS
+    from fault_injection.verbs import VERBS
 
     return _beginning([*VERBS, *Project(Path.cwd()).names("schedule")], incomplete)
 

@@ -31,7 +31,7 @@ from fault_injection.schedule import read_schedule
 
 pytestmark = pytest.mark.end_to_end
 
-FIRST_PORT = 23210
+FIRST_PORT = 26510
 REPOSITORY = Path(__file__).parents[2]
 TOPOLOGY = Topology.from_mapping(
     {
@@ -43,6 +43,8 @@ TOPOLOGY = Topology.from_mapping(
     },
     "four",
 )
+
+NAMES = TOPOLOGY.brokers
 
 
 @dataclass
@@ -246,6 +248,57 @@ def test_each_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
     assert injection.problems == ()
     for row in injection.rows:
         assert (row["state"], row["healed_by"]) == ("recovered", "schedule"), row
+
+
+def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
+    faults = {
+        "partition": 'do = "partition"\non = "c3|c1,c2,c4"\nfor = "4s"',
+        "partition-cut": 'do = "partition"\non = "c4"\nmode = "cut"\nfor = "2s"',
+        "delay": 'do = "delay"\non = "c2-c3"\nlatency = "150ms"\nfor = "1500ms"',
+        "delay-one-way": 'do = "delay"\non = "c2->c3"\nlatency = "150ms"\nfor = "1500ms"',
+        "bandwidth": 'do = "bandwidth"\non = "c2-c4"\nbytes_per_second = 60000\nfor = "1500ms"',
+        "disk-full": 'do = "disk-full"\non = "c1"\nfor = "1500ms"',
+        "slow-fsync": 'do = "slow-fsync"\non = "c1"\nlatency = "200ms"\nfor = "1500ms"',
+    }
+    steps, before = "[guard]\nmax_faulty_brokers = 3\n", ""
+    for name, keys in faults.items():
+        after = f'after = "{before}.recovered"' if before else 'at = "200ms"'
+        steps += f'[[step]]\nid = "{name}"\n{after}\n{keys}\nawait = {{ within = "30s" }}\n'
+        before = name
+    injection = play(host, steps)
+    assert injection.problems == ()
+    for row in injection.rows:
+        assert (row["state"], row["healed_by"]) == ("recovered", "schedule"), row
+
+
+def test_a_machine_that_is_lost_comes_back_with_all_its_brokers(host: Host) -> None:
+    """Nothing is published meanwhile: with every broker gone, clients are on their own."""
+
+    async def story() -> None:
+        async with deployed(host) as testbed:
+            before = {name: await testbed.broker_command(name, "status") for name in NAMES}
+            injection = await inject(
+                testbed,
+                """
+                [guard]
+                max_faulty_brokers = 4
+                [[step]]
+                id = "lost"
+                at = "0s"
+                do = "host-loss"
+                on = "here"
+                for = "500ms"
+                await = { within = "30s" }
+                """,
+            )
+            assert injection.problems == ()
+            assert injection.rows[0]["state"] == "recovered"
+            for name in NAMES:
+                after = await testbed.broker_command(name, "status")
+                assert after["pid"] != before[name]["pid"]
+                assert after["incarnation"] == before[name]["incarnation"] + 1
+
+    trio.run(story)
 
 
 def test_a_controller_that_is_gone_leaves_brokers_that_heal_themselves(host: Host) -> None:

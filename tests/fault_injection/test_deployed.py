@@ -41,6 +41,7 @@ TOPOLOGY = Topology.from_mapping(
 class Place:
     host: str
     process: str
+    address: str
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,16 @@ async def deployed(lab: Lab, **more: Any) -> AsyncIterator[DeployedBackend]:
         for number, name in enumerate(TOPOLOGY.brokers):
             peers = [TOPOLOGY.brokers[other] for other in TOPOLOGY.neighbours()[number]]
             await lab.start(client, f"broker-{name}", peers=peers, **more)
-        places = {name: Place("here", f"broker-{name}") for name in TOPOLOGY.brokers}
+        places = {
+            name: Place("here", f"broker-{name}", f"127.0.0.1:{26500 + number}")
+            for number, name in enumerate(TOPOLOGY.brokers)
+        }
         yield DeployedBackend(Deployment({"here": client}, places, TOPOLOGY))
 
 
 def fault(verb: str, target: str, **more: Any) -> Fault:
-    return Fault(f"f-{verb}", verb, read_target(target, TOPOLOGY), **more)
+    machines = {"here": TOPOLOGY.brokers}
+    return Fault(f"f-{verb}", verb, read_target(target, TOPOLOGY, verb, machines), **more)
 
 
 async def inject(backend: DeployedBackend, text: str) -> tuple[Injection, FaultLog]:
@@ -202,24 +207,32 @@ def test_a_controller_that_dies_leaves_the_freeze_to_its_lease(lab: Lab) -> None
 
 
 @pytest.mark.parametrize(
-    "verb,target",
+    "verb,target,parameters",
     [
-        ("absorb", "c2"),
-        ("absorb", "c1-c2"),
-        ("absorb", "c1->c2"),
-        ("blackhole", "c2"),
-        ("blackhole", "c1-c2"),
-        ("blackhole", "c2->c1"),
-        ("cut", "c1-c2"),
-        ("freeze", "c2"),
+        ("absorb", "c2", {}),
+        ("absorb", "c1-c2", {}),
+        ("absorb", "c1->c2", {}),
+        ("blackhole", "c2", {}),
+        ("blackhole", "c1-c2", {}),
+        ("blackhole", "c2->c1", {}),
+        ("cut", "c1-c2", {}),
+        ("freeze", "c2", {}),
+        ("partition", "c1|c2,c3", {}),
+        ("partition", "c2", {"mode": "cut"}),
+        ("delay", "c1->c2", {"delay_ms": 20}),
+        ("delay", "c2", {"delay_ms": 20}),
+        ("bandwidth", "c1-c2", {"bytes_per_second": 1_000}),
+        ("disk-full", "c2", {"free_bytes": 0}),
+        ("slow-fsync", "c2", {"delay_ms": 20}),
+        ("host-loss", "here", {}),
     ],
 )
 def test_each_lasting_fault_is_seen_while_it_lasts_and_seen_to_be_gone(
-    lab: Lab, verb: str, target: str
+    lab: Lab, verb: str, target: str, parameters: dict[str, int | str]
 ) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
-            wanted = fault(verb, target)
+            wanted = fault(verb, target, parameters=parameters)
             applied = await backend.apply(wanted, 60_000_000_000)
             assert applied["t_ns"] > 0
             seen = None
@@ -230,6 +243,8 @@ def test_each_lasting_fault_is_seen_while_it_lasts_and_seen_to_be_gone(
             await backend.renew(wanted, 50_000_000_000)
             await backend.undo(wanted)
             assert await backend.verify_undone(wanted) == {"gone": True}
+            for place in backend._deployment.brokers.values():
+                await lab.answers(backend._deployment.agents["here"], place.process)
             assert await backend.verify_recovered(wanted) is not None
             await backend.undo(wanted)  # twice changes nothing
             with pytest.raises(ControlError, match="no lease to renew"):
@@ -254,5 +269,59 @@ def test_a_link_is_broken_at_both_ends_and_one_way_at_the_sending_one(lab: Lab) 
             assert await faults() == both
             await backend.apply(fault("absorb", "c3->c2"), 60_000_000_000)
             assert await faults() == {**both, "c3": ["f-absorb@c3"]}
+
+    run(story)
+
+
+def test_a_partition_is_told_to_each_broker_of_its_sets_and_to_nobody_else(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            agent = backend._deployment.agents["here"]
+            evidence = await backend.apply(fault("partition", "c1|c3"), 60_000_000_000)
+            assert set(evidence) == {"c1", "c3", "t_ns"}
+            status = {
+                name: await agent.broker(f"broker-{name}", "status") for name in TOPOLOGY.brokers
+            }
+            assert [len(each["faults"]) for each in status.values()] == [1, 0, 1]
+            seen = await backend.verify_effect(fault("partition", "c1|c3"))
+            assert seen == {
+                "missing": {"c1": ["c3"], "c3": ["c1"]},
+                "reached": {"c1": ["c2"], "c3": ["c2"]},
+            }, "c2 is in no set: it reaches both"
+
+    run(story)
+
+
+def test_a_lost_machine_comes_back_with_its_lease_although_nobody_asks(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            before = [await identity_of(backend, name) for name in TOPOLOGY.brokers]
+            wanted = fault("host-loss", "here")
+            await backend.apply(wanted, 300_000_000)
+            seen = await backend.verify_effect(wanted)
+            assert seen is not None
+            assert {seen[name]["exit_signal"] for name in TOPOLOGY.brokers} == {9}
+            assert not any(identity.is_alive() for identity in before)
+            agent = backend._deployment.agents["here"]
+            for name in TOPOLOGY.brokers:
+                with trio.fail_after(10):
+                    while (await agent.status())["processes"][f"broker-{name}"]["pid"] in (
+                        None,
+                        *(identity.pid for identity in before),
+                    ):
+                        await trio.sleep(0.01)
+            rows = (await agent.status())["faults"]
+            assert {(row["state"], row["healed_by"]) for row in rows} == {("healed", "lease")}
+
+    run(story)
+
+
+def test_what_nft_cannot_tell_apart_is_refused_before_anything_is_done(lab: Lab) -> None:
+    async def story() -> None:
+        async with deployed(lab) as backend:
+            wanted = fault("blackhole", "c1-c2", parameters={"backend": "nft"})
+            with pytest.raises(ControlError, match="nft cannot tell c3 from c1"):
+                await backend.apply(wanted, 60_000_000_000)
+            assert (await backend._deployment.agents["here"].status())["faults"] == []
 
     run(story)

@@ -38,6 +38,7 @@ class MadeUpBackend:
 
     def __init__(self) -> None:
         self.topology = TOPOLOGY
+        self.machines = {"n01": ("p1", "b1"), "n02": ("b3",), "n03": ("s1", "s2")}
         self.calls: list[str] = []
         self.active: dict[str, int] = {}
         self.exit_signal = 9

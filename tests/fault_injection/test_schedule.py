@@ -215,8 +215,8 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
             "step a: signal = 'KILL': freeze takes none; only kill",
         ),
         (
-            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', mode='"hard"'),
-            "step a: unknown key 'mode'; known: id, at, after",
+            step(id='"a"', at='"1s"', do='"kill"', on='"b1"', xyz='"hard"'),
+            "step a: unknown key 'xyz'; known: id, at, after",
         ),
         (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', expect='{ exit_signal = "9" }'),

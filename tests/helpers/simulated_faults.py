@@ -18,6 +18,7 @@ from fault_injection.injector import Evidence, Fault, Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import FaultSchedule
 
+_REAL = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
 _UNREAL = {
     "term": "simulated brokers know no orderly end",
     "absorb": "the simulated network absorbs a link both ways or not at all",
@@ -74,8 +75,14 @@ class SimulatedBackend:
     def topology(self) -> Topology:
         return self._cluster.topology
 
+    @property
+    def machines(self) -> None:
+        return None
+
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         await trio.lowlevel.checkpoint()
+        if fault.verb not in _REAL:
+            raise ControlError("user", f"{fault.fault_id}: {fault.verb} needs real processes")
         if fault.verb == "term" or (fault.verb == "absorb" and fault.target.one_way):
             raise ControlError("user", f"{fault.fault_id}: {_UNREAL[fault.verb]}")
         if not fault.target.is_link:

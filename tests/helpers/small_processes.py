@@ -44,6 +44,8 @@ class _Sleeper:
             "fault_heal": self.fault_heal,
             "fault_renew": self.fault_renew,
             "fault_counters": self.fault_counters,
+            "probe": self.probe,
+            "probe_disk": self.probe_disk,
         }
         async with trio.open_nursery() as nursery:
             with trio.open_signal_receiver(signal.SIGTERM) as received:
@@ -76,6 +78,24 @@ class _Sleeper:
     def is_cut(self, peer: str) -> bool:
         return any(f["verb"] == "cut" and f["peer"] in ("", peer) for f in self.faults.values())
 
+    def parameter(self, verb: str, name: str) -> Any:
+        """Of the fault of this verb that is in force; None when none is."""
+        found = (f for f in self.faults.values() if f["verb"] == verb)
+        return next((fault["parameters"].get(name, 0) for fault in found), None)
+
+    async def probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        missing = self.parameter("partition", "peers") or []
+        took_us = 1_000 * (self.parameter("delay", "delay_ms") or 0) + 100
+        return {
+            "reached": [peer for peer in arguments["peers"] if peer not in missing],
+            "missing": {peer: "no answer" for peer in arguments["peers"] if peer in missing},
+            "took_us": dict.fromkeys(arguments["peers"], took_us),
+        }
+
+    async def probe_disk(self, _: dict[str, Any]) -> dict[str, Any]:
+        took_us = 1_000 * (self.parameter("slow-fsync", "delay_ms") or 0) + 100
+        return {"written": self.parameter("disk-full", "") is None, "took_us": took_us}
+
     async def fault_counters(self, _: dict[str, Any]) -> dict[str, Any]:
         now_ns = time.monotonic_ns()
         found = {}
@@ -90,6 +110,7 @@ class _Sleeper:
                 "dropped_frames": 0,
                 "refused_connections": 0,
                 "forwarded_since_applied": 1 if self.config.get("leaks") else 0,
+                "limited_messages": 0 if idle or fault["verb"] != "bandwidth" else passed_ms,
                 "sessions_down": int(fault["verb"] in ("cut", "blackhole") and passed_ms > 50),
             }
         return found

@@ -28,6 +28,18 @@ on = "c2"
         (["absorb", "c2", "--for", "3"], "a time needs a unit"),
         (["kill", "c2", "--for", "1s"], "kill takes none"),
         (["kill", "c2", "--signal", "KIL"], "did you mean 'KILL'?"),
+        (["partition", "c1|c2", "--for", "1s", "--mode", "soft"], "mode = 'soft'"),
+        (["partition", "c1|c9", "--for", "1s"], "no broker called 'c9'"),
+        (["partition", "c1,c2|c2", "--for", "1s"], "c2 is in two sets"),
+        (["partition", "c1,c2,c3", "--for", "1s"], "there is nobody to keep it from"),
+        (["delay", "c1-c2", "--for", "1s"], "needs latency"),
+        (["delay", "c1-c2", "--for", "1s", "--latency", "2min"], "is between 1ms and 60s"),
+        (["bandwidth", "c1-c2", "--for", "1s"], "needs bytes_per_second"),
+        (["disk-full", "c1-c2", "--for", "1s"], "disk-full is for brokers, not for links"),
+        (["freeze", "c2", "--for", "1s", "--backend", "nft"], "freeze takes none; only blackhole"),
+        (["cut", "c1-c2", "--for", "1s", "--backend", "nf"], "did you mean 'nft'?"),
+        (["slow-fsyn", "c2"], "did you mean 'slow-fsync'?"),
+        (["demo", "--latency", "1s"], "--latency: only with VERB TARGET"),
         (["demoo"], "did you mean 'demo'?"),
         (["demo"], "no broker called 'b1'"),
         ([], "name a SCHEDULE, or a VERB and its TARGET"),
@@ -71,9 +83,12 @@ def test_a_preview_shows_what_the_seed_draws(call: Call) -> None:
 
 def test_verbs_and_schedules_are_listed(call: Call) -> None:
     answer = call("inject", "--list")
-    assert "absorb     broker or link  --for TIME" in answer.out
+    assert "absorb      broker or link  --for TIME" in answer.out
+    assert "host-loss   machine         --for TIME" in answer.out
     assert "demo" in answer.out
-    assert {row["verb"] for row in call("inject", "--list", "-j").document["verbs"]} >= {"kill"}
+    verbs = call("inject", "--list", "-j").document["verbs"]
+    assert {row["verb"] for row in verbs} >= {"kill", "partition", "disk-full", "host-loss"}
+    assert all(row["needs"] and row["seen_by"] and row["undone_by"] for row in verbs)
 
 
 @pytest.mark.parametrize(

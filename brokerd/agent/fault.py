@@ -1,0 +1,168 @@
+"""What a fault is on one machine, which there are, and what cannot be."""
+
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from brokerd.agent.nft import VERBS as NFT_VERBS
+from brokerd.agent.nft import Separation
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.agent.supervisor import parse_signal
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import nearest
+
+ENDING_VERBS: Final = ("kill", "term")
+LINK_VERBS: Final = ("absorb", "blackhole", "cut", "delay", "bandwidth")
+BROKER_VERBS: Final = (*LINK_VERBS, "partition", "disk-full", "slow-fsync")
+"""What a broker does to itself when it is told to; its own lease ends it."""
+LASTING_VERBS: Final = (*BROKER_VERBS, "freeze", "host-loss")
+VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart")
+DIRECTIONS: Final = ("both", "out", "in")
+BACKENDS: Final = ("broker", "nft")
+MINIMUM_LEASE_MS: Final = 100
+
+_PARAMETERS: Final = {
+    "kill": ("signal",),
+    "delay": ("delay_ms",),
+    "bandwidth": ("bytes_per_second",),
+    "partition": ("peers", "mode"),
+    "disk-full": ("free_bytes",),
+    "slow-fsync": ("delay_ms",),
+}
+_NFT_PARAMETERS: Final = ("backend", "own", "peers", "protect", "mode")
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One fault, as far as it has come.
+
+    Attributes:
+        fault_id: given by whoever injected it.
+        process, peer, direction: its target; peer is "" unless it is one of the process's links.
+        deadline_ns: end of its lease; None for one that is over once done.
+        state: requested, applied, healed (also when its process ended), or failed.
+        result: what applying it gave: stamps and evidence.
+    """
+
+    fault_id: str
+    verb: str
+    process: str
+    peer: str = ""
+    direction: str = "both"
+    parameters: dict[str, Any] = field(default_factory=dict)
+    lease_ms: int = 0
+    deadline_ns: int | None = None
+    state: str = "requested"
+    applied_ns: int | None = None
+    healed_ns: int | None = None
+    healed_by: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    watchdog: ProcessIdentity | None = None
+    changing: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def is_active(self) -> bool:
+        return self.verb in LASTING_VERBS and self.state in ("requested", "applied")
+
+    @property
+    def uses_nft(self) -> bool:
+        return self.parameters.get("backend") == "nft"
+
+    @property
+    def is_of_broker(self) -> bool:
+        """Whether the broker itself does it, and heals it by its own clock."""
+        return self.verb in BROKER_VERBS and not self.uses_nft
+
+    @property
+    def dies_with_process(self) -> bool:
+        """Whether nothing of it is left once its process has ended."""
+        return self.is_of_broker or self.verb == "freeze"
+
+    def definition(self) -> dict[str, Any]:
+        return {
+            "fault_id": self.fault_id,
+            "verb": self.verb,
+            "process": self.process,
+            "peer": self.peer,
+            "direction": self.direction,
+            "parameters": self.parameters,
+        }
+
+    def to_row(self) -> dict[str, Any]:
+        """Its part of the agent's `status`, and the answer to fault commands."""
+        left_ns = None if self.deadline_ns is None else self.deadline_ns - time.monotonic_ns()
+        return {
+            **self.definition(),
+            "state": self.state,
+            "lease_left_ms": left_ns // 1_000_000 if left_ns and self.is_active else None,
+            "t_applied_ns": self.applied_ns,
+            "t_healed_ns": self.healed_ns,
+            "healed_by": self.healed_by,
+            "result": self.result,
+        }
+
+    def check(self) -> None:
+        """What can be said without looking at any process.
+
+        Raises:
+            ControlError: `user`: names what cannot be, and the nearest that can.
+        """
+        where = f"fault {self.fault_id}"
+        if not self.fault_id or len(self.fault_id) > 200:
+            raise ControlError("user", f"fault_id = {self.fault_id[:40]!r} cannot be an id")
+        if self.verb not in VERBS:
+            raise ControlError(
+                "user", f"{where}: no verb {self.verb[:40]!r}{nearest(self.verb, VERBS)}"
+            )
+        if self.direction not in DIRECTIONS:
+            known = nearest(self.direction, DIRECTIONS)
+            raise ControlError("user", f"{where}: direction = {self.direction[:40]!r}{known}")
+        if self.peer and self.verb not in LINK_VERBS:
+            raise ControlError("user", f"{where}: {self.verb} is for processes, not for links")
+        if self.verb in LASTING_VERBS:
+            check_lease(self.fault_id, self.lease_ms)
+        self._check_parameters(where)
+        self.ending_signal()
+
+    def _check_parameters(self, where: str) -> None:
+        backend = self.parameters.get("backend", BACKENDS[0])
+        if backend not in BACKENDS:
+            known = nearest(backend, BACKENDS)
+            raise ControlError("user", f"{where}: backend = {str(backend)[:40]!r}{known}")
+        known_parameters: tuple[str, ...] = _PARAMETERS.get(self.verb, ())
+        if self.uses_nft:
+            if self.verb not in NFT_VERBS:
+                text = f"{self.verb} is not done by nft; it does {', '.join(NFT_VERBS)}"
+                raise ControlError("user", f"{where}: {text}")
+            known_parameters = _NFT_PARAMETERS
+            Separation.read(self.verb, self.direction, self.parameters)
+        for key in self.parameters:
+            if key not in known_parameters:
+                hint = nearest(key, known_parameters) if known_parameters else ""
+                raise ControlError(
+                    "user", f"{where}: {self.verb} takes no parameter {key[:40]!r}{hint}"
+                )
+
+    def ending_signal(self) -> signal.Signals:
+        """What ends the process, where that is what this fault does.
+
+        Raises:
+            ControlError: `user`, the signal of a kill does not kill.
+        """
+        if self.verb != "kill":
+            return signal.SIGTERM if self.verb == "term" else signal.SIGKILL
+        number = parse_signal(self.parameters.get("signal", "KILL"))
+        if number not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            raise ControlError("user", f"fault {self.fault_id}: {number.name} does not kill")
+        return number
+
+
+def check_lease(fault_id: str, lease_ms: object) -> None:
+    """Raises ControlError (`user`) unless a fault can have this lease."""
+    if type(lease_ms) is not int or lease_ms < MINIMUM_LEASE_MS:
+        raise ControlError(
+            "user", f"fault {fault_id}: lease_ms = {lease_ms!r}; at least {MINIMUM_LEASE_MS}"
+        )

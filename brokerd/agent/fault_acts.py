@@ -1,0 +1,254 @@
+"""How each fault is done to a machine's processes and links, looked at, and undone."""
+
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import trio
+
+from brokerd.agent import nft
+from brokerd.agent.fault import Fault
+from brokerd.agent.fork_server import ForkServer
+from brokerd.agent.paths import AgentPaths
+from brokerd.agent.supervisor import ManagedProcess, Supervisor
+from brokerd.agent.watchdog import healed_at, write_lease
+from brokerd.errors import ControlError
+
+AskProcess = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+_OBSERVE_S: Final = 5.0
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+
+class FaultActs:
+    """Does and undoes faults of one agent; knows nothing of leases but how watchdogs get them.
+
+    Args:
+        ask: passes a control command on to a process and gives its answer.
+        watched: is told when a fault has got its watchdog, and returns once that is written
+            down; only then anything is done.
+    """
+
+    def __init__(
+        self,
+        paths: AgentPaths,
+        image: ForkServer,
+        supervisor: Supervisor,
+        ask: AskProcess,
+        watched: Callable[[Fault], Awaitable[None]],
+    ) -> None:
+        self._paths = paths
+        self._image = image
+        self._supervisor = supervisor
+        self._ask = ask
+        self._watched = watched
+
+    # ------------------------------------------------------------ doing
+
+    async def do(self, fault: Fault, process: ManagedProcess) -> None:
+        """Do a fault; its stamps and evidence are in it afterwards.
+
+        Raises:
+            ControlError: it could not be done; `undo_half` must follow.
+        """
+        if fault.uses_nft:
+            await self._separate(fault)
+        elif fault.is_of_broker:
+            await self._tell_broker(fault, process)
+        elif fault.verb == "freeze":
+            await self._freeze(fault, process)
+        elif fault.verb == "restart":
+            fault.applied_ns = time.monotonic_ns()
+            await self._start_again(fault)
+        else:
+            await self._end(fault, process)
+
+    def undo_plan(self, fault: Fault) -> str:
+        """How it is undone, for whoever reads the journal when nobody else can."""
+        if fault.uses_nft:
+            return f"nft delete table inet {self.table(fault).name}"
+        if fault.is_of_broker:
+            return f"fault_heal at {fault.process}, whose own clock does it too"
+        return {"freeze": "SIGCONT", "host-loss": "start it again"}.get(fault.verb, "nothing")
+
+    async def _tell_broker(self, fault: Fault, process: ManagedProcess) -> None:
+        arguments = {
+            "fault_id": fault.fault_id,
+            "verb": fault.verb,
+            "peer": fault.peer,
+            "direction": fault.direction,
+            "lease_ms": fault.lease_ms,
+        }
+        parameters = {key: v for key, v in fault.parameters.items() if key != "backend"}
+        if parameters:
+            arguments["parameters"] = parameters
+        fault.result = await self._ask(process.name, "fault_apply", arguments)
+        stamp = fault.result.get("t_applied_ns")
+        fault.applied_ns = stamp if isinstance(stamp, int) else time.monotonic_ns()
+
+    async def _start_again(self, fault: Fault) -> None:
+        process = await self._supervisor.restart(fault.process)
+        assert process.identity is not None, process
+        identity = {"pid": process.identity.pid, "start_time": process.identity.start_time}
+        fault.result = {**fault.result, **identity}
+
+    async def _end(self, fault: Fault, process: ManagedProcess) -> None:
+        number = fault.ending_signal()
+        ended, pid = process.ended, process.identity.pid if process.identity else None
+        if not self._supervisor.signal(process, number, expected_exit=f"fault:{fault.fault_id}"):
+            raise ControlError("user", f"{process.name} ended before it could be killed")
+        fault.applied_ns = time.monotonic_ns()
+        with trio.move_on_after(_OBSERVE_S):
+            await ended.wait()
+        fault.result = {
+            "pid": pid,
+            "exit_code": process.exit_code,
+            "exit_signal": process.exit_signal,
+            "ended": ended.is_set(),
+            "t_exit_ns": process.exited_ns,
+        }
+
+    async def _freeze(self, fault: Fault, process: ManagedProcess) -> None:
+        assert process.identity is not None, process
+        identity = process.identity
+        target = {"pid": identity.pid, "start_time": identity.start_time}
+        await self._set_watchdog(fault, "thaw-watchdog", target, f"thaw-{process.name}")
+        if not self._supervisor.signal(process, signal.SIGSTOP):
+            raise ControlError("user", f"{process.name} ended before it could be frozen")
+        fault.applied_ns = time.monotonic_ns()
+        with trio.move_on_after(_OBSERVE_S):
+            while not identity.is_stopped():
+                await trio.sleep(0.001)
+        fault.result = {"pid": identity.pid, "stopped": identity.is_stopped()}
+
+    async def _separate(self, fault: Fault) -> None:
+        table = self.table(fault)
+        separation = nft.Separation.read(fault.verb, fault.direction, fault.parameters)
+        if table.name in await self._with_nft(nft.list_tables):
+            text = f"nft: there is a table inet {table.name} already, and it is not this fault's"
+            raise ControlError("user", text)
+        names = {"table": table.name, "owner": table.owner}
+        await self._set_watchdog(fault, "nft-watchdog", names, "nft-watchdog")
+        await self._with_nft(partial(nft.make_table, table, separation))
+        fault.applied_ns = time.monotonic_ns()
+        fault.result = {"table": table.name}
+
+    async def _set_watchdog(
+        self, fault: Fault, role: str, config: dict[str, Any], name: str
+    ) -> None:
+        """Somebody who undoes it even if nobody else is left, and who is known to be there."""
+        assert fault.deadline_ns is not None, fault
+        lease_file = self.lease_file(fault)
+        write_lease(lease_file, fault.deadline_ns)
+        config = {**config, "lease_file": str(lease_file)}
+        fault.watchdog = await self._image.fork(role, config, name=name)
+        if not fault.watchdog.is_alive():
+            raise ControlError("internal", f"{fault.fault_id}: nobody would be there to undo it")
+        await self._watched(fault)
+
+    # ------------------------------------------------------------ looking
+
+    async def look(self, fault: Fault) -> dict[str, Any]:
+        """What can be seen here of a fault that nobody else can see."""
+        if fault.uses_nft:
+            packets = await self._with_nft(partial(nft.count_packets, self.table(fault)))
+            return {"present": packets is not None, "stopped_packets": packets or 0}
+        return {"present": fault.is_active}
+
+    async def tables_left(self) -> list[str]:
+        """Tables of this namespace that could be a fault's; none where there is no nft."""
+        try:
+            tables = await self._with_nft(nft.list_tables)
+        except ControlError:
+            return []  # then this agent cannot have made one
+        return [name for name in tables if name.startswith("pubsubctl_")]
+
+    def table(self, fault: Fault) -> nft.Table:
+        """The nft table of a fault of this agent."""
+        return nft.Table.of(str(self._paths.root), fault.fault_id)
+
+    # ------------------------------------------------------------ renewing and undoing
+
+    async def renew(self, fault: Fault, deadline_ns: int, lease_ms: int) -> None:
+        """Let whoever undoes it without being asked wait longer."""
+        if fault.is_of_broker:
+            arguments = {"fault_id": fault.fault_id, "lease_ms": lease_ms}
+            await self._ask(fault.process, "fault_renew", arguments)
+        elif fault.watchdog is not None:
+            write_lease(self.lease_file(fault), deadline_ns)
+
+    async def undo(self, fault: Fault) -> None:
+        """Undo it, and see that it is undone; what is undone already stays so.
+
+        Raises:
+            ControlError: it could not be undone.
+        """
+        process = self._supervisor.find(fault.process)
+        if fault.uses_nft:
+            await self._with_nft(partial(nft.delete_table, self.table(fault)))
+            if (await self.look(fault))["present"]:
+                raise ControlError("internal", f"{fault.fault_id}: its table is still there")
+        elif fault.verb == "freeze":
+            await self._thaw(process)
+        elif fault.verb == "host-loss":
+            if not process.is_running:
+                await self._start_again(fault)
+        elif process.is_running:
+            answer = await self._ask(fault.process, "fault_heal", {"fault_id": fault.fault_id})
+            fault.result = {**fault.result, **answer}
+        self.dismiss_watchdog(fault)
+
+    async def undo_half(self, fault: Fault, process: ManagedProcess) -> None:
+        """Leave nothing of a fault that could not be applied, as far as that can be done."""
+        try:
+            if fault.uses_nft:
+                # Without a watchdog it was refused before anything was made: hands off.
+                if fault.watchdog is not None:
+                    await self._with_nft(partial(nft.delete_table, self.table(fault)))
+            elif fault.verb == "freeze":
+                self._supervisor.signal(process, signal.SIGCONT)
+            elif fault.is_of_broker:
+                await self._ask(process.name, "fault_heal", {"fault_id": fault.fault_id})
+            elif fault.verb == "host-loss" and fault.applied_ns and not process.is_running:
+                await self._start_again(fault)
+        except ControlError as error:  # its own lease ends it
+            logger.warning("fault %s, half applied: %s", fault.fault_id, error)
+        else:
+            self.dismiss_watchdog(fault)
+
+    async def _thaw(self, process: ManagedProcess) -> None:
+        if not process.is_running:
+            return
+        assert process.identity is not None, process
+        self._supervisor.signal(process, signal.SIGCONT)
+        with trio.move_on_after(_OBSERVE_S):
+            while process.identity.is_stopped():
+                await trio.sleep(0.001)
+        if process.identity.is_stopped():
+            raise ControlError("internal", f"{process.name} is still stopped")
+
+    def healed_by_watchdog(self, fault: Fault) -> int | None:
+        """When its watchdog undid it; None when it has not."""
+        return healed_at(self.lease_file(fault)) if fault.watchdog is not None else None
+
+    def dismiss_watchdog(self, fault: Fault) -> None:
+        """Nobody has to look after it any more."""
+        if fault.watchdog is not None:
+            fault.watchdog.signal(signal.SIGKILL)
+            self.lease_file(fault).unlink(missing_ok=True)
+
+    def lease_file(self, fault: Fault) -> Path:
+        """Where its watchdog reads how long to wait."""
+        # Fault ids are free text; a file name is not.
+        return self._paths.leases / f"{fault.fault_id.encode().hex()[:200]}.json"
+
+    async def _with_nft(self, act: Callable[[], _T]) -> _T:
+        # nft is a child of ours whose status must reach whoever waits for it.
+        with self._supervisor.leaving_children_alone():
+            return await trio.to_thread.run_sync(act)

@@ -1,0 +1,228 @@
+"""Faults of links by nftables: for traffic that is to be lost below the brokers' own code.
+
+Every fault has a table of its own, `inet pubsubctl_<8 hex>`, made and deleted in transactions
+that fail as a whole where the table is not the expected one: a marker in it says whose it is.
+Nothing here touches anything outside that table. What leads to the machine itself (SSH) is let
+through before anything is looked at.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, Final
+
+from brokerd.errors import ControlError
+
+VERBS: Final = ("blackhole", "cut", "partition")
+SSH_PORT: Final = 22
+_TIMEOUT_S: Final = 10.0
+_NAME: Final = re.compile(r"pubsubctl_[0-9a-f]{8}")
+_OWNER: Final = re.compile(r"owner_[0-9a-f]{16}")
+_PATH: Final = f"{os.defpath}:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker listens."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+
+    @classmethod
+    def read(cls, text: object) -> "Place":
+        """The place in "10.0.0.7:7000" or "[fd00::7]:7000".
+
+        Raises:
+            ControlError: `user`, it is not one.
+        """
+        host, _, port = str(text).rpartition(":")
+        try:
+            place = cls(ip_address(host.strip("[]")), int(port))
+        except ValueError:
+            raise ControlError("user", f"{str(text)[:60]!r} is no address with a port") from None
+        if not 0 < place.port < 65_536:
+            raise ControlError("user", f"{str(text)[:60]!r}: no such port")
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One fault's table.
+
+    Attributes:
+        name: of the table, after the fault.
+        owner: of the marker in it; only a table with this marker is ever deleted.
+    """
+
+    name: str
+    owner: str
+
+    @classmethod
+    def of(cls, root: str, fault_id: str) -> "Table":
+        """The table of a fault of the agent with this root."""
+        digest = hashlib.blake2b(f"{root}\0{fault_id}".encode(), digest_size=12).hexdigest()
+        return cls(f"pubsubctl_{digest[:8]}", f"owner_{digest[8:]}")
+
+    def __post_init__(self) -> None:
+        assert _NAME.fullmatch(self.name), self.name
+        assert _OWNER.fullmatch(self.owner), self.owner
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """What is to be kept apart.
+
+    Attributes:
+        own: where the broker of this machine listens.
+        peers: where the brokers listen whom it is kept apart from.
+        direction: of what is lost, seen from here: out, in or both.
+        resets: connections are reset, instead of nothing being heard any more.
+        protected: ports that are never touched.
+    """
+
+    own: Place
+    peers: tuple[Place, ...]
+    direction: str
+    resets: bool
+    protected: tuple[int, ...] = (SSH_PORT,)
+
+    @classmethod
+    def read(cls, verb: str, direction: str, parameters: dict[str, Any]) -> "Separation":
+        """What a fault's parameters `own`, `peers`, `protect` and `mode` say.
+
+        Raises:
+            ControlError: `user`: they are missing or malformed, or a broker listens on a port
+                that is protected.
+        """
+        peers = parameters.get("peers")
+        protect = parameters.get("protect", [])
+        if not isinstance(peers, list) or not peers:
+            raise ControlError("user", "nft needs peers: where the brokers listen to keep apart")
+        if not isinstance(protect, list) or not all(type(port) is int for port in protect):
+            raise ControlError("user", "protect is a list of ports")
+        mode = parameters.get("mode", "blackhole") if verb == "partition" else verb
+        if mode not in ("blackhole", "cut"):
+            raise ControlError("user", f"mode {str(mode)[:40]!r}; one of blackhole, cut")
+        own = Place.read(parameters.get("own", ""))
+        places = tuple(Place.read(peer) for peer in peers)
+        protected = tuple(sorted({SSH_PORT, *_ssh_ports(), *protect}))
+        for place in (own, *places):
+            if place.port in protected:
+                text = f"port {place.port} leads to the machine itself; nft never touches it"
+                raise ControlError("user", text)
+        return cls(own, places, direction, mode == "cut", protected)
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        """(chain, rule), in order; whoever dialled, a connection has one broker's port."""
+        ports = ", ".join(map(str, self.protected))
+        for chain in ("outgoing", "incoming"):
+            for side in ("sport", "dport"):
+                yield chain, f"tcp {side} {{ {ports} }} accept"
+        verdict = "reject with tcp reset" if self.resets else "drop"
+        for peer in self.peers:
+            family = "ip6" if peer.address.version == 6 else "ip"
+            ends = (
+                ("outgoing", "daddr", "dport", "sport", ("out", "both")),
+                ("incoming", "saddr", "sport", "dport", ("in", "both")),
+            )
+            for chain, address, theirs, ours, directions in ends:
+                if self.direction in directions:
+                    for match in (f"{theirs} {peer.port}", f"{ours} {self.own.port}"):
+                        yield (
+                            chain,
+                            f"{family} {address} {peer.address} tcp {match} counter {verdict}",
+                        )
+
+
+def make_table(table: Table, separation: Separation) -> None:
+    """Let a separation take effect, as a whole or not at all.
+
+    Raises:
+        ControlError: `user`: there is a table of this name already, whoever made it, or nft is
+            not there or not allowed to this process.
+    """
+    if table.name in list_tables():
+        raise ControlError(
+            "user", f"nft: there is a table inet {table.name} already, and it is not this fault's"
+        )
+    lines = [
+        f"create table inet {table.name}",
+        f"add chain inet {table.name} {table.owner}",
+    ]
+    for chain, hook in (("outgoing", "output"), ("incoming", "input")):
+        settings = f"{{ type filter hook {hook} priority -5; policy accept; }}"
+        lines.append(f"add chain inet {table.name} {chain} {settings}")
+    lines += [f"add rule inet {table.name} {chain} {rule}" for chain, rule in separation.rules()]
+    _nft("-f", "-", stdin="\n".join(lines) + "\n")
+
+
+def delete_table(table: Table) -> bool:
+    """Undo what `make_table` did; False when there was no such table.
+
+    Raises:
+        ControlError: there is one without this fault's marker: it is left alone.
+    """
+    if table.name not in list_tables():
+        return False
+    # One transaction: without the marker chain it fails, and nothing is deleted.
+    script = f"delete chain inet {table.name} {table.owner}\ndelete table inet {table.name}\n"
+    _nft("-f", "-", stdin=script)
+    return True
+
+
+def count_packets(table: Table) -> int | None:
+    """How many packets a table has kept from passing; None when there is no such table."""
+    if table.name not in list_tables():
+        return None
+    found = json.loads(_nft("-j", "list", "table", "inet", table.name))
+    total = 0
+    for entry in found["nftables"]:
+        for part in entry.get("rule", {}).get("expr", ()):
+            total += part.get("counter", {}).get("packets", 0)
+    return total
+
+
+def list_tables() -> tuple[str, ...]:
+    """Names of the `inet` tables of this network namespace.
+
+    Raises:
+        ControlError: `user`, nft is not there or not allowed.
+    """
+    found = json.loads(_nft("-j", "list", "tables"))
+    tables = (entry["table"] for entry in found["nftables"] if "table" in entry)
+    return tuple(table["name"] for table in tables if table["family"] == "inet")
+
+
+def _nft(*arguments: str, stdin: str = "") -> str:
+    program = shutil.which("nft", path=_PATH)
+    if program is None:
+        raise ControlError("user", "nft is not installed here; Debian: apt-get install nftables")
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ControlError("busy", f"nft did not end within {_TIMEOUT_S:g} s") from None
+    if done.returncode != 0:
+        reason = " ".join(done.stderr.split())[:300]
+        if "not permitted" in reason:
+            reason = "needs root or CAP_NET_ADMIN in this network namespace"
+        raise ControlError("user", f"nft: {reason}")
+    return done.stdout
+
+
+def _ssh_ports() -> Sequence[int]:
+    """The port by which whoever started this agent came in, where it came by SSH."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return (int(words[3]),) if len(words) == 4 and words[3].isdecimal() else ()

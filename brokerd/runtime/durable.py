@@ -1,0 +1,92 @@
+"""Writes that must be on disk before anybody is told, on disks that are full, slow, or broken.
+
+A full disk is waited for: nothing is acknowledged meanwhile, and nothing is lost. Any other
+failure ends the broker, because what the kernel then still holds is not known.
+"""
+
+import errno
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import SECOND_NS
+from brokerd.runtime.connection import clock_ns
+from brokerd.sessions.link_faults import LinkFaults
+
+ROOM_RETRY_S: Final = 0.1
+_SLICE_S: Final = 0.05
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DurableWrites:
+    """How everything of one broker that must be durable gets to its disk.
+
+    Args:
+        faults: of this broker; those of its disk are obeyed.
+        record: is told when the disk is full, and when it no longer is.
+    """
+
+    def __init__(
+        self,
+        faults: LinkFaults | None = None,
+        record: Callable[[str, dict[str, Any]], None] = lambda _event, _details: None,
+    ) -> None:
+        self._faults = LinkFaults() if faults is None else faults
+        self._record = record
+
+    async def perform(
+        self, write: Callable[[], None], size_bytes: int, limiter: trio.CapacityLimiter
+    ) -> None:
+        """Carry out `write` in a thread, again and again while there is no room on the disk.
+
+        `write` must change nothing when it fails for lack of room. Not to be abandoned: its
+        files would be used by two threads at once.
+
+        Raises:
+            OSError: it failed otherwise.
+        """
+        refused_ns = 0
+        while True:
+            try:
+                if not self._faults.take_room(size_bytes):
+                    raise OSError(errno.ENOSPC, "No space left on device (fault)")
+                await trio.to_thread.run_sync(write, limiter=limiter)
+                break
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                if not refused_ns:
+                    refused_ns = clock_ns()
+                    self._record("disk_full", {"bytes": size_bytes, "error": str(error)[:200]})
+                await trio.sleep(ROOM_RETRY_S)
+        if refused_ns:
+            self._record("disk_has_room", {"after_ns": clock_ns() - refused_ns})
+        await self._linger()
+
+    async def probe(self, write: Callable[[], None], size_bytes: int) -> bool:
+        """Carry out `write` once, under the same faults; False when there is no room for it.
+
+        Raises:
+            OSError: it failed otherwise.
+        """
+        if not self._faults.take_room(size_bytes):
+            return False
+        try:
+            await trio.to_thread.run_sync(write)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            return False
+        await self._linger()
+        return True
+
+    async def _linger(self) -> None:
+        """Let the write seem to take longer, as long as a fault says so."""
+        began_ns = clock_ns()
+        lingered = False
+        while (left_ns := began_ns + self._faults.write_delay_ns() - clock_ns()) > 0:
+            lingered = True
+            await trio.sleep(min(left_ns / SECOND_NS, _SLICE_S))
+        if lingered:
+            self._faults.count_slowed_write()

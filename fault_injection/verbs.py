@@ -1,0 +1,191 @@
+"""The verbs: what each does, to what, what it needs, how it is seen, and what ends it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+TargetKind = Literal["broker", "link", "machine", "sets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing that can be broken.
+
+    Attributes:
+        on: what it can be done to.
+        lasts: whether it goes on until undone, and so needs a `for`.
+        options: keys of a step that it takes besides; those with "!" it cannot do without.
+        needs: on the machine, beyond the broker and its agent.
+        effect: in a few words.
+        seen_by: what shows that it had its effect.
+        undone_by: how it ends; what lasts ends so by schedule, `heal`, Ctrl-C and lease alike.
+    """
+
+    name: str
+    on: tuple[TargetKind, ...]
+    lasts: bool
+    effect: str
+    seen_by: str
+    undone_by: str
+    options: tuple[str, ...] = ()
+    needs: str = "nothing more"
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Keys of a step it takes besides the common ones."""
+        return tuple(option.rstrip("!") for option in self.options)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Those it cannot do without."""
+        return tuple(option.rstrip("!") for option in self.options if option.endswith("!"))
+
+
+_NFT: Final = "nothing more; with backend = nft: nft, and root or CAP_NET_ADMIN"
+
+VERB_TABLE: Final[Mapping[str, Verb]] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            "absorb",
+            ("broker", "link"),
+            True,
+            "takes everything in and lets nothing but heartbeats out",
+            "the broker's count of absorbed messages, and none forwarded",
+            "release, in order; dies with its broker or session",
+        ),
+        Verb(
+            "blackhole",
+            ("broker", "link"),
+            True,
+            "nothing passes, and nobody is told",
+            "frames or packets that were dropped, or sessions given up",
+            "the broker, by its own clock too; nft: table deleted",
+            ("backend",),
+            _NFT,
+        ),
+        Verb(
+            "cut",
+            ("broker", "link"),
+            True,
+            "connections are closed, and new ones refused",
+            "both ends without the session",
+            "the broker, by its own clock too; nft: table deleted",
+            ("backend",),
+            _NFT,
+        ),
+        Verb(
+            "freeze",
+            ("broker",),
+            True,
+            "stops the process (SIGSTOP)",
+            "every thread in state T",
+            "SIGCONT, by the agent or a watchdog of its own",
+        ),
+        Verb(
+            "partition",
+            ("sets",),
+            True,
+            "brokers of different sets do not reach each other",
+            "probes between every two brokers, across and inside the sets",
+            "the brokers, by their own clocks too; nft: tables deleted",
+            ("mode", "backend"),
+            _NFT,
+        ),
+        Verb(
+            "delay",
+            ("broker", "link"),
+            True,
+            "everything arrives that much later, in order",
+            "how long connecting takes",
+            "the broker, by its own clock too",
+            ("latency!",),
+        ),
+        Verb(
+            "bandwidth",
+            ("broker", "link"),
+            True,
+            "no more bytes than that pass in a second",
+            "the broker's count of messages that were paced",
+            "the broker, by its own clock too",
+            ("bytes_per_second!",),
+        ),
+        Verb(
+            "disk-full",
+            ("broker",),
+            True,
+            "writes beyond a quota are refused with ENOSPC; the machine's disk stays as it is",
+            "a write probe that is refused",
+            "the broker, by its own clock too",
+            ("free_bytes",),
+        ),
+        Verb(
+            "slow-fsync",
+            ("broker",),
+            True,
+            "what is durable is called so that much later",
+            "a write probe that takes as long",
+            "the broker, by its own clock too",
+            ("latency!",),
+        ),
+        Verb(
+            "host-loss",
+            ("machine",),
+            True,
+            "kills all brokers of a machine at once",
+            "exit status of each, by this fault",
+            "started again, by the agent or the next one",
+        ),
+        Verb(
+            "kill",
+            ("broker",),
+            False,
+            "ends the process (SIGKILL, or signal)",
+            "exit status",
+            "restart, or the next deploy",
+            ("signal",),
+        ),
+        Verb(
+            "term",
+            ("broker",),
+            False,
+            "lets the process end in order (SIGTERM)",
+            "exit status",
+            "restart, or the next deploy",
+        ),
+        Verb(
+            "restart",
+            ("broker",),
+            False,
+            "starts a broker that has ended",
+            "new pid and start time, and the broker's own status",
+            "nothing to undo",
+        ),
+        Verb(
+            "crash",
+            ("broker",),
+            False,
+            "short for absorb (stall), kill, restart (down)",
+            "as these are",
+            "as these are",
+            ("stall", "down"),
+        ),
+    )
+}
+
+VERBS: Final = tuple(VERB_TABLE)
+LASTING_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.lasts)
+ENDING_VERBS: Final = ("kill", "term")
+LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync")
+"""Those that make things late, and none fail."""
+FAILING_VERBS: Final = tuple(
+    name for name in VERB_TABLE if name not in (*LIMITING_VERBS, "restart", "crash")
+)
+LINK_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "link" in verb.on)
+SET_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "sets" in verb.on)
+MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machine" in verb.on)
+
+
+def takers(option: str) -> tuple[str, ...]:
+    """The verbs that take an option."""
+    return tuple(verb.name for verb in VERB_TABLE.values() if option in verb.option_names)
