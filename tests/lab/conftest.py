@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -87,6 +87,26 @@ class Controller:
                 found.append(process)
         return found
 
+    def running(self) -> list[psutil.Process]:
+        """Our agents, brokers and load generators on the machines, and our other helpers."""
+        return [process for process in self.processes() if _is_ours(process)]
+
+    def left_behind(self) -> list[str]:
+        """What `down --verify` promises is not on the machines, looked for without its help."""
+        found = [str(process) for process in self.running()]
+        for machine in (self.lab_folder / "machines").iterdir():
+            found += [str(path) for path in (machine / "tmp").rglob("*")]
+            root = machine / "home" / ".local" / "share" / "pubsubctl" / self.name / machine.name
+            if root.is_dir():
+                found += [
+                    str(path)
+                    for entry in root.iterdir()
+                    if entry.name != "blobs" and not entry.name.startswith("venv-")
+                    for path in (entry, *entry.rglob("*"))
+                    if not path.is_dir()
+                ]
+        return found
+
     def traces(self) -> list[str]:
         """What `lab down` promises is not there, looked for without its help."""
         found = [str(process) for process in self.processes()]
@@ -94,6 +114,13 @@ class Controller:
         found += [str(path) for path in INTERFACES.glob(f"psl-{self.name}*")]
         labs = self.lab_folder.parent
         return found + [str(path) for path in (labs, *labs.rglob("*")) if path.exists()]
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    try:
+        return "bench.machine" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def make_controller(name: str) -> Controller:
@@ -119,6 +146,37 @@ def controller() -> Iterator[Controller]:
         if made.traces():
             made.lab("down")
         shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[Controller]:
+    """Four hosts for all tests that leave them as they were; no trace of them afterwards."""
+    made = make_controller(f"s{os.getpid():x}")
+    try:
+        answer = made.lab("up", "--hosts", "4")
+        assert answer.status == 0, answer.err
+        yield made
+        answer = made.lab("down")
+        assert answer.status == 0, answer.err
+        assert made.traces() == []
+    finally:
+        if made.traces():
+            made.lab("down")
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def lab(shared_lab: Controller) -> Iterator[Controller]:
+    """The shared hosts, with `-i` set; whatever a test leaves deployed is taken down."""
+    made = replace(
+        shared_lab, environment={**shared_lab.environment, "PUBSUBCTL_INVENTORY": shared_lab.name}
+    )
+    yield made
+    if made.left_behind():
+        made.lab("on", *made.machines())
+        made.call("down")
+        for process in made.running():
+            process.kill()
 
 
 @pytest.fixture

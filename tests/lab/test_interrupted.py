@@ -1,0 +1,192 @@
+"""Stories about controllers that are killed or interrupted: the hosts are clean within the lease.
+
+`make lab-long` kills at 20 moments and writes them down, one row each.
+"""
+
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.deploy import LEASE_MS
+from tests.end_to_end.conftest import Answer, wait_until
+from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
+from tests.helpers.summary import SUMMARY
+from tests.lab.conftest import Controller
+
+pytestmark = pytest.mark.lab
+
+KILLS = 20
+TABLE = Path(__file__).parents[2] / "results" / "lab_kills.md"
+LEASE_S = LEASE_MS / 1000
+# Machines of this size may be busy with something else; a lease that did not end is far beyond.
+SLACK_S = 30.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill what.
+
+    Attributes:
+        place: from 0, the start of the command, to 1, its usual end.
+    """
+
+    verb: str
+    place: float
+
+
+def moments(seed: int, count: int) -> list[Moment]:
+    """So many, of every verb in turn; a seed always gives the same ones."""
+    drawn = random.Random(seed)
+    verbs = ("deploy", "bench", "inject")
+    return [Moment(verbs[turn % 3], round(drawn.random(), 3)) for turn in range(count)]
+
+
+COMMANDS = {
+    "deploy": ("deploy", "chain3"),
+    "bench": ("bench", "broken.toml", "--faults", "crash.toml", "--no-check"),
+    "inject": ("inject", "freeze", "c2", "--for", "5s"),
+}
+
+
+def brokers_and_faults(lab: Controller) -> tuple[set[str], list[object]]:
+    """States of all brokers, and the faults that are in effect."""
+    document = lab.call("status", "-j").document
+    return {row["state"] for row in document.get("brokers", [])}, document.get("faults", [])
+
+
+def clean_by_lease(lab: Controller, verb: str) -> bool:
+    """Whether what the killed command had begun has ended without anybody's help."""
+    if verb == "bench":
+        return not lab.running()
+    states, faults = brokers_and_faults(lab)
+    return verb == "deploy" or (states == {"running"} and not faults)
+
+
+def down(lab: Controller) -> Answer:
+    """`down --verify`, as soon as the killed operator's lock is free."""
+    deadline = time.monotonic() + LEASE_S + SLACK_S
+    while True:
+        answer = lab.call("down", "--verify")
+        if answer.status != 4 or time.monotonic() > deadline:
+            return answer
+
+
+def usual_duration_s(lab: Controller, verb: str, seen: dict[str, float]) -> float:
+    """How long a command takes that nobody disturbs, measured the first time it is asked."""
+    if verb not in seen:
+        if verb == "inject":
+            assert lab.call(*COMMANDS["deploy"]).status == 0
+        started = time.monotonic()
+        answer = lab.call(*COMMANDS[verb])
+        assert answer.status == 0, answer.err
+        seen[verb] = time.monotonic() - started
+        assert down(lab).status == 0
+    return seen[verb]
+
+
+def kill(lab: Controller, moment: Moment, duration_s: float) -> tuple[float, str]:
+    """Kill a command; when, and the last thing it had said."""
+    if moment.verb == "inject":
+        assert lab.call(*COMMANDS["deploy"]).status == 0
+    process = lab.start(*COMMANDS[moment.verb])
+    started = time.monotonic()
+    try:
+        process.wait(timeout=moment.place * duration_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+    after_s = time.monotonic() - started
+    _, err = process.communicate()
+    return after_s, (err.strip().splitlines() or ["nothing"])[-1].strip()
+
+
+def test_a_killed_controller_leaves_nothing_beyond_its_lease(
+    lab: Controller, request: pytest.FixtureRequest
+) -> None:
+    (lab.folder / "project" / "broken.toml").write_text(WORKLOAD)
+    (lab.folder / "project" / "crash.toml").write_text(SCHEDULE)
+    options = request.config
+    is_long = options.getoption("--lab-long")
+    seed = options.getoption("--lab-seed") or random.randrange(10**6)
+    chosen = moments(seed, KILLS if is_long else 3)
+    options.stash[SUMMARY].append(f"controllers killed at moments of --lab-seed {seed}")
+    rows: list[str] = []
+    durations: dict[str, float] = {}
+    usual = {"deploy": 4.0, "bench": 14.0, "inject": 8.0}  # for three, a guess is good enough
+    for number, moment in enumerate(chosen, start=1):
+        duration_s = (
+            usual_duration_s(lab, moment.verb, durations) if is_long else usual[moment.verb]
+        )
+        after_s, said = kill(lab, moment, duration_s)
+        killed_at = time.monotonic()
+        what = f"{moment.verb} killed after {after_s:.2f} s (`{said}`), seed {seed}"
+        wait_until(
+            f"clean by its lease: {what}",
+            lambda verb=moment.verb: clean_by_lease(lab, verb),  # type: ignore[misc]
+            LEASE_S + SLACK_S,
+        )
+        healed_s = time.monotonic() - killed_at
+        answer = down(lab)
+        assert answer.status == 0, f"{what}: {answer.err}"
+        assert lab.left_behind() == [], what
+        rows.append(
+            f"| {number} | {moment.verb} | {after_s:.2f} | {said} | {healed_s:.1f} | clean |"
+        )
+        options.stash[SUMMARY].append(rows[-1])
+        if is_long:
+            TABLE.write_text(_table(seed, rows))
+    assert len(rows) == len(chosen)
+
+
+@pytest.mark.parametrize("step", ["starting agents", "starting brokers", "waiting for sessions"])
+def test_ctrl_c_at_a_step_of_deploy_leaves_nothing(lab: Controller, step: str) -> None:
+    status, err = _interrupted_when(lab, COMMANDS["deploy"], lambda line: step in line)
+    assert status == 130, err
+    assert "stopping in good order" in err
+    assert lab.left_behind() == []
+
+
+@pytest.mark.parametrize("step", ["injecting", "applied", "observed"])
+def test_ctrl_c_at_a_step_of_inject_heals(lab: Controller, step: str) -> None:
+    assert lab.call(*COMMANDS["deploy"]).status == 0
+    inject = ("inject", "freeze", "c2", "--for", "60s")
+    status, err = _interrupted_when(lab, inject, lambda line: step in line)
+    assert status == 130, err
+    states, faults = brokers_and_faults(lab)
+    assert faults == []
+    wait_until("all brokers run", lambda: brokers_and_faults(lab)[0] == {"running"})
+    assert lab.call("down", "--verify").status == 0
+    assert lab.left_behind() == []
+
+
+def _interrupted_when(
+    lab: Controller, command: tuple[str, ...], is_it: Callable[[str], bool]
+) -> tuple[int, str]:
+    """Interrupt a command at the first line that it is to be interrupted at."""
+    process = lab.start(*command)
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line)
+        if is_it(line):
+            process.send_signal(signal.SIGINT)
+            break
+    _, rest = process.communicate(timeout=90)
+    return process.returncode, "".join(said) + rest
+
+
+def _table(seed: int, rows: list[str]) -> str:
+    head = (
+        "# Controllers killed over SSH\n\n"
+        f"`make lab-long`, seed {seed}: the controller gets SIGKILL while it works on four test "
+        "hosts.\nNobody helps until what it had begun has ended by its lease of "
+        f"{LEASE_S:.0f} s; then `down --verify`.\n\n"
+        "| # | command | killed after (s) | the last it said | ended by itself after (s) "
+        "| `down --verify` |\n|---|---|---|---|---|---|\n"
+    )
+    return head + "\n".join(rows) + "\n"
