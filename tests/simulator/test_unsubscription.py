@@ -5,6 +5,8 @@ when it is told; all who were told crash. Each story runs with the strict oracle
 with the rule switched off that it is about.
 """
 
+import pytest
+
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.internals import zombies
@@ -88,6 +90,22 @@ def test_a_client_that_detaches_leaves_nothing_behind() -> None:
     _settle(cluster)
     assert set(_rows(cluster).values()) == {0}
     assert all(client.detached for client in cluster.clients.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_waits_after_a_crash_for_a_publisher_that_has_detached(seed: int) -> None:
+    """It was told that its broker keeps nothing, so that was on disk: the crash changes nothing."""
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY, seed=seed).start()
+    cluster.publish("b1", client="p", n=1)
+    cluster.run_until_quiet()
+    cluster.detach("p")
+    while not cluster.clients["p"].detached:
+        assert cluster.step(cluster.schedule.now_ns + 1_000_000_000)
+    cluster.broker("b1").restart()
+    cluster.run_until_quiet()
+    late = cluster.subscribe("b2")
+    cluster.run_for(1)
+    assert late.started
 
 
 def test_what_a_vanished_client_does_not_come_back_for_is_ended_for_it() -> None:

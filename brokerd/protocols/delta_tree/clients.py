@@ -346,9 +346,14 @@ class Clients:
     def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
         if client.draining and (at_once or self._publications.windows.drained(client.name)):
             client.draining = False
-            if client.source is not None and self._all_done(client, client.source):
-                self._detach(client.name)
-            self._answer(client, client.session, 0)
+            session = client.session
+            done = client.source is not None and self._all_done(client, client.source)
+            if done and self._attached.pop(client.name, None) is not None:
+                # Told before it was on disk, a restart would wait for who never comes back.
+                change = Change(ATTACHED, client.name, None)
+                self._state.commit([change], lambda: self._answer(client, session, 0))
+            else:
+                self._answer(client, session, 0)
 
     def _answer(self, client: Client, session: int, number: int) -> None:
         if client.session == session:
