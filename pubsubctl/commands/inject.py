@@ -7,7 +7,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PubsubctlError, UserError
 
 
 def inject(
@@ -58,7 +58,11 @@ def inject(
     ] = None,
     only_lint: Annotated[bool, typer.Option("--lint", help="Check only; needs no lab.")] = False,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Print what would happen, with drawn values.")
+        bool,
+        typer.Option(
+            "--preview",
+            help="Print what would happen, with drawn values, and who would be cut off from whom.",
+        ),
     ] = False,
     list_all: Annotated[
         bool,
@@ -71,8 +75,10 @@ def inject(
 
     Ends when everything is healed and has recovered.
     """
+    from fault_injection.lint import targets_of
     from fault_injection.schedule import expand
     from pubsubctl import faults
+    from pubsubctl.preview import windows as preview_windows
 
     call = invocation(context)
     if list_all:
@@ -104,12 +110,15 @@ def inject(
         call.console.warn(warning)
     steps = expand(schedule, seed)
     if only_lint or preview or call.dry_run:
-        lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else map(str, steps)
+        windows = preview_windows(steps, targets_of(schedule, known, machines), known)
+        shown = [*map(str, steps), *(window.text() for window in windows)]
+        lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
         return Result(
             document={
                 "schema": "pubsubctl/inject-preview/1",
                 "schedule": schedule.to_mapping(),
                 "steps": [str(step) for step in steps],
+                "windows": [window.document() for window in windows],
                 "warnings": warnings,
             },
             text="\n".join(lines),
@@ -128,7 +137,8 @@ def _topology(call: Invocation, name: str | None) -> tuple[Any, dict[str, list[s
     from pubsubctl.topologies import load_topology
 
     if name is not None:
-        return load_topology(call.project.find("topology", name)), None
+        named = load_topology(call.project.find("topology", name))
+        return named, _would_be_on(call, named)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
@@ -144,6 +154,20 @@ def _topology(call: Invocation, name: str | None) -> tuple[Any, dict[str, list[s
             machines.setdefault(row["host"], []).append(row["broker"])
         return Topology.from_mapping(record["topology"], "deployment.json"), machines
     raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
+
+
+def _would_be_on(call: Invocation, topology: Any) -> dict[str, list[str]] | None:
+    """The brokers that `deploy` would put on each host; None where it would refuse."""
+    from pubsubctl.facts import known_cores
+    from pubsubctl.placement import place
+
+    try:
+        inventory = call.inventory()
+        hosts = call.hosts(inventory)
+        rows = place(topology, hosts, known_cores(inventory, hosts)).brokers
+    except PubsubctlError:
+        return None
+    return {host.name: [row.broker for row in rows if row.host == host.name] for host in hosts}
 
 
 def _listing(call: Invocation) -> Result:
