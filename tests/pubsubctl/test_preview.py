@@ -186,12 +186,14 @@ def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> No
 
 
 def test_a_partition_and_a_lost_machine_are_previewed_as_well(call: Call) -> None:
-    answer = call("inject", "--preview", "partition", "c1|c3", "--for", "5s", "--topology", "chain3")
+    answer = call(
+        "inject", "--preview", "partition", "c1|c3", "--for", "5s", "--topology", "chain3"
+    )
     assert "2 of 6 pairs (source, subscriber) of 3 live" not in answer.out
     assert "nobody is cut off" in answer.out  # c2 hands on between them
-    lost = call("inject", "--preview", "host-loss", "t1", "--for", "5s", "--topology", "chain3")
+    lost = call("inject", "--preview", "host-loss", "t1", *for_5_s)
     assert lost.status == 0, lost.err
     assert "0s to 5s: host-loss t1" in lost.out
     assert "all 0 pairs of 1 live brokers" in lost.out
-    alone = call("inject", "--preview", "partition", "c2", "--for", "5s", "--topology", "chain3")
+    alone = call("inject", "--preview", "partition", "c2", *for_5_s)
     assert "islands: c1,c3 | c2" in alone.out
