@@ -18,6 +18,9 @@ RUNS ?=
 SEEDS ?= 1..2000
 LEDGER ?= results/reliability.json
 LAB ?= lab-demo
+HOST_PYTHONS ?= 3.11 3.12 3.13
+HOST_PLATFORMS ?= $(foreach kind,manylinux_2_17 manylinux2014 manylinux_2_28,\
+    --platform $(kind)_$(shell uname -m))
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 # Of pip's hundreds of lines, those that show a long download or build going on.
@@ -29,7 +32,7 @@ TELL_PROGRESS := sed -n -u -E \
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.stamp-project ## build .venv from the locked requirements (first time: 700 MB, minutes)
+setup: $(VENV)/.stamp-project $(VENV)/.stamp-wheelhouse ## build .venv from the locked requirements (first time: 700 MB, minutes)
 
 demo: setup ## kill a broker under load, with and without the δ tree, and judge both runs
 	@$(BIN)/pubsubctl demo
@@ -93,6 +96,18 @@ $(VENV)/.stamp-requirements: .setup/requirements.lock $(VENV)/.stamp-build
 	@echo "Installing the requirements: 700 MB the first time (PySpark alone is 460 MB)"
 	@$(PIP_INSTALL) --require-hashes --only-binary :all: --no-binary pyspark \
 	    --no-build-isolation -r $< | $(TELL_PROGRESS)
+	@touch $@
+
+# What `deploy` installs on hosts that are reached over SSH; they need no network themselves.
+$(VENV)/.stamp-wheelhouse: .setup/host.lock $(VENV)/.stamp-build
+	@echo "Fetching the wheels for hosts"
+	@rm -rf $(VENV)/wheelhouse
+	@for version in $(HOST_PYTHONS); do \
+	    $(BIN)/python -m pip download --disable-pip-version-check --progress-bar off --quiet \
+	        --require-hashes --no-deps --only-binary :all: --dest $(VENV)/wheelhouse \
+	        --implementation cp --python-version $$version $(HOST_PLATFORMS) -r $<; \
+	done
+	@cp $< $(VENV)/wheelhouse/host.lock
 	@touch $@
 
 $(VENV)/.stamp-project: pyproject.toml $(VENV)/.stamp-requirements

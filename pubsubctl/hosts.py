@@ -73,6 +73,27 @@ class Lab:
         if failure is not None:
             raise failure
 
+    async def installed(self, *, only_if_used: bool = False) -> None:
+        """Have our program on every host; where it is there already, nothing is done.
+
+        On no host anything is installed before on every host everything is there and hashed.
+
+        Args:
+            only_if_used: only where something of ours is that cannot be looked into without.
+
+        Raises:
+            IntegrityError: a file is not what it was: here, or there; nothing was installed.
+        """
+
+        async def upload(connector: Connector) -> None:
+            await connector.transport.upload(only_if_used=only_if_used)
+
+        async def install(connector: Connector) -> None:
+            await connector.transport.install(only_if_used=only_if_used)
+
+        await self.on_all(upload)
+        await self.on_all(install)
+
     @asynccontextmanager
     async def locked(self, purpose: str) -> AsyncIterator[None]:
         """Keep other operators away from all hosts; PreflightFailed says who has one."""

@@ -59,6 +59,25 @@ class Transport(Protocol):
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
         """Copy a regular file of the host to here."""
 
+    async def upload(self, *, only_if_used: bool = False) -> None:
+        """Bring there what is to be installed, and have it hashed; installs nothing.
+
+        Args:
+            only_if_used: not where nothing of ours is, nor where there is an older program.
+
+        Raises:
+            IntegrityError: something there is not what was uploaded.
+        """
+
+    async def install(self, *, only_if_used: bool = False) -> None:
+        """Install what was uploaded; nothing happens where it is installed."""
+
+    async def planned(self) -> list[str]:
+        """The remote commands that a deployment would run from here on."""
+
+    async def program(self) -> str:
+        """Names the program that would be started there now."""
+
 
 class Connector:
     """One host: what was found there, its agent, its files.

@@ -10,6 +10,7 @@ import trio
 
 from bench.host import HostSide
 from brokerd.agent.client import AgentClient, open_agent_of
+from pubsubctl.bundle import program_digest
 from pubsubctl.connectors.base import Connector
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
@@ -41,6 +42,20 @@ class LocalTransport:
         """See Transport."""
         async with open_agent_of(self._side.root) as client:
             yield client
+
+    async def upload(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+
+    async def install(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+
+    async def planned(self) -> list[str]:
+        """See Transport."""
+        return []
+
+    async def program(self) -> str:
+        """See Transport."""
+        return program_digest()
 
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
         """See Transport."""

@@ -1,0 +1,99 @@
+"""Hosts behind connections that lead to this machine: what SSH would do, without SSH."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from pubsubctl.errors import Unreachable
+from pubsubctl.inventory import Host
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass
+class NearbyConnections:
+    """Runs what is to be run on a host as processes of this machine, with a bare environment.
+
+    Attributes:
+        home: where `~` is for them.
+        down: hosts that cannot be reached.
+        done: what was asked for, in order: host and words.
+    """
+
+    home: Path
+    down: set[str] = field(default_factory=set)
+    done: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    async def __aenter__(self) -> "NearbyConnections":
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        pass
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+
+    async def run(
+        self, host: Host, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> Done:
+        self._note(host, command)
+        done = await trio.run_process(
+            list(command),
+            stdin=stdin,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=self.environment,
+            cwd=self.home,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    @asynccontextmanager
+    async def open(self, host: Host, command: Sequence[str]) -> AsyncIterator[trio.abc.Stream]:
+        self._note(host, command)
+        process = await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.environment,
+            cwd=self.home,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield trio.StapledStream(process.stdin, process.stdout)
+        finally:
+            with trio.CancelScope(shield=True):
+                await process.stdin.aclose()
+                await process.stdout.aclose()
+                await process.wait()
+
+    async def put(self, host: Host, source: Path, target: str, *, mode: int = 0o600) -> None:
+        self._note(host, ["put", target])
+        fresh = Path(f"{target}.new")
+        shutil.copyfile(source, fresh)
+        fresh.chmod(mode)
+        fresh.replace(target)
+
+    async def get(
+        self, host: Host, source: str, target: Path, *, most_bytes: int | None = None
+    ) -> None:
+        self._note(host, ["get", source])
+        shutil.copyfile(source, target)
+
+    def _note(self, host: Host, command: Sequence[str]) -> None:
+        if host.name in self.down:
+            raise Unreachable(f"host {host.name}: no route to {host.address}; is it up?")
+        self.done.append((host.name, list(command)))
