@@ -344,7 +344,8 @@ async def _record(deployment: Deployment, purpose: str, verb: str = "record") ->
     topology = toml_text(deployment.wanted.topology.to_mapping())
 
     async def write(connector: Connector) -> None:
-        await connector.write_deployment({**content, "host": connector.host.name}, topology)
+        own = {"host": connector.host.name, "program": await connector.transport.program()}
+        await connector.write_deployment({**content, **own}, topology)
 
     lab = deployment.lab
     await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])

@@ -66,7 +66,7 @@ async def carry_out(
     Raises:
         PreflightFailed: what runs is not what the experiment wants; says what differs.
     """
-    async with lab.opened(), lab.locked(purpose):
+    async with lab.operated(purpose, progress, interruption):
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
         async with testbed(

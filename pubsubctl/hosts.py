@@ -3,17 +3,23 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import trio
 
 from brokerd.agent.client import AgentClient
+from pubsubctl.bundle import Bundle, build_bundle
 from pubsubctl.connectors.base import Connector
 from pubsubctl.connectors.local import local_connector
-from pubsubctl.errors import HostError, Unreachable, UserError
+from pubsubctl.connectors.ssh import ssh_connector
+from pubsubctl.console import Progress
+from pubsubctl.errors import HostError, Unreachable
 from pubsubctl.held import Held
+from pubsubctl.interruption import Interruption
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.plan import Observed
+from pubsubctl.project import xdg_folder
 
 T = TypeVar("T")
 
@@ -35,17 +41,24 @@ class Lab:
 
     @classmethod
     def of(cls, inventory: Inventory, hosts: Sequence[Host], forks: int) -> "Lab":
-        """The lab of these hosts, each reached in the way its inventory says.
+        """The lab of these hosts, each reached in the way its inventory says."""
+        connections = None
+        if any(host.connector == "ssh" for host in hosts):
+            from pubsubctl.ssh.connections import SshConnections
 
-        Raises:
-            UserError: a host is reached by ssh, which no connector does yet.
-        """
-        if far := [host.name for host in hosts if host.connector != "local"]:
-            raise UserError(
-                f"{inventory.path}: connector 'ssh' of {', '.join(far[:8])}: this release reads "
-                'such inventories, and cannot deploy to them yet; take connector = "local"'
-            )
-        return cls(inventory, tuple(local_connector(inventory, host) for host in hosts), forks)
+            connections = SshConnections(inventory)
+
+        @cache
+        def bundle() -> Bundle:
+            return build_bundle(xdg_folder("cache") / "blobs")
+
+        rows = [
+            local_connector(inventory, host)
+            if connections is None or host.connector == "local"
+            else ssh_connector(inventory, host, connections, bundle)
+            for host in hosts
+        ]
+        return cls(inventory, tuple(rows), forks, connections)
 
     def connector(self, host: str) -> Connector:
         """The one of that host."""
@@ -93,6 +106,51 @@ class Lab:
 
         await self.on_all(upload)
         await self.on_all(install)
+
+    @asynccontextmanager
+    async def operated(
+        self,
+        purpose: str,
+        progress: Progress,
+        interruption: Interruption,
+        *,
+        only_if_used: bool = False,
+    ) -> AsyncIterator["Lab"]:
+        """Reach the hosts, have our program on them (see `installed`), and keep others away."""
+        async with self.opened():
+            with interruption.stoppable():
+                if self.connections is not None:
+                    progress.phase("reaching hosts")
+                await self.installed(only_if_used=only_if_used)
+            async with self.locked(purpose):
+                yield self
+
+    async def without_unreachable(self) -> list[Unreachable]:
+        """Go on with the hosts that can be reached; gives why the others cannot."""
+        lost: dict[str, Unreachable] = {}
+
+        async def reach(connector: Connector) -> None:
+            try:
+                await connector.transport.reach()
+            except Unreachable as error:
+                lost[connector.host.name] = error
+
+        await self.on_all(reach)
+        kept = [row for row in self.connectors if row.host.name not in lost]
+        if not kept:
+            raise ExceptionGroup("no host can be reached", list(lost.values()))
+        self.connectors = tuple(kept)
+        return [lost[name] for name in sorted(lost)]
+
+    async def commands(self) -> dict[str, list[str]]:
+        """Host → the remote commands that a deployment would run from here on."""
+        found: dict[str, list[str]] = {}
+
+        async def plan(connector: Connector) -> None:
+            found[connector.host.name] = await connector.transport.planned()
+
+        await self.on_all(plan)
+        return {row.host.name: lines for row in self.connectors if (lines := found[row.host.name])}
 
     @asynccontextmanager
     async def locked(self, purpose: str) -> AsyncIterator[None]:

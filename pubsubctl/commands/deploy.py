@@ -47,13 +47,19 @@ def deploy(
     warn_of_profile(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
 
-        async def look() -> Plan:
+        async def look() -> tuple[Plan, dict[str, list[str]]]:
             async with lab.opened():
-                return await planned(lab, await wanted_deployment(lab, wanted_topology, protocol))
+                wanted = await wanted_deployment(lab, wanted_topology, protocol)
+                plan = await planned(lab, wanted)
+                return plan, await lab.commands() if plan.steps else {}
 
-        plan = trio.run(look)
+        plan, commands = trio.run(look)
         if call.dry_run or not plan.steps:
-            return Result(document=plan.to_mapping(), text=plan.text())
+            lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
+            return Result(
+                document={**plan.to_mapping(), "commands": commands},
+                text="\n".join([plan.text(), *lines]),
+            )
         raise PreflightFailed(
             f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
         )
@@ -63,8 +69,7 @@ def deploy(
     async def work(interruption: Interruption) -> Deployment:
         with call.console.progress() as progress:
             async with (
-                lab.opened(),
-                lab.locked(purpose),
+                lab.operated(purpose, progress, interruption),
                 deployed(
                     lab,
                     await wanted_deployment(lab, wanted_topology, protocol),

@@ -6,6 +6,7 @@ import typer
 
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
+from pubsubctl.errors import HostError, LabDirty, Unreachable
 
 
 def down(
@@ -32,25 +33,36 @@ def down(
         plan = down_plan(trio.run(reached, lab, lab.observe), purge=purge)
         return Result(document=plan.to_mapping(), text=plan.text())
 
+    lost: list[Unreachable] = []
+
     async def work(interruption: Interruption) -> Plan:
         with call.console.progress() as progress:
-            async with lab.opened(), lab.locked("down"):
-                return await take_down(lab, progress, purge=purge, verify=verify)
+            async with lab.opened():
+                with interruption.stoppable():
+                    lost.extend(await lab.without_unreachable())
+                    await lab.installed(only_if_used=True)
+                async with lab.locked("down"):
+                    return await take_down(lab, progress, purge=purge, verify=verify)
 
     plan = run_interruptibly(
         work, call.console, when_not_waiting="`pubsubctl down` once more does the rest"
     )
     stopped = sum(step.verb != "remove" for step in plan.steps)
     text = f"stopped {stopped} agents" if stopped else "nothing was running"
-    if verify:
+    kind = LabDirty if verify else HostError
+    if verify and not lost:
         text += "; verified: no process, port, socket or file of ours is left"
     return Result(
         document={
             "schema": "pubsubctl/down/1",
             "hosts": [connector.host.name for connector in lab.connectors],
             "steps": plan.to_mapping()["steps"],
-            "verified": verify,
+            "verified": verify and not lost,
             "purged": purge,
         },
         text=text,
+        because=tuple(
+            kind(*error.problems, "what is there may still run; `pubsubctl down` once more")
+            for error in lost
+        ),
     )

@@ -45,6 +45,9 @@ class Transport(Protocol):
     def use(self, nursery: trio.Nursery) -> None:
         """Where its tasks may run, as long as the connections are wanted."""
 
+    async def reach(self) -> None:
+        """Find out whether it can be reached; Unreachable when not."""
+
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """What the host answers; None where nothing of ours, so nobody to ask, is there.
 

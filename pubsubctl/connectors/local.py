@@ -33,6 +33,9 @@ class LocalTransport:
     def use(self, nursery: trio.Nursery) -> None:
         """See Transport."""
 
+    async def reach(self) -> None:
+        """See Transport."""
+
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """See Transport."""
         return await self._commands[command](arguments)

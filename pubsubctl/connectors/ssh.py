@@ -108,6 +108,10 @@ class SshTransport:
         self._nursery = nursery
         self._found, self._helper = None, None
 
+    async def reach(self) -> None:
+        """See Transport."""
+        await self._look()
+
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """See Transport."""
         control = await self._control()

@@ -140,12 +140,14 @@ def test_a_deployment_is_made_once_and_leaves_nothing(far: FarLab) -> None:
         lab = far.lab()
         async with lab.opened():
             await lab.installed()
-            async with lab.locked("deploy pair"):
-                async with deployed(
+            async with (
+                lab.locked("deploy pair"),
+                deployed(
                     lab, wanted, progress, Interruption(), purpose="deploy pair"
-                ) as deployment:
-                    status = await deployment.broker("a", "status")
-                    assert status["ready"] == ["b"]
+                ) as deployment,
+            ):
+                status = await deployment.broker("a", "status")
+                assert status["ready"] == ["b"]
         for connector in lab.connectors:
             name = connector.host.name
             assert list(connector.transport.commands) == dry[name] + promised[name]
@@ -235,9 +237,8 @@ def test_the_second_operator_is_told_who_and_gets_the_lock_when_the_first_is_gon
         async with third.opened():
             lock = third.connectors[0].lock("killed")
             await lock.__aenter__()  # and nothing but the end of the connection gives it back
-        async with second.opened():
-            async with second.locked("deploy"):
-                pass
+        async with second.opened(), second.locked("deploy"):
+            pass
 
     run(story)
 
