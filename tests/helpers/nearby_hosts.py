@@ -29,11 +29,13 @@ class NearbyConnections:
         home: where `~` is for them.
         down: hosts that cannot be reached.
         done: what was asked for, in order: host and words.
+        processes: of the streams that were opened.
     """
 
     home: Path
     down: set[str] = field(default_factory=set)
     done: list[tuple[str, list[str]]] = field(default_factory=list)
+    processes: list[trio.Process] = field(default_factory=list)
 
     async def __aenter__(self) -> "NearbyConnections":
         return self
@@ -49,6 +51,8 @@ class NearbyConnections:
         self, host: Host, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Done:
         self._note(host, command)
+        if shutil.which(command[0]) is None:
+            return Done(127, b"", f"sh: 1: {command[0]}: not found\n".encode())
         done = await trio.run_process(
             list(command),
             stdin=stdin,
@@ -70,6 +74,7 @@ class NearbyConnections:
             env=self.environment,
             cwd=self.home,
         )
+        self.processes.append(process)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
