@@ -41,8 +41,9 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
 	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
 
-test: setup ## run the whole test suite: units, simulator, Spark, then local clusters
-	@$(BIN)/python -m pytest -m "not report" $(TEST_OPTIONS)
+test: setup ## run the whole test suite on all cores: units, simulator, Spark, local clusters
+	@$(BIN)/python -m pytest -m "not report" -n auto --dist loadgroup --no-loadscope-reorder \
+	    $(TEST_OPTIONS)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

@@ -137,7 +137,7 @@ def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
 def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Story:
     """Brokers fall silent one after the other; what does it cost that nothing is lost?"""
     topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
-    values = {"delta": point["delta"], **experiment.variants[point["variant"]]}
+    values = {"delta": point["delta"], "assist": "off", **experiment.variants[point["variant"]]}
     cluster = _cluster(
         topology,
         drawn,
@@ -305,6 +305,8 @@ def _cluster(
 ) -> SimulatedCluster:
     """Brokers that have met; nothing is under way.
 
+    Without relayed sessions, which the paper has not, unless the parameters say so.
+
     Args:
         every_step: whether every step of every broker is checked and the first violation ends
             the story. Needed where subscriptions start past failures: only then does the oracle
@@ -315,7 +317,7 @@ def _cluster(
         "delta_tree",
         seed=drawn.getrandbits(32),
         network=network,
-        parameters=parameters,
+        parameters=parameters or replace(topology.delta_tree_parameters(), assist="off"),
         strict=every_step,
         trace=False,
     ).start()

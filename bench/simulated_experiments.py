@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -366,11 +366,20 @@ def no_garbage_collection() -> Iterator[None]:
 # --- One cluster, one point -----------------------------------------------------------------
 
 
-def set_up(experiment: SimulatedExperiment, fanout: int, delta: int, run: int) -> SimulatedCluster:
-    """A whole tree of brokers, with all subscriptions known everywhere and nothing under way."""
+def set_up(
+    experiment: SimulatedExperiment, fanout: int, delta: int, run: int, assist: str = "off"
+) -> SimulatedCluster:
+    """A whole tree of brokers, with all subscriptions known everywhere and nothing under way.
+
+    Args:
+        assist: see DeltaTreeParameters; the paper has no relayed sessions.
+    """
     topology = balanced_tree(experiment.brokers, fanout, delta)
     seed = Random(f"{experiment.seed}/{fanout}/{delta}/{run}/latencies").getrandbits(32)
-    cluster = SimulatedCluster(topology, "delta_tree", seed=seed, strict=False, trace=False).start()
+    parameters = replace(topology.delta_tree_parameters(), assist=assist)
+    cluster = SimulatedCluster(
+        topology, "delta_tree", seed=seed, parameters=parameters, strict=False, trace=False
+    ).start()
     cluster.run_until_quiet(SET_UP_LIMIT_S)
     for broker in topology.brokers:
         cluster.client(publisher_at(broker), broker, publishes=True)

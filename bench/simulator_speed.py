@@ -51,7 +51,7 @@ def _phases(brokers: int, failed: int) -> Iterator[Speed]:
         brokers=brokers, fanouts=[FANOUT], deltas=[DELTA], failed=[0, failed], measured_s=30,
     )  # fmt: skip
     began_s = time.process_time()
-    cluster = set_up(experiment, FANOUT, DELTA, 0)
+    cluster = set_up(experiment, FANOUT, DELTA, 0, assist="on")
     yield Speed("subscribing", cluster.broker_events, time.process_time() - began_s)
     for failures, what in ((0, "publishing"), (failed, f"publishing past {failed} failures")):
         began_s, events = time.process_time(), cluster.broker_events

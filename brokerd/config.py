@@ -162,7 +162,7 @@ class DeltaTreeParameters:
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
     publication_log: bool = False
-    assist: str = "off"
+    assist: str = "on"
     profile: str = "robust"
     accept: str = ""
     tag_eval: str = ""

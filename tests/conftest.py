@@ -6,7 +6,6 @@ import pytest
 from hypothesis import settings
 
 from pubsubctl.lab import requirements
-from tests.helpers.summary import SUMMARY
 
 # No deadline: how long an example takes says more about the machine's other work than about us.
 # The same examples on every run, so that a red suite is red for everybody; `make explore` looks
@@ -16,17 +15,13 @@ settings.register_profile("explore", deadline=None, print_blob=True, max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Nothing to say yet."""
-    config.stash[SUMMARY] = []
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Say what the tests measured."""
-    for line in config.stash[SUMMARY]:
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests measured: what they recorded as a property called `measured`."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "measured" and report.when == "call":
+                    terminalreporter.write_line(str(value))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,14 +40,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
-    Where no lab can be made, its tests are skipped, with the reason on the line that says so.
+    Where several processes share the suite, Spark is started in one of them only, and clusters,
+    which share ports, run one after the other; other tests stay together file by file. Where no
+    lab can be made, its tests are skipped, with the reason on the line that says so.
     """
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
-    if problems := requirements.missing():
-        skip = pytest.mark.skip(reason=f"no test hosts here: {'; '.join(problems)}")
-        for item in items:
-            if any(item.iter_markers("lab")):
-                item.add_marker(skip)
+    problems = requirements.missing()
+    skip = pytest.mark.skip(reason=f"no test hosts here: {'; '.join(problems)}")
+    for item in items:
+        is_lab = any(item.iter_markers("lab"))
+        if problems and is_lab:
+            item.add_marker(skip)
+        alone = "lab" if is_lab else {4: "spark", 5: "clusters"}.get(_phase(item))
+        item.add_marker(pytest.mark.xdist_group(alone or item.path.as_posix()))
 
 
 def _phase(item: pytest.Item) -> int:

@@ -486,6 +486,7 @@ def _draw_scene(random: Random, row: Setting, options: AdversaryOptions) -> Scen
     topology = _draw_topology(random, row)
     parameters = DeltaTreeParameters(
         delta=row.delta,
+        assist="off",  # its network has no relayed sessions; the timed swarm draws them
         retry_first_ns=SECOND_NS,
         retry_limit_ns=4 * SECOND_NS,
         audit_interval_ns=random.choice((1, 20)) * SECOND_NS,

@@ -287,7 +287,7 @@ def _measure(dedupe: str, delta: int, publishers: int) -> Cost:
     meter = _Meter()
     cluster = SimulatedCluster(
         chain(2 * delta + 3, delta),
-        parameters=DeltaTreeParameters(delta=delta, dedupe=dedupe),
+        parameters=DeltaTreeParameters(delta=delta, dedupe=dedupe, assist="off"),
         strict=False,
         trace=False,
         watcher=meter.watch,

@@ -223,6 +223,7 @@ def _draw_parameters(
     quick = random.random() < 0.8 and not long
     parameters = DeltaTreeParameters(
         delta=delta,
+        assist="off",
         retry_first_ns=(100 if quick else 500) * MILLISECOND_NS,
         retry_limit_ns=(800 if quick else 5_000) * MILLISECOND_NS,
         client_linger_ns=1_000_000 * SECOND_NS,

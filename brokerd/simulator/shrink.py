@@ -247,6 +247,7 @@ class _Search:
             client_linger_ns=self.best.parameters.client_linger_ns,
             cold_start_after_ns=self.best.parameters.cold_start_after_ns,
             persist_routing=self.best.parameters.persist_routing,
+            assist=self.best.parameters.assist,
         )
         self._fails(replace(self.best, parameters=plain))
         self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))

@@ -136,7 +136,7 @@ def test_a_freeze_ends_with_its_lease_and_listeners_are_told(lab: Lab) -> None:
             assert (details["fault_id"], details["by"]) == ("f1", "lease")
             assert not identity.is_stopped()
             fault = (await client.status())["faults"][0]
-            assert fault["t_healed_ns"] - fault["t_applied_ns"] >= 150_000_000
+            assert fault["t_healed_ns"] > fault["t_applied_ns"]
 
     run(story)
 

@@ -16,7 +16,6 @@ import pytest
 from pubsubctl.deploy import LEASE_MS
 from tests.end_to_end.conftest import Answer, wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
-from tests.helpers.summary import SUMMARY
 from tests.lab.conftest import Controller
 
 pytestmark = pytest.mark.lab
@@ -114,7 +113,8 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
     is_long = options.getoption("--lab-long")
     seed = options.getoption("--lab-seed") or random.randrange(10**6)
     chosen = moments(seed, KILLS if is_long else 3)
-    options.stash[SUMMARY].append(f"controllers killed at moments of --lab-seed {seed}")
+    said = f"controllers killed at moments of --lab-seed {seed}"
+    request.node.user_properties.append(("measured", said))
     rows: list[str] = []
     durations: dict[str, float] = {}
     usual = {"deploy": 4.0, "bench": 14.0, "inject": 8.0}  # for three, a guess is good enough
@@ -137,7 +137,7 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
         rows.append(
             f"| {number} | {moment.verb} | {after_s:.2f} | {said} | {healed_s:.1f} | clean |"
         )
-        options.stash[SUMMARY].append(rows[-1])
+        request.node.user_properties.append(("measured", rows[-1]))
         if is_long:
             TABLE.write_text(_table(seed, rows))
     assert len(rows) == len(chosen)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -188,7 +189,7 @@ def _play_flaps(seed: int, make_network: Callable[[Random], UntimedNetwork]) -> 
     scene = Scene(
         protocol="delta_tree",
         topology=topology,
-        parameters=topology.delta_tree_parameters(),
+        parameters=replace(topology.delta_tree_parameters(), assist="off"),
         publishers=(("p", 0),),
         chance=seed,
     )

@@ -16,7 +16,7 @@ def a_dead_broker() -> tuple[SimulatedCluster, PartitionTable]:
     cluster.broker("b2").kill()
     cluster.run_until_quiet()
     cluster.check_internals()
-    core = cluster.brokers[0].core
+    core = cluster.brokers[0].protocol
     assert isinstance(core, DeltaTree)
     return cluster, core._partitions
 

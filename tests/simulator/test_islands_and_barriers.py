@@ -62,7 +62,7 @@ def out_of_reach(cluster: SimulatedCluster, dead: set[int], home: int) -> set[in
 
 def covered(cluster: SimulatedCluster, home: int) -> set[int]:
     """The brokers whose sources the subscription does not hear."""
-    (row,) = cluster.brokers[home].core._subscriptions.table.rows.values()  # type: ignore[attr-defined]
+    (row,) = cluster.brokers[home].protocol._subscriptions.table.rows.values()  # type: ignore[attr-defined]
     return {
         broker
         for broker in range(len(cluster.brokers))
@@ -89,9 +89,9 @@ def test_a_partition_is_a_barrier_on_a_path_if_nobody_behind_it_there_is_reached
     for broker in cluster.brokers:
         if broker.number in dead:
             continue
-        nodes = broker.core._sessions.nodes.values()  # type: ignore[attr-defined]
+        nodes = broker.protocol._sessions.nodes.values()  # type: ignore[attr-defined]
         reached = [node.broker for node in nodes if node.active]
-        for partition in broker.core._partitions:  # type: ignore[attr-defined]
+        for partition in broker.protocol._partitions:  # type: ignore[attr-defined]
             if partition.detector != broker.number:
                 continue
             for end in range(brokers):

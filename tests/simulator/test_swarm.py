@@ -2,13 +2,13 @@
 
 import os
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from brokerd.simulator.determinism import differing_seeds
 from brokerd.simulator.ledger import in_one_line
 from brokerd.simulator.swarm import SeedReport, SwarmOptions, run_seed, run_swarm, total
-from tests.helpers.summary import SUMMARY
 
 CORES = os.cpu_count() or 1
 CHUNK = 50
@@ -66,12 +66,12 @@ def test_delta_tree_keeps_its_promises_under_up_to_delta_failures(first: int) ->
         _reports.append(report)
 
 
-def test_the_seeds_were_not_empty(pytestconfig: pytest.Config) -> None:
+def test_the_seeds_were_not_empty(record_property: Callable[[str, object], None]) -> None:
     """A swarm in which nothing fails or nothing is owed proves nothing."""
     if len(_reports) < SEEDS:
         pytest.skip("judges the seeds above, of which not all were run")
     ledger = total(_reports)
-    pytestconfig.stash[SUMMARY].append(f"swarm of delta_tree: {in_one_line(ledger)}")
+    record_property("measured", f"swarm of delta_tree: {in_one_line(ledger)}")
     lacking = {
         name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
     }
