@@ -14,8 +14,8 @@ from pubsubctl.console import Console, Result
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.ssh.connections import Hop
     from pubsubctl.ssh.known_hosts import HostKey
+    from pubsubctl.ssh.line import Hop
     from pubsubctl.ssh.trust import Ask
 
 app = typer.Typer(help="The hosts one may use.")

@@ -34,7 +34,11 @@ class Pipe(Protocol):
     def set_event(self, event: "Wakeup") -> None: ...
 
 
-class Channel(Protocol):
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Channel(Closable, Protocol):
     """The part of paramiko's Channel that is used here."""
 
     closed: bool
@@ -51,7 +55,6 @@ class Channel(Protocol):
     def recv_stderr(self, nbytes: int, /) -> bytes: ...
     def send(self, data: bytes, /) -> int: ...
     def shutdown_write(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Wakeup:
@@ -266,7 +269,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
             self._is_closed = True
             self._wakeup.tell()
             with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_DEADLINE_S):
-                await self._workers.run(_close, self._channel)
+                await self._workers.run(close_quietly, self._channel)
         await trio.lowlevel.checkpoint()
 
     @property
@@ -366,8 +369,9 @@ class _exclusive:
         self._lock.release()
 
 
-def _close(channel: Channel) -> None:
+def close_quietly(thing: Closable) -> None:
+    """Close what may be closed already, or cannot be any more."""
     try:
-        channel.close()
-    except Exception:  # the connection is going as well: the channel goes with it
+        thing.close()
+    except Exception:  # the connection is going as well, and it with it
         pass

@@ -6,9 +6,10 @@ from typing import Any
 
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory import Gateway, Host, Inventory
-from pubsubctl.ssh.connections import Hop, SshConnections
+from pubsubctl.ssh.connections import SshConnections
 from pubsubctl.ssh.errors import ConnectionFailed, UnknownHostKey
 from pubsubctl.ssh.known_hosts import KEY_TYPES, HostKey, Standing
+from pubsubctl.ssh.line import Hop
 
 Ask = Callable[[Hop, HostKey], bool]
 
