@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
     problems = requirements.missing()
-    skip = pytest.mark.skip(reason=f"no test hosts here: {'; '.join(problems)}")
+    skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
     for item in items:
         is_lab = any(item.iter_markers("lab"))
         if problems and is_lab:

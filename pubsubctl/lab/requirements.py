@@ -3,12 +3,15 @@
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from pubsubctl.errors import PreflightFailed
 from pubsubctl.lab.network import tool_environment
 
 PACKAGES = {"ip": "iproute2", "sshd": "openssh-server", "nft": "nftables"}
 """Program → the Debian package it is in."""
+
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
 def missing() -> list[str]:
@@ -17,7 +20,9 @@ def missing() -> list[str]:
         return ["test hosts are Linux namespaces, and this is not Linux"]
     problems = []
     if os.geteuid() != 0:
-        problems.append("test hosts are network namespaces, and making those needs root")
+        problems.append("making network namespaces needs root")
+    elif lacking := [name for name, bit in _CAPABILITIES.items() if not _effective() >> bit & 1]:
+        problems.append(f"root has no {' and '.join(lacking)} here, as in most containers")
     path = tool_environment()["PATH"]
     absent = [program for program in PACKAGES if shutil.which(program, path=path) is None]
     if absent:
@@ -34,3 +39,12 @@ def check() -> None:
     """
     if problems := missing():
         raise PreflightFailed(*problems)
+
+
+def _effective() -> int:
+    """The capabilities of this process, as bits."""
+    for line in Path("/proc/self/status").read_text("ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return int(value, 16)
+    return 0

@@ -84,6 +84,11 @@ class LabSpec:
         return ":".join(["02", *pairs])
 
     @property
+    def inventory_name(self) -> str:
+        """What its inventory calls itself; with `psl-`, so that what is kept under it is ours."""
+        return f"psl-{self.name}"
+
+    @property
     def switch(self) -> str:
         """The namespace with the bridges, one per network, and nothing else."""
         return f"psl-{self.name}-sw"

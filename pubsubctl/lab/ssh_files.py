@@ -126,9 +126,10 @@ def inventory_text(spec: LabSpec, user_key: Path, python: str) -> str:
     lines = [
         f"# Written by `pubsubctl lab up`; gone with `pubsubctl lab down --name {spec.name}`.",
         'schema = "pubsubctl/inventory/1"',
-        f'name = "{spec.name}"',
+        f'name = "{spec.inventory_name}"',
         "",
         "[defaults]",
+        f'known_hosts = "known_hosts.{spec.name}"',
         'connector = "ssh"',
         f'user = "{USER}"',
         f'identity = "{user_key}"',

@@ -95,7 +95,8 @@ class Controller:
         found = [str(process) for process in self.running()]
         for machine in (self.lab_folder / "machines").iterdir():
             found += [str(path) for path in (machine / "tmp").rglob("*")]
-            root = machine / "home" / ".local" / "share" / "pubsubctl" / self.name / machine.name
+            state = machine / "home" / ".local" / "share" / "pubsubctl"
+            root = state / f"psl-{self.name}" / machine.name
             if root.is_dir():
                 found += [
                     str(path)
