@@ -1,21 +1,21 @@
 """What runs on a machine of the testbed: `python -m bench.machine agent`, `attach` and `host`.
 
 The agent forks brokers and load generators from this process's image, so everything they need
-is imported here, once.
+is imported by it, once; the other two are started for every command, and import little.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench.host import serve_host
-from bench.load_generator import run_load
-from brokerd.agent.daemon import attach, run_agent, start_daemon
-from brokerd.agent.fork_server import Role
-from brokerd.runtime.process import run_broker
 
-ROLES: Mapping[str, Role] = {"broker": run_broker, "load": run_load}
+def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
+    from bench.load_generator import run_load
+    from brokerd.runtime.process import run_broker
+
+    return {"broker": run_broker, "load": run_load}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,12 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     host.add_argument("--root", type=Path, required=True)
     host.add_argument("--name", required=True)
     chosen = parser.parse_args(arguments)
+    if chosen.command == "host":
+        from bench.host import serve_host
+
+        return serve_host(chosen.root, chosen.name)
+    from brokerd.agent.daemon import attach, run_agent, start_daemon
+
     if chosen.command == "attach":
         return attach(chosen.root)
-    if chosen.command == "host":
-        return serve_host(chosen.root, chosen.name)
     run = run_agent if chosen.foreground else start_daemon
-    return run(chosen.root, chosen.name, chosen.deployment, ROLES)
+    return run(chosen.root, chosen.name, chosen.deployment, _roles())
 
 
 if __name__ == "__main__":

@@ -136,9 +136,16 @@ class SshTransport:
         if not found.environments:
             raise ControlError("closed", f"{found.root}: no agent runs here")
         command = [*self._machine(found), "attach", "--root", found.root]
-        async with self._open(command) as stream, open_agent(stream) as agent:
-            await agent.status()  # whoever gets it can rely on that somebody is there
-            yield agent
+        is_there = False
+        try:
+            async with self._open(command) as stream, open_agent(stream) as agent:
+                await agent.status()  # whoever gets it can rely on that somebody is there
+                is_there = True
+                yield agent
+        except HostError as error:
+            if is_there:
+                raise
+            raise ControlError("closed", str(error)) from error
 
     async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
         """See Transport."""
