@@ -124,6 +124,9 @@ class Separation:
         for chain in ("outgoing", "incoming"):
             for side in ("sport", "dport"):
                 yield chain, f"tcp {side} {{ {ports} }} accept"
+            if self.resets:
+                # Ours come in as if from the peer; a reset that passes ends what is to end.
+                yield chain, "tcp flags & rst == rst accept"
         verdict = "reject with tcp reset" if self.resets else "drop"
         for peer in self.peers:
             family = "ip6" if peer.address.version == 6 else "ip"

@@ -34,6 +34,7 @@ class Lab:
         self.paths = AgentPaths(self.root)
         self.socket = folder / "s" / "agent.sock"
         self.agents: list[subprocess.Popen[bytes]] = []
+        self.prefix: tuple[str, ...] = ()
 
     def start_agent(self, deployment: str = "d1") -> subprocess.Popen[bytes]:
         """An agent whose clients can connect; fails with what it says if it does not come up."""
@@ -44,7 +45,7 @@ class Lab:
     def try_agent(self, deployment: str = "d1") -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         ready = self.folder / f"ready-{len(self.agents)}"
         os.mkfifo(ready)
-        command = [*MODULE, "agent"]
+        command = [*self.prefix, *MODULE, "agent"]
         arguments = [str(self.root), deployment, str(self.socket), str(ready)]
         log = open(self.folder / "agent.log", "ab")  # noqa: SIM115
         with log:
