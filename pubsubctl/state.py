@@ -44,6 +44,7 @@ class LabState:
 
     Attributes:
         deployment: what was recorded when it was made; None when nothing is deployed.
+        reached: hosts whose agent has answered.
         unreachable: hosts whose agent does not answer, with the reason.
         faults: the rows of all faults that are in effect.
         leases_ms: host → what is left of the deployment's lease, for those that have one.
@@ -51,6 +52,7 @@ class LabState:
 
     deployment: Mapping[str, Any] | None = None
     brokers: list[BrokerState] = field(default_factory=list)
+    reached: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
@@ -71,6 +73,7 @@ async def lab_state(lab: Lab) -> LabState:
         try:
             async with connector.open_agent() as agent:
                 status = await agent.status()
+                state.reached.append(name)
                 if status["lease"]:
                     state.leases_ms[name] = status["lease"]["left_ms"]
                 state.faults += [

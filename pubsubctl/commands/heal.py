@@ -1,6 +1,6 @@
 """`heal`: end every fault, whoever began it; safe at any time, and as often as one likes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from pubsubctl.connectors.base import Connector
 
 
-def heal(context: typer.Context) -> Result:
-    """End every fault that is in effect.
+def heal(
+    context: typer.Context,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Look again afterwards; 7 if anything is left.")
+    ] = False,
+) -> Result:
+    """End every fault that is in effect, also what brokers were told by others.
 
     Brokers that were killed stay so; `deploy` starts them again.
     """
@@ -28,16 +33,24 @@ def heal(context: typer.Context) -> Result:
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     healed: list[dict[str, Any]] = []
     failed: list[PubsubctlError] = []
+    verified: list[str] = []
 
-    async def heal_on(connector: "Connector", faults: list[str]) -> None:
-        async with connector.open_agent() as agent:
-            for fault_id in faults:
-                try:
-                    row = await agent.fault_heal(fault_id)
-                except ControlError as error:
-                    failed.append(LabDirty(f"host {connector.host.name}: {fault_id}: {error}"))
-                else:
-                    healed.append({**row, "host": connector.host.name})
+    async def heal_on(connector: "Connector") -> None:
+        name = connector.host.name
+        try:
+            async with connector.open_agent() as agent:
+                answer = await agent.fault_heal_all()
+                healed.extend({**row, "host": name} for row in answer["healed"])
+                left = answer["left"]
+                if verify and not left:
+                    again = await agent.fault_heal_all()
+                    left = [f"{row['fault_id']} came back" for row in again["healed"]]
+                    left += again["left"]
+        except ControlError as error:
+            left = [str(error)]
+        failed.extend(LabDirty(f"host {name}: {reason}") for reason in left)
+        if not left:
+            verified.append(name)
 
     async def work() -> None:
         state = await lab_state(lab)
@@ -49,16 +62,22 @@ def heal(context: typer.Context) -> Result:
             return
         async with trio.open_nursery() as nursery:
             for connector in lab.connectors:
-                name = connector.host.name
-                faults = [row["fault_id"] for row in state.faults if row["host"] == name]
-                if faults:
-                    nursery.start_soon(heal_on, connector, faults)
+                if connector.host.name in state.reached:
+                    nursery.start_soon(heal_on, connector)
 
     trio.run(reached, lab, work)
     what = "would heal" if call.dry_run else "healed"
     lines = [f"{what} {row['fault_id']} on {row['host']}" for row in healed]
+    lines = lines or ["nothing to heal"]
+    if verify and not call.dry_run:
+        looked = ", ".join(sorted(verified)) or "no host: nothing is deployed"
+        lines.append(f"verified: no fault is left on {looked}" if verified else looked)
     return Result(
-        document={"schema": "pubsubctl/heal/1", "healed": healed},
-        text="\n".join(lines) or "nothing to heal",
+        document={
+            "schema": "pubsubctl/heal/1",
+            "healed": healed,
+            "verified": sorted(verified) if verify else [],
+        },
+        text="\n".join(lines),
         because=tuple(failed),
     )

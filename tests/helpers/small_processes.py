@@ -157,7 +157,11 @@ def _umask() -> int:
     return mask
 
 
-ROLES: dict[str, Role] = {"sleeper": run_sleeper, "failing": run_failing}
+ROLES: dict[str, Role] = {
+    "sleeper": run_sleeper,
+    "broker": run_sleeper,
+    "failing": run_failing,
+}
 
 
 def main() -> int:

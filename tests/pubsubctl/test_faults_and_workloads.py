@@ -129,3 +129,5 @@ def test_healing_where_nothing_is_broken_changes_nothing(call: Call) -> None:
     for _ in range(2):
         answer = call("heal")
         assert (answer.status, answer.out) == (0, "nothing to heal\n")
+    answer = call("heal", "--verify")
+    assert (answer.status, answer.out) == (0, "nothing to heal\nno host: nothing is deployed\n")
