@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import trio
 
-from bench.load_plan import LoadProcess, load_processes
+from bench.load_plan import LoadProcess, client_suffix, load_processes
 from bench.outcome import RunOutcome, measure
 from bench.probes import ProcessorTime
 from bench.run_directory import RunDirectory, RunState
@@ -109,6 +109,7 @@ class _Experiment:
         self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._origin_ns = 0
+        self._certificate: Mapping[str, str] | None = None
         self._injection: Injection | None = None
         self._notes: list[str] = []
 
@@ -161,6 +162,7 @@ class _Experiment:
                 "topology": spec.topology.name,
                 "topology_digest": testbed.topology_digest,
                 "deployment_id": testbed.deployment_id,
+                "transport": testbed.transport,
                 "schedule": self._schedule.name if self._schedule else None,
                 "labels": dict(spec.labels),
                 "phases": [],
@@ -193,6 +195,8 @@ class _Experiment:
         progress.phase("preparing", 2.0)
         for broker in testbed.brokers:
             await self._begin_run_at(broker)
+        suffix = client_suffix(self._run_id)
+        self._certificate = await testbed.certificate_for_clients(suffix)
         for process in self._processes:
             await self._start_process(process)
         status = await testbed.clients_agent.status()
@@ -220,8 +224,9 @@ class _Experiment:
 
     async def _start_process(self, process: LoadProcess) -> None:
         testbed = self._testbed
+        config = {**process.config, "tls": self._certificate}
         await testbed.clients_agent.start(
-            process.name, "load", process.config, process.config["control_socket"]
+            process.name, "load", config, process.config["control_socket"]
         )
         self._started.append(process)
         with trio.move_on_after(ATTACH_TIMEOUT_S):

@@ -8,6 +8,7 @@ from typing import Any, Self
 from bench.publishing import PublisherSetting
 from bench.receiving import SubscriberSetting
 from bench.run_directory import json_text, write_whole
+from brokerd.config import TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 
@@ -25,6 +26,7 @@ class LoadSetting:
         sets: how many attribute sets to draw.
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
         lateness_limit_ns: later than this, a second counts as saturated.
+        tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
     """
 
@@ -42,6 +44,7 @@ class LoadSetting:
     lateness_limit_ns: int
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]
+    tls: TlsFiles | None = None
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -52,6 +55,8 @@ class LoadSetting:
         given["attributes"] = tuple((name, value) for name, value in values["attributes"])
         given["publishers"] = tuple(map(PublisherSetting.from_mapping, values["publishers"]))
         given["subscribers"] = tuple(map(SubscriberSetting.from_mapping, values["subscribers"]))
+        if values.get("tls") is not None:
+            given["tls"] = TlsFiles.from_mapping(dict(values["tls"]), "tls")
         return cls(**given)
 
 

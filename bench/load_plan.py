@@ -43,6 +43,15 @@ def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[
     ]  # fmt: skip
 
 
+def client_suffix(run_id: str) -> str:
+    """What the names of all clients of a run end in, behind a dot.
+
+    A broker remembers its clients by name, and their numbers and positions with it: a run on
+    brokers that have seen others needs names of its own.
+    """
+    return run_id.rpartition("-")[2]
+
+
 def _config(
     name: str,
     spec: ExperimentSpec,
@@ -52,9 +61,7 @@ def _config(
     subscribers: Sequence[SubscriberPlan],
 ) -> dict[str, Any]:
     """The mapping that `bench.load_files.LoadSetting` reads."""
-    # A broker remembers its clients by name, and their numbers and positions with it: a run on
-    # brokers that have seen others needs names of its own.
-    suffix = run_id.rpartition("-")[2]
+    suffix = client_suffix(run_id)
     return {
         "process": name,
         "log_folder": str(testbed.run_folder(testbed.clients_host, run_id, name)),

@@ -21,6 +21,7 @@ FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 64 << 30
 """Of one process in one run."""
+CertificateForClients = Callable[[str], Awaitable[Mapping[str, str] | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ async def copy_local_file(host: str, source: str, destination: Path, most_bytes:
     await trio.to_thread.run_sync(shutil.copyfile, source, destination)
 
 
+async def no_certificate(suffix: str) -> None:
+    """What needs none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Testbed:
     """Brokers that run and are ready, and how to reach everything that belongs to them.
@@ -57,6 +62,9 @@ class Testbed:
             (text) and placement.json (a mapping).
         fetch_file: brings a host's file home.
         socket_folders: by host, where control sockets are; as on this machine without.
+        transport: how brokers and clients talk, for the manifest.
+        certificate_for_clients: puts a certificate for all clients with this ending of their
+            names on the clients' host, and says where; None where there is no TLS.
     """
 
     __test__: ClassVar[bool] = False  # pytest, it only sounds like a test
@@ -72,6 +80,8 @@ class Testbed:
     documents: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
     fetch_file: FetchFile = copy_local_file
     socket_folders: Mapping[str, Path] = field(default_factory=dict)
+    transport: str = "plaintext, loopback only"
+    certificate_for_clients: CertificateForClients = no_certificate
 
     @property
     def clients_agent(self) -> AgentClient:

@@ -25,6 +25,7 @@ from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.certificates import certificate_of, check_transport, transport_of
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Progress
 from pubsubctl.errors import (
@@ -203,7 +204,9 @@ async def deployed(
                 f"the running deployment of {wanted.topology.name} differs in {names}; "
                 "`pubsubctl deploy` lets brokers join and leave it"
             )
-        deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, plan)
+        found = await lab.observe()
+        check_transport(found, lab.inventory)
+        deployment = Deployment(_recorded_identity(found), wanted, lab, plan)
     try:
         try:
             with interruption.stoppable():
@@ -323,6 +326,9 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "core": placed.core,
         "delta_tree": wanted.topology.to_mapping()["parameters"],
         "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
+        "tls": await certificate_of(
+            deployment.lab, deployment.identity, placed.host, "broker", placed.broker
+        ),
     }
 
 
@@ -336,6 +342,7 @@ async def _record(deployment: Deployment, purpose: str, verb: str = "record") ->
         "topology": deployment.wanted.topology.to_mapping(),
         "digest": deployment.wanted.digest,
         "placement": deployment.wanted.placement.to_mapping(),
+        "transport": transport_of(deployment.lab.inventory),
         "who": f"{getpass.getuser()}@{socket.gethostname()}",
         "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "purpose": purpose,

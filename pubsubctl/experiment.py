@@ -13,6 +13,7 @@ from bench.run_directory import new_run_directory
 from bench.spec import ExperimentSpec
 from bench.testbed import BrokerPlace, Testbed
 from fault_injection.schedule import FaultSchedule
+from pubsubctl.certificates import certificate_of, transport_of
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result, grouped
 from pubsubctl.deploy import (
@@ -134,6 +135,10 @@ async def as_testbed(deployment: Deployment) -> Testbed:
     async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
         await lab.connector(host).fetch(source, target, most_bytes)
 
+    async def certificate(suffix: str) -> dict[str, str] | None:
+        clients_host = wanted.placement.clients_host
+        return await certificate_of(lab, deployment.identity, clients_host, "load", suffix)
+
     return Testbed(
         agents=deployment.agents,
         brokers={
@@ -152,6 +157,8 @@ async def as_testbed(deployment: Deployment) -> Testbed:
             "placement.json": wanted.placement.to_mapping(),
         },
         fetch_file=fetch,
+        transport=transport_of(lab.inventory),
+        certificate_for_clients=certificate,
     )
 
 

@@ -138,6 +138,7 @@ class _Builder:
             SshSettings(
                 ssh.forks, ssh.forks_per_gateway, ssh.connect_timeout, ssh.keepalive, ssh.retries
             ),
+            self._content.transport,
         )
 
     def _known_hosts(self, hosts: Sequence[Host]) -> Path | None:

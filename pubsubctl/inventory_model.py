@@ -150,6 +150,7 @@ class Inventory:
     Attributes:
         known_hosts: the file with the keys of hosts and gateways; None when all hosts are local.
         gateways: by name.
+        transport: "tls" where it is to be used though nothing leaves this machine.
     """
 
     name: str
@@ -159,6 +160,17 @@ class Inventory:
     known_hosts: Path | None = None
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
     ssh: SshSettings = SshSettings()
+    transport: Literal["tls"] | None = None
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether brokers and clients show each other certificates; always off this machine."""
+        addresses = [host.bench_address for host in self.hosts]
+        return (
+            self.transport == "tls"
+            or not self.loopback_only
+            or not all(is_loopback(address) for address in addresses)
+        )
 
     @property
     def loopback_only(self) -> bool:

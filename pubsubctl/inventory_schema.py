@@ -298,6 +298,7 @@ class InventoryFile(_Closed):
 
     schema_: Literal["pubsubctl/inventory/1"] = Field(alias="schema")
     name: str
+    transport: Literal["tls"] | None = None
     defaults: Defaults = Defaults()
     ssh: SshEntry = SshEntry()
     gateways: dict[str, GatewayEntry] = {}

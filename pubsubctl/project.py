@@ -177,6 +177,11 @@ def xdg_folder(
     return base / "pubsubctl"
 
 
+def authority_folder(inventory: str, environment: Mapping[str, str] | None = None) -> Path:
+    """Where the certificate authority of an inventory is; its key never leaves this folder."""
+    return xdg_folder("state", environment) / "authorities" / inventory
+
+
 def labs_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Where `pubsubctl lab up` keeps what it made, one folder per lab."""
     return xdg_folder("state", environment) / "labs"

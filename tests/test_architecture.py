@@ -330,7 +330,6 @@ ALLOWED_NAMES = frozenset({("random", "Random")})
 
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
-    "pubsubctl.authority": "deployments get their certificates from it next",
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
 }
 

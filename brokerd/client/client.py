@@ -36,7 +36,7 @@ from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, Dial, dial_tcp, dial_tls
-from brokerd.runtime.tls import TlsCredentials
+from brokerd.runtime.tls import credentials_of
 from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
@@ -113,7 +113,7 @@ async def connect(
         ConfigError: `tls` cannot be used.
     """
     if dial is None:
-        dial = dial_tcp if tls is None else dial_tls(TlsCredentials(tls))
+        dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
     core = ClientCore(name, publishes=publishes, incarnation=incarnation)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:

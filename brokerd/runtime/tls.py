@@ -9,6 +9,7 @@ dialled, says who they are.
 import ipaddress
 import ssl
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -37,11 +38,25 @@ class TlsCredentials:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        _check_privacy(Path(files.key))
-        self._server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        self._server: ssl.SSLContext
+        self._client: ssl.SSLContext
+        self._read_ns = _changed_ns(files)
+        self._read()
+
+    def _read(self) -> None:
+        _check_privacy(Path(self._files.key))
+        server = self._context(ssl.PROTOCOL_TLS_SERVER)
         # No tickets: nobody resumes a session here, and they would be written unasked.
-        self._server.num_tickets = 0
-        self._client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        server.num_tickets = 0
+        self._server, self._client = server, self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _refresh(self) -> None:
+        """Take up a certificate that was renewed; keep what there is where that is no good."""
+        changed_ns = _changed_ns(self._files)
+        if changed_ns != self._read_ns:
+            with suppress(ConfigError):  # perhaps only one of the files is written yet
+                self._read()
+                self._read_ns = changed_ns
 
     async def welcome(self, transport: trio.abc.Stream) -> "TlsStream":
         """The accepting end of a connection; `transport` is closed when that fails.
@@ -49,6 +64,7 @@ class TlsCredentials:
         Raises:
             TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
         """
+        self._refresh()
         return await _shake_hands(TlsStream(transport, self._server, server_side=True))
 
     async def dial(self, transport: trio.abc.Stream) -> "TlsStream":
@@ -60,6 +76,7 @@ class TlsCredentials:
         Raises:
             TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
         """
+        self._refresh()
         return await _shake_hands(TlsStream(transport, self._client, server_side=False))
 
     def _context(self, protocol: int) -> ssl.SSLContext:
@@ -81,6 +98,12 @@ class TlsCredentials:
                 f"tls: certificate = {files.certificate!r}, key = {files.key!r}: {_words(error)}"
             ) from None
         return context
+
+
+@lru_cache(maxsize=16)
+def credentials_of(files: TlsFiles) -> TlsCredentials:
+    """The credentials in these files, read once for all clients of a process."""
+    return TlsCredentials(files)
 
 
 class TlsStream(trio.abc.Stream):
@@ -237,6 +260,13 @@ async def _shake_hands(stream: TlsStream) -> TlsStream:
             raise TlsError("closed during the handshake") from error
         raise
     return stream
+
+
+def _changed_ns(files: TlsFiles) -> tuple[int, ...]:
+    try:
+        return tuple(Path(name).stat().st_mtime_ns for name in (files.certificate, files.key))
+    except OSError:
+        return ()
 
 
 def _check_privacy(key: Path) -> None:
