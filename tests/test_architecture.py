@@ -296,6 +296,7 @@ LAYERS = (
                 "rich",
                 "trio",
                 "typer",
+                "yaml",
             }
         ),
     ),

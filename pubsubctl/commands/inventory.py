@@ -1,17 +1,20 @@
-"""`inventory list|show|schema|lint`: which hosts there are, and what holds for each."""
+"""`inventory list|show|schema|lint|import|trust`: which hosts there are, what holds for each."""
 
 import json
 import re
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Console, Result
 from pubsubctl.errors import UserError
+from pubsubctl.files import shown
 
 if TYPE_CHECKING:
     from pubsubctl.ssh.known_hosts import HostKey
@@ -126,6 +129,52 @@ def lint(
         text="\n".join(good),
         because=(UserError(*problems),) if problems else (),
     )
+
+
+@app.command("import")
+def import_inventory(
+    context: typer.Context,
+    kind: Annotated[str, typer.Argument(help="ansible or ssh-config: what SRC is.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Their file; read as data only.")],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Of the inventory; that of the file without.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
+    ] = None,
+) -> Result:
+    """Turn the inventory of another tool into one of ours; nothing is run or looked up."""
+    from pubsubctl.importers.ansible import read_ansible
+    from pubsubctl.importers.found import inventory_text, our_name, read_source
+    from pubsubctl.importers.ssh_config import read_ssh_config
+
+    call = invocation(context)
+    readers = {"ansible": read_ansible, "ssh-config": read_ssh_config}
+    if kind not in readers:
+        raise UserError(f"inventory import {shown(kind)}: no such kind{nearest(kind, [*readers])}")
+    found = readers[kind](read_source(source), source)
+    called = name or our_name(output.stem if output else source.stem)
+    text = inventory_text(found, called, source)
+    for note in found.notes:
+        call.console.warn(note)
+    document = {
+        "schema": "pubsubctl/inventory-import/1",
+        "source": str(source),
+        "hosts": [host.name for host in found.hosts],
+        "gateways": list(found.gateways),
+        "notes": found.notes,
+        "toml": text,
+    }
+    if output is None:
+        return Result(document=document, text=text)
+    if output.exists() and not call.yes:
+        raise UserError(f"{output}: is there already; --yes overwrites it")
+    count = f"{len(found.hosts)} host{'' if len(found.hosts) == 1 else 's'}"
+    if call.dry_run:
+        return Result(document=document, text=f"would write {output}: {count}")
+    output.write_text(text, encoding="utf-8")
+    told = f"{output}: {count}; `pubsubctl -i {output} inventory trust all` comes next"
+    return Result(document={**document, "file": str(output)}, text=told)
 
 
 @app.command("trust")
