@@ -55,6 +55,8 @@ class SshSettings:
         forks_per_gateway: connections that are being made through one gateway at the same time.
         keepalive_s: between two signs of life on an idle connection.
         retries: further attempts when a connection cannot be made.
+        user_config: the person's own OpenSSH configuration, to fill in what the inventory leaves
+            open; None unless the command line asks for it.
     """
 
     forks: int = 16
@@ -62,6 +64,7 @@ class SshSettings:
     connect_timeout_s: float = 10.0
     keepalive_s: float = 5.0
     retries: int = 2
+    user_config: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ from pubsubctl.project import xdg_folder
 
 _FLAGS = {
     *("-n", "--dry-run", "-y", "--yes", "-v", "--verbose", "-q", "--quiet"),
-    *("-j", "--json", "--no-progress"),
+    *("-j", "--json", "--no-progress", "--use-ssh-config"),
 }
 _WITH_VALUE = {"-i", "--inventory", "-l", "--limit", "-f", "--forks", "--color"}
 _UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -191,6 +191,10 @@ def global_options(
         str, typer.Option("--color", metavar="auto|always|never", help="When to use colour.")
     ] = "auto",
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No moving bars.")] = False,
+    use_ssh_config: Annotated[
+        bool,
+        typer.Option("--use-ssh-config", help="Let ~/.ssh/config say what the inventory does not."),
+    ] = False,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="The version."),
@@ -208,6 +212,7 @@ def global_options(
     call.forks_option = forks
     call.dry_run = dry_run
     call.yes = yes
+    call.use_ssh_config = use_ssh_config
 
 
 def global_options_first(arguments: Sequence[str]) -> list[str]:

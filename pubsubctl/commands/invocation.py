@@ -1,6 +1,6 @@
 """What every verb is given: the console, the project, and the global options."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ class Invocation:
         forks_option: as given with --forks, or None.
         dry_run: only say what would be done.
         yes: do not ask.
+        use_ssh_config: let ~/.ssh/config fill in what the inventory leaves open.
         arguments: the command line, for the record of a run.
     """
 
@@ -34,6 +35,7 @@ class Invocation:
     forks_option: int | None = None
     dry_run: bool = False
     yes: bool = False
+    use_ssh_config: bool = False
     arguments: tuple[str, ...] = ()
     _project: Project | None = None
 
@@ -53,7 +55,11 @@ class Invocation:
         """The inventory that holds."""
         from pubsubctl.inventory import load_inventory
 
-        return load_inventory(self.project.inventory_file(self.inventory_option))
+        inventory = load_inventory(self.project.inventory_file(self.inventory_option))
+        if not self.use_ssh_config:
+            return inventory
+        settings = replace(inventory.ssh, user_config=Path("~/.ssh/config").expanduser())
+        return replace(inventory, ssh=settings)
 
     def hosts(self, inventory: "Inventory") -> "tuple[Host, ...]":
         """The hosts of it that --limit leaves."""

@@ -45,6 +45,7 @@ from pubsubctl.ssh.line import (
 from pubsubctl.ssh.quoting import command_line, remote_path
 from pubsubctl.ssh.stream import CommandStream, Workers, close_quietly, printable
 from pubsubctl.ssh.transfers import Download, Sftp, Upload
+from pubsubctl.ssh.user_config import UserConfig, through_command
 
 T = TypeVar("T")
 
@@ -111,6 +112,9 @@ class SshConnections:
         self._inventory = inventory
         self._settings: SshSettings = inventory.ssh
         self._known = KnownHosts.load(inventory.known_hosts)
+        self._own: UserConfig | None = None
+        if self._settings.user_config is not None:
+            self._own = UserConfig(inventory, self._settings.user_config)
         self._workers = Workers()
         self._slots: dict[tuple[str, str, tuple[str, ...]], _Slot] = {}
         self._connecting = trio.CapacityLimiter(self._settings.forks)
@@ -131,6 +135,7 @@ class SshConnections:
     ) -> None:
         self._nursery.cancel_scope.cancel()
         lines = [slot.line for slot in self._slots.values() if slot.line is not None]
+        self._slots.clear()
         for line in lines:
             line.cut("closed by us")
         with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_DEADLINE_S):
@@ -218,6 +223,7 @@ class SshConnections:
         Args:
             key_type: the kind that is wanted; None for the known or else the best one.
         """
+        hop = self._settled(hop)
         types = (key_type,) if key_type else self._types_wanted(hop)
         gateway = await self._gateway_line(hop)
         async with self._dialled(hop, gateway) as heard:
@@ -227,21 +233,26 @@ class SshConnections:
 
     def judge(self, hop: Hop, key: HostKey) -> Standing:
         """What the inventory's known_hosts says of that key."""
+        hop = self._settled(hop)
         return self._known.judge(hop.address, hop.port, key).standing
 
     def trust(self, hop: Hop, key: HostKey) -> None:
         """Add that key to the inventory's known_hosts; it counts from now on."""
+        hop = self._settled(hop)
         self._known.add(hop.address, hop.port, key, hop.name)
         self._known = KnownHosts.load(self._known.path)
 
     def refusal(self, hop: Hop, key: HostKey) -> HostKeyRefused | None:
         """Why that key is refused; None when it is known."""
+        hop = self._settled(hop)
         judgement = self._known.judge(hop.address, hop.port, key)
         if judgement.standing is Standing.TRUSTED:
             return None
         file = self._known.path
         where = ", ".join(f"{file}:{line}" for line in judgement.lines)
-        trust = f"`pubsubctl -i {self._inventory.path} inventory trust {hop.name}`"
+        is_named = isinstance(hop, Host) or hop.name in self._inventory.gateways
+        name = hop.name if is_named else "HOST"  # a gateway of the person's own configuration
+        trust = f"`pubsubctl -i {self._inventory.path} inventory trust {name}`"
         shows = f"{_place(hop)} shows the {key.key_type} key {key.fingerprint}"
         if judgement.standing is Standing.UNKNOWN:
             return UnknownHostKey(
@@ -269,6 +280,7 @@ class SshConnections:
 
     def way_to(self, hop: Hop) -> tuple[Hop, ...]:
         """The gateways on the way to a host, outermost first, and the host itself."""
+        hop = self._settled(hop)
         if not hop.jump:
             return (hop,)
         return (*self.way_to(self._gateway_before(hop)), hop)
@@ -363,6 +375,7 @@ class SshConnections:
         Whoever waited while somebody else's attempt failed gets that failure: sixteen hosts
         behind one dead gateway wait for it once, not sixteen times.
         """
+        hop = self._settled(hop)
         slot = self._slot(hop)
         failures = slot.failures
         async with slot.connecting:
@@ -414,7 +427,11 @@ class SshConnections:
 
     def _gateway_before(self, hop: Hop) -> Gateway:
         """The last gateway on the way to a host, on the way that the host names."""
-        return replace(self._inventory.gateways[hop.jump[-1]], jump=hop.jump[:-1])
+        gateways = self._inventory.gateways if self._own is None else self._own.gateways
+        return replace(gateways[hop.jump[-1]], jump=hop.jump[:-1])
+
+    def _settled(self, hop: Hop) -> Hop:
+        return hop if self._own is None else self._own.settled(hop)
 
     @asynccontextmanager
     async def _dialled(self, hop: Hop, gateway: Line | None) -> AsyncIterator[Heard]:
@@ -432,9 +449,8 @@ class SshConnections:
                     f"{_place(hop)}: no answer within {self._settings.connect_timeout_s:g} s",
                 ) from None
             except LineError as error:
-                raise ConnectionFailed(
-                    hop.name, f"{_place(hop)}: gateway {hop.jump[-1]}: {error}"
-                ) from error
+                via = f"gateway {hop.jump[-1]}: " if hop.jump else ""
+                raise ConnectionFailed(hop.name, f"{_place(hop)}: {via}{error}") from error
             except OSError as error:
                 raise ConnectionFailed(hop.name, f"{_place(hop)}: {said(error)}") from error
             try:
@@ -453,6 +469,8 @@ class SshConnections:
             return await self._workers.run(
                 gateway.tunnel, hop.address, hop.port, discard=close_quietly
             )
+        if self._own is not None and (command := self._own.proxy_command(hop)) is not None:
+            return through_command(command)
         stream = await trio.open_tcp_stream(hop.address, hop.port)
         dialled = socket.socket(fileno=stream.socket.detach())
         dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -283,25 +283,18 @@ def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> H
         transport.close()
 
 
-def own_settings(path: Path) -> Callable[[str], Mapping[str, Any]]:
+def own_settings(text: str) -> Callable[[str], Mapping[str, Any]]:
     """Host name → what an OpenSSH client's configuration says of it.
 
     `Match exec` runs a command on this machine: only for who asked for it.
 
     Raises:
-        UserError: the file cannot be read.
+        LineError: it cannot be understood.
     """
     try:
-        return paramiko.SSHConfig.from_path(str(path)).lookup
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except (paramiko.ConfigParseError, paramiko.CouldNotCanonicalize, ValueError) as error:
-        raise UserError(f"{path}: {said(error)}") from None
-
-
-def through_command(command: str) -> Any:
-    """A byte stream through a command of this machine, as ProxyCommand has it."""
-    return paramiko.ProxyCommand(command)
+        return paramiko.SSHConfig.from_text(text).lookup
+    except (paramiko.ConfigParseError, ValueError) as error:
+        raise LineError(said(error)) from error
 
 
 def said(error: BaseException) -> str:

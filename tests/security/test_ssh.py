@@ -9,9 +9,11 @@ import base64
 import os
 import random
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import pytest
 import trio
 
 from pubsubctl.errors import UserError
-from pubsubctl.inventory import Inventory
+from pubsubctl.inventory import Inventory, load_inventory
 from pubsubctl.ssh.connections import SshConnections
 from pubsubctl.ssh.errors import (
     ChangedHostKey,
@@ -423,6 +425,133 @@ def agent(folder: Path, key: KeyPair, passphrase: str) -> AbstractContextManager
             stack.close()
 
     return Running()
+
+
+# S-SSH-5: the person's own configuration
+
+
+RELAY = """\
+import os, socket, sys, threading
+server = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def there():
+    while data := os.read(0, 65536):
+        server.sendall(data)
+    server.shutdown(socket.SHUT_RDWR)
+threading.Thread(target=there, daemon=True).start()
+while data := server.recv(65536):
+    os.write(1, data)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder of one's own."""
+    folder = tmp_path / "home"
+    (folder / ".ssh").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def test_the_persons_own_configuration_fills_in_and_overrules_nothing(
+    tmp_path: Path, home: Path, user_key: KeyPair
+) -> None:
+    relay = tmp_path / "relay.py"
+    (home / ".ssh" / "config").write_text(
+        "Host *\n    Port 1\n    User nobody\n    ForwardAgent yes\n"
+        f"    ProxyCommand {sys.executable} {relay} %h %p\n"
+    )
+    with running_stand_in(make_key(tmp_path / "host"), authorized=user_key) as server:
+        inventory = inventory_of(tmp_path, {"n01": server}, user_key)
+        say_hello(inventory)
+        asked_for = with_own_configuration(inventory)
+        with pytest.raises(ConnectionFailed):
+            say_hello(asked_for)
+        relay.write_text(RELAY)
+        say_hello(asked_for)
+        assert server.attempts[-1] == "publickey nobody"
+        assert server.forwarded == 0
+
+        (tmp_path / "known_hosts.ssh-test").write_text("")
+        with pytest.raises(UnknownHostKey):
+            say_hello(asked_for)
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_commands_in_the_persons_own_configuration_run_only_when_asked_for(
+    tmp_path: Path, home: Path, user_key: KeyPair, asked_for: bool
+) -> None:
+    (home / ".ssh" / "config").write_text(
+        f'Match exec "touch {tmp_path}/PWNED-1"\n    User nobody\n'
+        f"Host *\n    ProxyCommand touch {tmp_path}/PWNED-2\n"
+    )
+    with running_stand_in(make_key(tmp_path / "host"), authorized=user_key) as server:
+        path = write_inventory(tmp_path, {"n01": server}, user_key)
+        flags = ["--use-ssh-config"] if asked_for else []
+        # In a process of its own, because the library that runs `Match exec` leaves pipes open.
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pubsubctl",
+                "-i",
+                path,
+                *flags,
+                *("inventory", "trust", "-n", "n01"),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == (6 if asked_for else 0), done.stderr
+    assert (tmp_path / "PWNED-1").exists() == asked_for
+    assert (tmp_path / "PWNED-2").exists() == asked_for
+
+
+def with_own_configuration(inventory: Inventory) -> Inventory:
+    settings = replace(inventory.ssh, user_config=Path("~/.ssh/config"))
+    return replace(inventory, ssh=settings)
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_the_command_line_asks_for_it(
+    met: Server,
+    project: Path,  # noqa: F811
+    call: Call,  # noqa: F811
+    home: Path,
+    asked_for: bool,
+) -> None:
+    (home / ".ssh" / "config").write_text("Host *\n    ProxyCommand /no/such/command\n")
+    flags = ["--use-ssh-config"] if asked_for else []
+    answer = call(*TRUST, "--dry-run", *flags)
+    assert answer.status == (6 if asked_for else 0)
+    assert ("/no/such/command" in answer.err) == asked_for
+
+
+@real_sshd
+def test_gateways_of_ones_own_configuration_are_checked_like_others(
+    tmp_path: Path, home: Path, user_key: KeyPair
+) -> None:
+    with (
+        running_sshd(tmp_path / "gw", authorized=[user_key]) as gateway,
+        running_sshd(tmp_path / "n01", authorized=[user_key]) as host,
+    ):
+        (home / ".ssh" / "config").write_text(
+            f"Host inner\n    HostName {host.address}\n    Port {host.port}\n"
+            f"    ProxyJump 127.0.0.1:{gateway.port}\n"
+            f"Host 127.0.0.1\n    IdentityFile {user_key.private}\n"
+        )
+        path = write_inventory(tmp_path, {"n01": host}, user_key)
+        text = path.read_text().replace('"127.0.0.1"', '"inner"').replace(f"port = {host.port}", "")
+        path.write_text(text)
+        asked_for = with_own_configuration(load_inventory(path))
+        with pytest.raises(UnknownHostKey, match="inventory trust HOST"):
+            say_hello(asked_for)
+        with (tmp_path / "known_hosts.ssh-test").open("a") as file:
+            file.write(gateway.known_hosts_line)
+        say_hello(asked_for)
+        assert gateway.login_attempts()
 
 
 # S-SSH-6: no SHA-1
