@@ -30,7 +30,7 @@ class Known:
 def known_facts(inventory: Inventory) -> dict[str, Known]:
     """Host → what is in the cache; hosts that are reached another way by now are left out."""
     try:
-        with _cache_file(inventory).open("rb") as file:
+        with facts_file(inventory.name, inventory.path).open("rb") as file:
             content = json.loads(file.read(LARGEST_CACHE_BYTES))
         rows = content["hosts"] if content["schema"] == SCHEMA else {}
         return {
@@ -54,7 +54,7 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
         }
         for name, row in known.items()
     }
-    path = _cache_file(inventory)
+    path = facts_file(inventory.name, inventory.path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_suffix(f".{os.getpid()}")
     fresh.write_text(json.dumps({"schema": SCHEMA, "hosts": rows}, indent=1), encoding="utf-8")
@@ -81,7 +81,7 @@ def _reached(host: Host) -> str:
     return "/".join((host.connector, *host.jump, host.user or "", host.address, str(host.port)))
 
 
-def _cache_file(inventory: Inventory) -> Path:
-    path = str(inventory.path.resolve())
-    mark = hashlib.blake2b(path.encode(), digest_size=4).hexdigest()
-    return xdg_folder("cache") / "facts" / f"{inventory.name}-{mark}.json"
+def facts_file(inventory: str, path: Path) -> Path:
+    """Where the facts of the inventory of that name in that file are kept."""
+    mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    return xdg_folder("cache") / "facts" / f"{inventory}-{mark}.json"

@@ -9,10 +9,13 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed
+from pubsubctl.facts import facts_file
 from pubsubctl.lab.journal import Journal
 from pubsubctl.lab.look import processes_in
 from pubsubctl.lab.network import NAMESPACES, existing, is_our_link, tool_environment
 from pubsubctl.lab.spec import Machine
+from pubsubctl.lab.ssh_files import INVENTORY
+from pubsubctl.project import authority_folder
 
 _END_TIMEOUT_S = 20.0
 _POLL_S = 0.01
@@ -33,6 +36,14 @@ async def remove(journal: Journal) -> None:
         for namespace in spec.namespaces:
             if (NAMESPACES / namespace).exists():
                 await _ip("netns", "delete", namespace)
+        # Kept elsewhere for what was done with it, and of no use to any other inventory.
+        authority = authority_folder(spec.inventory_name)
+        shutil.rmtree(authority, ignore_errors=True)
+        try:
+            authority.parent.rmdir()
+        except OSError:
+            pass  # there never was one, or there are others
+        facts_file(spec.inventory_name, journal.folder / INVENTORY).unlink(missing_ok=True)
     # The journal goes with the rest: by now there is nothing that it would help to find.
     shutil.rmtree(journal.folder)
     if spec is not None and (left := existing(spec)):

@@ -112,8 +112,8 @@ class Controller:
         found = [str(process) for process in self.processes()]
         found += [str(path) for path in NAMESPACES.glob(f"psl-{self.name}*")]
         found += [str(path) for path in INTERFACES.glob(f"psl-{self.name}*")]
-        labs = self.lab_folder.parent
-        return found + [str(path) for path in (labs, *labs.rglob("*")) if path.exists()]
+        state = self.folder / "state" / "pubsubctl"
+        return found + [str(path) for path in state.rglob("*")]
 
 
 def _is_ours(process: psutil.Process) -> bool:
