@@ -71,17 +71,22 @@ async def run_experiment(
     run_directory: Path,
     schedule: FaultSchedule | None,
     progress: Progress,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> RunOutcome:
     """Run an experiment on brokers that are ready, and bring everything home.
 
     The outcome's `state` is "complete" unless the load generators were too slow for the run to
     prove anything ("partial", and why).
 
+    Args:
+        meanwhile: done while it measures; the run drains when both are over.
+
     Raises:
         RunFailed: something that had to happen did not; the run directory has what there is.
         ControlError: an agent or load generator refused something.
     """
-    experiment = _Experiment(spec, testbed, RunDirectory(run_directory), schedule, progress)
+    directory = RunDirectory(run_directory)
+    experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile)
     return await experiment.run()
 
 
@@ -93,8 +98,10 @@ class _Experiment:
         directory: RunDirectory,
         schedule: FaultSchedule | None,
         progress: Progress,
+        meanwhile: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._spec = spec
+        self._meanwhile = meanwhile
         self._testbed = testbed
         self._directory = directory
         self._schedule = schedule
@@ -268,6 +275,8 @@ class _Experiment:
         async with trio.open_nursery() as nursery:
             if self._schedule is not None:
                 nursery.start_soon(self._inject, self._schedule)
+            if self._meanwhile is not None:
+                nursery.start_soon(self._meanwhile)
             self._begin_phase("measure", self._origin_ns)
             self._progress.phase("measure", phases.measure / SECOND_NS)
             before = await self._processor_seconds()

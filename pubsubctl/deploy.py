@@ -25,6 +25,7 @@ from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.agents import AgentLine
 from pubsubctl.certificates import certificate_of, check_transport, transport_of
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Progress
@@ -50,6 +51,8 @@ SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 DISCONNECT_TIMEOUT_S = 5.0
 LEASE_MS = 15_000
+REPLACEMENT_LEASE_MS = 60_000
+"""More than usual, for the time in which a host has no agent that could renew it."""
 
 _POLL_S = 0.05
 
@@ -71,18 +74,34 @@ class Deployment:
     agents: dict[str, AgentClient] = field(default_factory=dict)
     lease_ms: int = 0
     _held_at_s: float = field(default=-math.inf, init=False)
-    _connections: dict[str, Held[AgentClient]] = field(default_factory=dict, init=False)
+    _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
 
     async def connect(self, host: str) -> None:
-        """Reach a host's agent, in place of the one that was there before."""
-        self._connections[host] = await self.lab.hold_agent(host)
-        self.agents[host] = self._connections[host].value
+        """Reach a host's agent."""
+        self._lines[host] = AgentLine(await self.lab.hold_agent(host))
+        self.agents[host] = self._lines[host].client
+
+    async def replace_agent(self, host: str) -> None:
+        """Let a new agent take over what the one of a host has; its users do not notice."""
+        line, connector = self._lines[host], self.lab.connector(host)
+        if self.lease_ms:
+            await self.agents[host].hold(self.lease_ms + REPLACEMENT_LEASE_MS)
+        await line.begin_replacement()
+        connection: Held[AgentClient] | None = None
+        try:
+            # Between two agents nobody would renew leases, nor could be asked to stop anything.
+            with trio.CancelScope(shield=True), trio.fail_after(CLEANUP_TIMEOUT_S):
+                await connector.stop_agent()
+                await connector.start_agent(self.identity)
+                connection = await self.lab.hold_agent(host)
+        finally:
+            line.end_replacement(connection)
 
     async def disconnect(self) -> None:
         """Leave all agents."""
         with trio.CancelScope(shield=True), trio.move_on_after(DISCONNECT_TIMEOUT_S):
-            for connection in self._connections.values():
-                await connection.leave()
+            for line in self._lines.values():
+                await line.leave()
 
     async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
         """What a broker answers to a control command."""
@@ -223,7 +242,7 @@ async def deployed(
                     await _start_brokers(deployment, progress)
                 brokers = len(wanted.placement.brokers)
                 patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
-                await _wait_until_ready(deployment, progress, patience_s)
+                await wait_ready(deployment, progress, patience_s)
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
@@ -358,6 +377,20 @@ async def _record(deployment: Deployment, purpose: str, verb: str = "record") ->
     await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
 
 
+async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
+    """Write down that these hosts have the program that would be started now."""
+
+    async def write(connector: Connector) -> None:
+        record = await connector.read_deployment()
+        assert record is not None, connector.host.name
+        topology = toml_text(deployment.wanted.topology.to_mapping())
+        program = {"program": await connector.transport.program()}
+        await connector.write_deployment({**record, **program}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(host) for host in hosts])
+
+
 async def _start_agents(deployment: Deployment, progress: Progress, purpose: str) -> None:
     lab = deployment.lab
     await _record(deployment, purpose)
@@ -431,7 +464,7 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     await deployment.lab.on_all(start_on, [deployment.lab.connector(host) for host in hosts])
 
 
-async def _wait_until_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
+async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
     """Until every broker has every session it wants, ready at both ends, and knows its ball.
 
     Raises:

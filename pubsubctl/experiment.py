@@ -29,6 +29,7 @@ from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.judging import Judged, judge
 from pubsubctl.plan import Wanted, deploy_plan
+from pubsubctl.rolling import roll
 
 NOT_WAITING = (
     f"faults and what was deployed for this end by themselves within {LEASE_MS // 1000} s; "
@@ -44,12 +45,14 @@ class Experiment:
         schedule: the faults, or None.
         results: the folder that gets <experiment>/<run id>.
         teardown: whether what is deployed for it is taken down again.
+        rolling: how many brokers at once are replaced meanwhile, until all were; 0 for none.
     """
 
     spec: ExperimentSpec
     schedule: FaultSchedule | None
     results: Path
     teardown: bool = True
+    rolling: int = 0
 
 
 async def carry_out(
@@ -72,11 +75,23 @@ async def carry_out(
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
         async with testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
-        ) as bed:
+        ) as (bed, deployment):
+
+            async def replace_all() -> None:
+                hosts = wanted.placement.hosts
+                await roll(deployment, hosts, progress, max_unavailable=experiment.rolling)
+
             run = new_run_directory(experiment.results, spec.name)
             progress.say(f"run {run}")
             with interruption.stoppable():
-                outcome = await run_experiment(spec, bed, run, experiment.schedule, progress)
+                outcome = await run_experiment(
+                    spec,
+                    bed,
+                    run,
+                    experiment.schedule,
+                    progress,
+                    replace_all if experiment.rolling else None,
+                )
     return outcome
 
 
@@ -89,7 +104,7 @@ async def testbed(
     purpose: str,
     *,
     teardown: bool,
-) -> AsyncIterator[Testbed]:
+) -> AsyncIterator[tuple[Testbed, Deployment]]:
     """Brokers to run an experiment on.
 
     What is deployed here has a lease that is renewed as long as the block runs, so that it
@@ -116,7 +131,7 @@ async def testbed(
             is_up = True
             if is_ours:
                 nursery.start_soon(_renew, deployment)
-            yield await as_testbed(deployment)
+            yield await as_testbed(deployment), deployment
             nursery.cancel_scope.cancel()
             if is_ours and not teardown:
                 with trio.CancelScope(shield=True):
@@ -176,10 +191,12 @@ def run_and_judge(
     results: Path | None,
     check: bool,
     teardown: bool,
+    rolling: int = 0,
 ) -> Result:
     """The whole of `bench`: deploy where needed, run, take down, judge."""
     lab = lab_for(call)
-    experiment = Experiment(spec, schedule, call.project.results_folder(results), teardown)
+    folder = call.project.results_folder(results)
+    experiment = Experiment(spec, schedule, folder, teardown, rolling)
     purpose = f"bench {spec.workload.name}"
     with call.console.progress() as progress:
 

@@ -3,13 +3,21 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 from brokerd.agent.paths import announced_agent
 from brokerd.errors import ControlError
-from brokerd.runtime.control import ControlClient, Happening, open_control
+from brokerd.runtime.control import Happening, open_control
+
+
+class Control(Protocol):
+    """What an agent's client needs of its connection."""
+
+    async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]: ...
+
+    async def listen(self) -> trio.MemoryReceiveChannel[Happening]: ...
 
 
 class AgentClient:
@@ -20,7 +28,7 @@ class AgentClient:
     the agent or the connection to it is gone (then it is not known what was done; ask `status`).
     """
 
-    def __init__(self, control: ControlClient) -> None:
+    def __init__(self, control: Control) -> None:
         self.control = control
 
     async def facts(self) -> dict[str, Any]:

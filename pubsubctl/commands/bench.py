@@ -62,6 +62,13 @@ def bench(
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
+    rolling: Annotated[
+        bool,
+        typer.Option("--rolling", help="Replace all brokers meanwhile, as an upgrade would."),
+    ] = False,
+    max_unavailable: Annotated[
+        int, typer.Option("--max-unavailable", metavar="N", min=1, help="So many at once.")
+    ] = 1,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Judge the run with Spark.")
     ] = True,
@@ -100,7 +107,13 @@ def bench(
     from pubsubctl.experiment import run_and_judge
 
     return run_and_judge(
-        call, spec, schedule, results=output, check=check, teardown=not no_teardown
+        call,
+        spec,
+        schedule,
+        results=output,
+        check=check,
+        teardown=not no_teardown,
+        rolling=max_unavailable if rolling else 0,
     )
 
 

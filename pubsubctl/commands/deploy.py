@@ -11,6 +11,7 @@ from pubsubctl.errors import PreflightFailed
 
 if TYPE_CHECKING:
     from pubsubctl.deploy import Deployment
+    from pubsubctl.rolling import Rolled
 
 
 def deploy(
@@ -28,6 +29,16 @@ def deploy(
     expect_noop: Annotated[
         bool, typer.Option("--expect-noop", help="Fail, and change nothing, if there is work.")
     ] = False,
+    rolling: Annotated[
+        bool,
+        typer.Option("--rolling", help="Replace an older program, broker by broker, under load."),
+    ] = False,
+    max_unavailable: Annotated[
+        int,
+        typer.Option(
+            "--max-unavailable", metavar="N", min=1, help="So many at once; never delta in a row."
+        ),
+    ] = 1,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Wait so long for brokers.")
     ] = 60.0,
@@ -38,6 +49,7 @@ def deploy(
     from pubsubctl.deploy import Deployment, Lab, deployed, planned, wanted_deployment
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.plan import Plan
+    from pubsubctl.rolling import Rolled, outdated_hosts, roll
     from pubsubctl.topologies import load_topology, warn_of_profile
 
     call = invocation(context)
@@ -66,7 +78,7 @@ def deploy(
 
     purpose = f"deploy {topology}"
 
-    async def work(interruption: Interruption) -> Deployment:
+    async def work(interruption: Interruption) -> tuple[Deployment, Rolled]:
         with call.console.progress() as progress:
             async with (
                 lab.operated(purpose, progress, interruption),
@@ -80,18 +92,34 @@ def deploy(
                     may_change=True,
                 ) as deployment,
             ):
-                return deployment
+                outdated = await outdated_hosts(deployment)
+                if rolling and outdated:
+                    with interruption.stoppable():
+                        rolled = await roll(
+                            deployment,
+                            outdated,
+                            progress,
+                            max_unavailable=max_unavailable,
+                            timeout_s=timeout,
+                        )
+                    return deployment, rolled
+                for host in outdated:
+                    call.console.warn(
+                        f"host {host} runs another program than this one; "
+                        "`pubsubctl deploy --rolling` replaces it"
+                    )
+                return deployment, Rolled()
 
     return _result(
-        run_interruptibly(
+        *run_interruptibly(
             work, call.console, when_not_waiting="`pubsubctl down` stops what was started"
         )
     )
 
 
-def _result(deployment: "Deployment") -> Result:
+def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
     wanted, identity = deployment.wanted, deployment.identity
-    steps = len(deployment.plan.steps)
+    steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(wanted.placement.brokers)
     hosts = len(wanted.placement.hosts)
     from pubsubctl.topologies import profile_of
@@ -102,6 +130,8 @@ def _result(deployment: "Deployment") -> Result:
         f"{brokers} brokers on "
         f"{hosts} hosts, all sessions up"
     )
+    if rolled.brokers:
+        text += f"; replaced {', '.join(rolled.brokers)}"
     if not steps:
         text = f"nothing to do: {text}"
     return Result(
@@ -109,6 +139,7 @@ def _result(deployment: "Deployment") -> Result:
             "schema": "pubsubctl/deploy/1",
             "deployment_id": identity,
             "changed": bool(steps),
+            "replaced": rolled.brokers,
             "topology": wanted.topology.name,
             "protocol": wanted.protocol,
             "digest": wanted.digest,
