@@ -13,6 +13,8 @@ from typing import Self
 
 STOPPED = "T"
 
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
@@ -54,6 +56,16 @@ class ProcessIdentity:
             return False
         return states == {STOPPED}
 
+    def processor_s(self) -> float | None:
+        """User and system time it has used so far; None when it is gone."""
+        try:
+            fields = _fields(f"/proc/{self.pid}/stat")
+        except ProcessLookupError:
+            return None
+        if int(fields[19]) != self.start_time:
+            return None
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
     def open(self) -> int:
         """A pidfd that names this process and no other.
 
@@ -90,11 +102,15 @@ def boot_id() -> str:
 
 
 def _stat(path: str) -> tuple[str, int]:
+    fields = _fields(path)
+    return fields[0].decode("ascii"), int(fields[19])
+
+
+def _fields(path: str) -> list[bytes]:
     try:
         with open(path, "rb") as file:
             content = file.read()
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"{path}: no such process") from None
     # The second field is the name in brackets, and may hold spaces and brackets itself.
-    fields = content[content.rindex(b")") + 2 :].split()
-    return fields[0].decode("ascii"), int(fields[19])
+    return content[content.rindex(b")") + 2 :].split()

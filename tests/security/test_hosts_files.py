@@ -1,0 +1,156 @@
+"""Stories about files: none is written through what somebody put there, none fetched that is odd.
+
+S-PERM-1, S-TAR-1 and S-PIP-1 of the security list.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import trio
+
+from bench.host import DEPLOYMENT_FILE, TOPOLOGY_FILE, HostSide
+from bench.testbed import MOST_BYTES, MOST_FILES, ListingRefused, listed_files
+from brokerd.agent.agent import list_files
+from brokerd.errors import ControlError
+
+SHA = "0" * 64
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostSide:
+    return HostSide(tmp_path / "root", "n01")
+
+
+def ask(host: HostSide, command: str, **arguments: Any) -> dict[str, Any]:
+    async def story() -> dict[str, Any]:
+        return await host.commands()[command](arguments)
+
+    return trio.run(story)
+
+
+def every_write(host: HostSide) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Each path that the commands write, with the command."""
+    record = {"content": {"deployment_id": "d1"}, "topology": "name = 1\n"}
+    yield host.root / DEPLOYMENT_FILE, "write_deployment", record
+    yield host.root / TOPOLOGY_FILE, "write_deployment", record
+    yield host.root / "secrets" / "key", "write_secret", {"name": "key", "content": b"k"}
+    yield (
+        host.root / "secrets" / "tls" / "key",
+        "write_secret",
+        {"name": "tls/key", "content": b"k"},
+    )
+
+
+def test_nobody_else_can_read_what_is_written(host: HostSide) -> None:
+    os.umask(0o000)
+    try:
+        for _, command, arguments in every_write(host):
+            ask(host, command, **arguments)
+            ask(host, command, **arguments)  # a second time replaces it
+    finally:
+        os.umask(0o022)
+    assert [path for path, _, _ in every_write(host) if not path.is_file()] == []
+    for path in [host.root, *host.root.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("place", ["itself", "its temporary name", "its folder"])
+def test_a_link_at_any_path_that_is_written_is_refused(
+    host: HostSide, tmp_path: Path, number: int, place: str
+) -> None:
+    path, command, arguments = list(every_write(host))[number]
+    victim = tmp_path / "victim"
+    if place == "its folder":
+        victim.mkdir(mode=0o755)
+        path.parent.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent == host.root:
+            host.root = host.root.parent / "linked"  # as if it had been resolved before
+            path = host.root / path.name
+        path.parent.symlink_to(victim)
+    else:
+        victim.write_text("untouched")
+        path.parent.mkdir(mode=0o700, parents=True)
+        link = path if place == "itself" else path.with_name(f".{path.name}.new")
+        link.symlink_to(victim)
+    with pytest.raises(ControlError, match=r"not a file of ours|not a folder"):
+        ask(host, command, **arguments)
+    if victim.is_file():
+        assert victim.read_text() == "untouched"
+    else:
+        assert list(victim.iterdir()) == []
+        assert stat.S_IMODE(victim.stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("name", ["../key", "/etc/key", "a/b/c", "", ".hidden", "a\n", "a" * 70])
+def test_a_secret_is_written_nowhere_else(host: HostSide, name: str) -> None:
+    with pytest.raises(ControlError, match="cannot be called"):
+        ask(host, "write_secret", name=name, content=b"k")
+    assert not host.root.exists()
+
+
+def test_nothing_outside_the_root_is_read(host: HostSide, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("private")
+    host.root.mkdir()
+    (host.root / "inside").write_text("log")
+    (host.root / "link").symlink_to(tmp_path / "outside")
+    assert ask(host, "read_text", path=str(host.root / "inside")) == {"text": "log"}
+    for path in (host.root / "link", host.root / ".." / "outside", Path("/etc/hostname")):
+        with pytest.raises(ControlError, match="is not below"):
+            ask(host, "read_text", path=str(path))
+
+
+HOSTILE = [
+    "../escape",
+    "/etc/cron.d/x",
+    "a/../../b",
+    ".ssh",
+    "",
+    "-rf",
+    "name\n",
+    "na\0me",
+    "n" * 4096,
+    "späße.log",
+    "a b",
+    "~root",
+    None,
+    7,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_in_a_listing_is_refused_whole(name: object) -> None:
+    good = {"name": "stdout.log", "size_bytes": 3, "sha256": SHA}
+    with pytest.raises(ListingRefused, match="is not fetched"):
+        listed_files([good, {"name": name, "size_bytes": 3, "sha256": SHA}], "n01:/run")
+
+
+@pytest.mark.parametrize(
+    "size", [-1, MOST_BYTES + 1, 1 << 80, "1", None, True], ids=lambda size: str(size)[:12]
+)
+def test_a_size_that_cannot_be_is_refused(size: object) -> None:
+    with pytest.raises(ListingRefused):
+        listed_files([{"name": "a.rec", "size_bytes": size, "sha256": SHA}], "n01:/run")
+
+
+def test_a_million_files_and_the_same_name_twice_are_refused() -> None:
+    row = {"name": "a.rec", "size_bytes": 1, "sha256": SHA}
+    with pytest.raises(ListingRefused, match="two files called"):
+        listed_files([row, row], "n01:/run")
+    with pytest.raises(ListingRefused, match=f"at most {MOST_FILES}"):
+        listed_files([row] * 1_000_000, "n01:/run")
+
+
+def test_what_is_no_regular_file_is_not_even_listed(tmp_path: Path) -> None:
+    # Sockets have short paths only, so not below pytest's folder.
+    folder = Path(mkdtemp(prefix="list-"))
+    (folder / "real.log").write_text("x")
+    os.mkfifo(folder / "fifo.log")
+    (folder / "link.log").symlink_to("/etc/passwd")
+    (folder / "folder.log").mkdir()
+    assert [row["name"] for row in list_files(folder)] == ["real.log"]
