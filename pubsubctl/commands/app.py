@@ -153,6 +153,12 @@ def run(arguments: Sequence[str]) -> int:
             if str(known) not in [str(other) for other in reported]:
                 reported.append(known)
         return _report(call.console, reported)
+    except BaseExceptionGroup as group:  # a signal that came while tasks were running side by side
+        if group.subgroup(TerminationSignal):
+            return _report(call.console, [Terminated("terminated")])
+        if group.subgroup(KeyboardInterrupt):
+            return _report(call.console, [Interrupted("interrupted")])
+        raise
 
 
 def _print_version(wanted: bool) -> None:

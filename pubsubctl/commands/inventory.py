@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -192,9 +191,8 @@ def trust(
     ] = None,
 ) -> Result:
     """Show the keys of hosts and of the gateways before them, and remember those you approve."""
-    import trio
-
-    from pubsubctl.ssh.trust import Ask, chosen, meet
+    from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.ssh.trust import Ask, Met, chosen, meet
 
     call = invocation(context)
     inventory = call.inventory()
@@ -212,7 +210,15 @@ def trust(
             )
         ask = _asker(call.console)
     approved = () if call.dry_run else wanted
-    met = trio.run(partial(meet, inventory, hops, fingerprints=approved, ask=ask))
+
+    async def work(interruption: Interruption) -> list[Met]:
+        with interruption.stoppable():
+            return await meet(inventory, hops, fingerprints=approved, ask=ask)
+        raise AssertionError("the block returns or raises")
+
+    met = run_interruptibly(
+        work, call.console, when_not_waiting="keys that were approved are remembered"
+    )
     rows = [
         (row["name"], row["kind"], row["key_type"], row["fingerprint"], row["state"])
         for row in (machine.to_mapping() for machine in met)
@@ -228,7 +234,9 @@ def trust(
 
 
 def _asker(console: Console) -> "Ask":
-    def ask(hop: "Hop", key: "HostKey") -> bool:
+    import trio
+
+    async def ask(hop: "Hop", key: "HostKey") -> bool:
         console.warn(
             f"{hop.name} ({hop.address}, port {hop.port}) shows the {key.key_type} key\n"
             f"    {key.fingerprint}\n"
@@ -236,6 +244,7 @@ def _asker(console: Console) -> "Ask":
         )
         sys.stderr.write("is it the same? type yes or no: ")
         sys.stderr.flush()
-        return sys.stdin.readline().strip() == "yes"
+        answered: str = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+        return answered.strip() == "yes"
 
     return ask

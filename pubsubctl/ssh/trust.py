@@ -1,6 +1,6 @@
 """First contact: a host's key is taken into known_hosts when somebody has compared it."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pubsubctl.ssh.errors import ConnectionFailed, UnknownHostKey
 from pubsubctl.ssh.known_hosts import KEY_TYPES, HostKey, Standing
 from pubsubctl.ssh.line import Hop
 
-Ask = Callable[[Hop, HostKey], bool]
+Ask = Callable[[Hop, HostKey], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ async def _meet_one(
         key = await _with_fingerprint(connections, hop, key, fingerprints)
     elif ask is None:
         return Met(hop, key, "unknown")
-    elif not ask(hop, key):
+    elif not await ask(hop, key):
         raise UnknownHostKey(
             hop.name, f"the key {key.fingerprint} was not approved", "", key.fingerprint
         )

@@ -241,6 +241,19 @@ def test_ctrl_c_exits_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    "signalled, status", [(KeyboardInterrupt, 130), (command_line.TerminationSignal, 143)]
+)
+def test_a_signal_among_tasks_side_by_side_counts_like_any_other(
+    call: Call, monkeypatch: pytest.MonkeyPatch, signalled: type[BaseException], status: int
+) -> None:
+    def interrupted(self: object, selectors: object) -> None:
+        raise BaseExceptionGroup("tasks", [BaseExceptionGroup("tasks", [signalled()])])
+
+    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", interrupted)
+    assert call("inventory", "list").status == status
+
+
+@pytest.mark.parametrize(
     "environment, choice, colored",
     [
         ({}, "auto", False),
