@@ -1,6 +1,7 @@
 """What `doctor` looks at before anything is deployed, and what to do about what it finds.
 
-Each check is one small function with an id; it looks and changes nothing.
+Each check is one small function with an id; it looks and changes nothing. Here is what concerns
+this machine; what concerns each host is in `host_checks`, under the same ids where it is the same.
 """
 
 import importlib.metadata
@@ -15,24 +16,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import psutil
-import trio
 
-from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from fault_injection.verbs import LINK_VERBS, VERBS
-from pubsubctl.connectors.base import Connector
-from pubsubctl.connectors.local import local_connector
 from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.inventory import Host, Inventory
+from pubsubctl.looking import HostLook, look_at_hosts
 from pubsubctl.project import Project, xdg_folder
 
-Severity = Literal["ok", "warn", "fail"]
-
-LONGEST_SOCKET_NAME = "brokers-load-generator-0.sock"
 DESCRIPTORS_WANTED = 1024
 FREE_BYTES_WANTED = 1 << 30
 MEMORY_BYTES_WANTED = 2 << 30
@@ -63,17 +57,7 @@ class Subject:
     inventory: Inventory | None
     hosts: tuple[Host, ...]
     inventory_problem: PubsubctlError | None
-
-    @property
-    def connectors(self) -> list[Connector]:
-        """The local hosts, to be asked."""
-        if self.inventory is None:
-            return []
-        return [
-            local_connector(self.inventory, host)
-            for host in self.hosts
-            if host.connector == "local"
-        ]
+    forks: int = 16
 
 
 Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]
@@ -85,15 +69,47 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     Raises:
         UserError: there is no check of that id; names the nearest.
     """
+    known = [*CHECKS, *(name for name in HOST_CHECKS if name not in CHECKS), *TOGETHER]
     for wanted in only:
-        if wanted not in CHECKS:
-            raise UserError(f"--only {wanted}: no such check{nearest(wanted, list(CHECKS))}")
-    return [
-        Finding(name, *row)
-        for name, check in CHECKS.items()
-        if not only or name in only
-        for row in check(subject)
+        if wanted not in known:
+            raise UserError(f"--only {wanted}: no such check{nearest(wanted, known)}")
+    chosen = [name for name in known if not only or name in only]
+    if subject.inventory_problem is not None and {*chosen} & {*HOST_CHECKS, *TOGETHER}:
+        chosen += [name for name in ("inventory",) if name not in chosen]
+    looks = _looks(subject, chosen)
+    together = list(check_together(looks))
+    found: list[Finding] = []
+    for name in chosen:
+        rows: list[tuple[Severity, str, str]] = []
+        if name in CHECKS:
+            rows += CHECKS[name](subject)
+        if name in HOST_CHECKS:
+            for look in _each_disk(looks) if name in ("fsync", "buffers") else looks:
+                rows += check_host(look, name)
+        rows += [row for check, row in together if check == name]
+        found += [Finding(name, *row) for row in rows]
+    return found
+
+
+def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostLook]:
+    """What the hosts look like, as far as the checks want to know."""
+    if subject.inventory is None:
+        return []
+    wanted = {*chosen} & {*HOST_CHECKS, *TOGETHER}
+    hosts = [
+        host
+        for host in subject.hosts
+        if wanted and (host.connector == "ssh" or wanted & {*FOR_ALL})
     ]
+    if not hosts:
+        return []
+    return look_at_hosts(subject.inventory, hosts, subject.forks)
+
+
+def _each_disk(looks: Sequence[HostLook]) -> list[HostLook]:
+    """One host per folder of a machine: hosts of this machine often share one."""
+    each = {(look.host.machine, look.probe.get("folder")): look for look in reversed(looks)}
+    return list(reversed(each.values()))
 
 
 def _python(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -175,25 +191,6 @@ def _inventory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         yield "ok", f"{subject.inventory.path}: {count} host{'' if count == 1 else 's'}", ""
 
 
-def _ports(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    for connector in subject.connectors:
-        ports = connector.host.ports
-        text = f"ports {ports.start}-{ports.stop - 1} of {connector.host.name}"
-        taken = trio.run(connector.ports_in_use, ports[:64])
-        ours = trio.run(connector.read_deployment) is not None
-        if taken and not ours:
-            for row in taken:
-                yield "fail", f"{connector.host.name}: {row}", "end it, or use other ports"
-        else:
-            yield "ok", text + (", some used by what is deployed" if taken else " are free"), ""
-    first, last = _ephemeral_ports()
-    for connector in subject.connectors:
-        ports = connector.host.ports
-        if ports.start <= last and first < ports.stop:
-            text = f"ports of {connector.host.name} overlap with those the kernel gives away"
-            yield "warn", f"{text} ({first}-{last})", "take ports below or above that range"
-
-
 def _loopback(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     try:
         server = socket.create_server(("127.0.0.1", 0))
@@ -210,48 +207,6 @@ def _limits(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         yield "warn", text, f"ulimit -n {min(hard, 65536)}"
     else:
         yield "ok", text, ""
-
-
-def _sockets(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    for connector in subject.connectors:
-        path = trio.run(connector.socket_folder) / LONGEST_SOCKET_NAME
-        length = len(os.fsencode(path))
-        text = f"sockets of {connector.host.name} have paths of up to {length} bytes"
-        if length > MAXIMUM_PATH_BYTES:
-            yield "fail", f"{text}; the kernel takes {MAXIMUM_PATH_BYTES}", "unset XDG_RUNTIME_DIR"
-        else:
-            yield "ok", text, ""
-
-
-def _leftovers(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    for connector in subject.connectors:
-        try:
-            found = trio.run(connector.observe)
-        except (PubsubctlError, ConfigError) as error:
-            yield "fail", str(error), "pubsubctl down"
-            continue
-        if found.strays:
-            strays = ", ".join(map(str, found.strays))
-            text = f"{found.host}: {strays} of an earlier deployment still runs"
-            yield "fail", text, "pubsubctl down"
-        elif found.agent is not None:
-            running = sum(state == "running" for state in (found.processes or {}).values())
-            text = f"{found.host}: deployment {found.agent} runs, {running} processes"
-            yield "ok", text, ""
-        elif found.files:
-            text = f"{found.host}: files of an earlier deployment in {trio.run(connector.root)}"
-            yield "warn", text, "pubsubctl down"
-        else:
-            yield "ok", f"{found.host}: nothing is left of earlier deployments", ""
-
-
-def _lock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    for connector in subject.connectors:
-        if not (holder := trio.run(connector.lock_holder)):
-            yield "ok", f"{connector.host.name}: no other operator", ""
-        else:
-            text = f"{connector.host.name}: locked by {holder}"
-            yield "warn", text, "wait for them, or ask them"
 
 
 def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
@@ -307,12 +262,9 @@ CHECKS: dict[str, Check] = {
     "limits": _limits,
     "loopback": _loopback,
     "inventory": _inventory,
-    "ports": _ports,
-    "sockets": _sockets,
-    "leftovers": _leftovers,
-    "lock": _lock,
     "faults": _faults,
 }
+TOGETHER = ("machines", "alike")
 
 
 def _existing(folder: Path) -> Path:
@@ -328,11 +280,3 @@ def _cpu_quota() -> float | None:
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
-
-
-def _ephemeral_ports() -> tuple[int, int]:
-    try:
-        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    except (OSError, ValueError):
-        return 32768, 60999
-    return int(first), int(last)

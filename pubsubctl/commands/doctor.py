@@ -1,4 +1,4 @@
-"""`doctor`: what stands in the way of a deployment or a measurement on this machine."""
+"""`doctor`: what stands in the way of a deployment or a measurement, here and on the hosts."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import PreflightFailed, PubsubctlError, Unreachable, UserError
 
 
 def doctor(
@@ -16,7 +16,7 @@ def doctor(
         str | None, typer.Option("--only", metavar="ID,...", help="Only these checks.")
     ] = None,
 ) -> Result:
-    """Check this machine.
+    """Check this machine, and the hosts of the inventory.
 
     Each finding has the id of its check, a severity, and a remedy where one is needed.
     """
@@ -25,12 +25,12 @@ def doctor(
     call = invocation(context)
     try:
         inventory = call.inventory()
-        subject = Subject(call.project, inventory, call.hosts(inventory), None)
+        subject = Subject(call.project, inventory, call.hosts(inventory), None, call.forks)
     except UserError as error:
         subject = Subject(call.project, None, (), error)
     names = [name.strip() for name in only.split(",")] if only is not None else []
     with call.console.progress() as progress:
-        progress.phase("looking at this machine")
+        progress.phase("looking at this machine and the hosts")
         findings = examine(subject, names)
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []
@@ -40,9 +40,13 @@ def doctor(
         lines.append(f"{colored}  {row.id:10} {row.text}")
         if row.remedy:
             lines.append(f"      {'':10} → {row.remedy}")
-    failed = [f"{row.id}: {row.text}" for row in findings if row.severity == "fail"]
+    failed = [row for row in findings if row.severity == "fail"]
+    unreached = [f"{row.id}: {row.text}" for row in failed if row.id in ("reach", "host-key")]
+    others = [f"{row.id}: {row.text}" for row in failed if row.id not in ("reach", "host-key")]
+    because: list[PubsubctlError] = [Unreachable(*unreached)] if unreached else []
+    because += [PreflightFailed(*others)] if others else []
     return Result(
         document={"schema": "pubsubctl/doctor/1", "findings": [asdict(row) for row in findings]},
         text="\n".join(lines),
-        because=(PreflightFailed(*failed),) if failed else (),
+        because=tuple(because),
     )

@@ -1,10 +1,11 @@
-"""`inventory list|show|schema|lint|import|trust`: which hosts there are, what holds for each."""
+"""`inventory list|show|facts|schema|lint|import|trust`: which hosts there are, what they are."""
 
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,7 @@ from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Console, Result
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.files import shown
 
 if TYPE_CHECKING:
@@ -80,6 +81,65 @@ def show_host(
     header = ("VARIABLE", "VALUE", *(["ORIGIN"] if origin else []))
     groups = f"{found.name} in {', '.join(found.groups) or 'no group'}"
     return Result(document=document, text=f"{groups}\n{call.console.table(header, rows)}")
+
+
+@app.command("facts")
+def facts(
+    context: typer.Context,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask all hosts again, not only the unknown ones.")
+    ] = False,
+) -> Result:
+    """Say what machines the hosts are: asked for once, then remembered."""
+    from pubsubctl.facts import known_facts
+    from pubsubctl.looking import look_at_hosts
+
+    call = invocation(context)
+    inventory = call.inventory()
+    hosts = call.hosts(inventory)
+    known = known_facts(inventory)
+    asked = [host for host in hosts if refresh or host.name not in known]
+    problems: list[PubsubctlError] = []
+    if asked:
+        with call.console.progress() as progress:
+            progress.phase(f"looking at {len(asked)} host{'' if len(asked) == 1 else 's'}")
+            looks = look_at_hosts(inventory, asked, call.forks, only_machines=True)
+        problems = [look.problem for look in looks if look.problem is not None]
+        known = known_facts(inventory)
+    found = [(host.name, known[host.name]) for host in hosts if host.name in known]
+    header = ("HOST", "CPU", "CORES", "MEMORY", "DISK FREE", "FSYNC", "PYTHON", "KERNEL", "TAKEN")
+    rows = [(name, *_facts_row(row.facts), row.taken_utc) for name, row in found]
+    return Result(
+        document={
+            "schema": "pubsubctl/inventory-facts/1",
+            "inventory": inventory.name,
+            "hosts": [
+                {"name": name, "taken_utc": row.taken_utc, "facts": dict(row.facts)}
+                for name, row in found
+            ],
+        },
+        text=call.console.table(header, rows),
+        because=tuple(problems),
+    )
+
+
+def _facts_row(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of a host's facts fits into a line; a cache may hold anything."""
+    fsync = facts.get("fsync_ns")
+    python = facts.get("python")
+    return (
+        str(facts.get("cpu_model") or "?"),
+        str(len(facts["cores"]) if isinstance(facts.get("cores"), list) else "?"),
+        _gib(facts.get("memory_bytes")),
+        _gib(facts.get("disk_free_bytes")),
+        f"{fsync[len(fsync) // 2] / 1e6:.2g} ms" if isinstance(fsync, list) and fsync else "?",
+        ".".join(map(str, python)) if isinstance(python, list) else "?",
+        str(facts.get("kernel") or "?"),
+    )
+
+
+def _gib(size: object) -> str:
+    return f"{size / 2**30:.1f} GiB" if isinstance(size, int) else "?"
 
 
 @app.command("schema")

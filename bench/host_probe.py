@@ -1,0 +1,203 @@
+"""Looks at a machine before anything of ours is on it; changes nothing and leaves nothing.
+
+Sent as it is to `python3 -I - ROOT ADDRESS FIRST_PORT LAST_PORT` on a host, so it uses the
+standard library only and may be run by any Python that can tell us which one it is. Prints one
+line of JSON. What cannot be found out is None: looking must not fail where deploying might work.
+"""
+
+from __future__ import annotations  # so that an older Python can say which one it is
+
+import errno
+import glob
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+FSYNCS = 20
+BLOCK_BYTES = 4096
+MOST_PORTS = 64
+CAP_NET_ADMIN = 12
+CAP_SYS_ADMIN = 21
+
+
+def probe(root: str, address: str, first_port: int, last_port: int) -> dict[str, Any]:
+    """Everything that is asked of a host."""
+    folder = os.path.expanduser(root)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder) or "/"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    memory = _memory()
+    disk = shutil.disk_usage(folder)
+    return {
+        "hostname": socket.gethostname(),
+        "user": _user(),
+        "uid": os.geteuid(),
+        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "python": list(sys.version_info[:3]),
+        "executable": sys.executable,
+        "has_venv": _has_venv(),
+        "cpu_model": _cpu_model(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "cores_logical": os.cpu_count() or 1,
+        "cores_physical": _cores_physical(),
+        "cpu_quota": _cpu_quota(),
+        "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "load_1min": os.getloadavg()[0],
+        "memory_bytes": memory.get("MemTotal"),
+        "memory_available_bytes": memory.get("MemAvailable"),
+        "folder": folder,
+        "folder_writable": os.access(folder, os.W_OK | os.X_OK),
+        "folder_noexec": bool(os.statvfs(folder).f_flag & os.ST_NOEXEC),
+        "disk_free_bytes": disk.free,
+        "fsync_ns": _fsync_ns(folder),
+        "descriptors": soft,
+        "descriptors_hard": hard,
+        "ephemeral_ports": _numbers("/proc/sys/net/ipv4/ip_local_port_range"),
+        "receive_buffer_bytes": _numbers("/proc/sys/net/ipv4/tcp_rmem"),
+        "send_buffer_bytes": _numbers("/proc/sys/net/ipv4/tcp_wmem"),
+        "ports_taken": _ports_taken(address, first_port, last_port),
+        "address_problem": _address_problem(address),
+        "clocksource": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "clock_resolution_ns": time.get_clock_info("monotonic").resolution * 1e9,
+        "wall_ns": time.time_ns(),
+        "nft": shutil.which("nft", path=_path()),
+        "ip": shutil.which("ip", path=_path()),
+        "may_change_network": _has_capability(CAP_NET_ADMIN),
+        "may_make_namespaces": _has_capability(CAP_SYS_ADMIN),
+    }
+
+
+def _user() -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return None
+
+
+def _has_venv() -> bool:
+    try:
+        import ensurepip
+        import venv
+    except ImportError:
+        return False
+    return bool(ensurepip and venv)
+
+
+def _cpu_model() -> str | None:
+    for line in (_text("/proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model"):
+            return value.strip()
+    return None
+
+
+def _cores_physical() -> int | None:
+    """Cores that are none another's hyper-thread."""
+    siblings = {
+        _text(path)
+        for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    }
+    return len(siblings) or None
+
+
+def _cpu_quota() -> float | None:
+    """How many CPUs the cgroup grants; None for no limit."""
+    words = (_text("/sys/fs/cgroup/cpu.max") or "").split()
+    if len(words) == 2 and words[0].isdigit():
+        return int(words[0]) / int(words[1])
+    quota = _text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+    period = _text("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if quota and period and quota.isdigit() and period.isdigit():
+        return int(quota) / int(period)
+    return None
+
+
+def _memory() -> dict[str, int]:
+    found = {}
+    for line in (_text("/proc/meminfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            found[key] = int(words[0]) * 1024
+    return found
+
+
+def _fsync_ns(folder: str) -> list[int] | None:
+    """How long each of a few fsyncs took, shortest first; the file has no name and is gone."""
+    took = []
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for _ in range(FSYNCS):
+                file.write(b"\0" * BLOCK_BYTES)
+                before = time.monotonic_ns()
+                os.fsync(file.fileno())
+                took.append(time.monotonic_ns() - before)
+    except OSError:
+        return None
+    return sorted(took)
+
+
+def _ports_taken(address: str, first: int, last: int) -> list[int]:
+    return [
+        port
+        for port in range(first, min(last, first + MOST_PORTS - 1) + 1)
+        if _bind(address, port) == errno.EADDRINUSE
+    ]
+
+
+def _address_problem(address: str) -> str | None:
+    number = _bind(address, 0)
+    return os.strerror(number) if number else None
+
+
+def _bind(address: str, port: int) -> int:
+    """The error of listening there, or 0."""
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            attempt.bind((address, port))
+            attempt.listen(1)
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _has_capability(number: int) -> bool:
+    for line in (_text("/proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+
+
+def _numbers(path: str) -> list[int] | None:
+    words = (_text(path) or "").split()
+    return [int(word) for word in words] if words and all(w.isdigit() for w in words) else None
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    found = probe(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -1,0 +1,129 @@
+"""Looks at hosts, side by side: what machine each one is, and what of ours is there.
+
+Nothing is installed or changed. What cannot be reached is a finding of its own, and keeps nobody
+from looking at the others.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from bench import host_probe
+from brokerd.errors import ConfigError
+from pubsubctl.connectors.base import Connector, PortInUse
+from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.facts import remember_facts
+from pubsubctl.files import shown
+from pubsubctl.hosts import Lab
+from pubsubctl.inventory import Host, Inventory
+from pubsubctl.inventory_model import LOCAL_ADDRESS
+from pubsubctl.plan import Observed
+
+PORTS_LOOKED_AT = 64
+PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass
+class HostLook:
+    """What one host looks like.
+
+    Attributes:
+        probe: what machine it is (bench.host_probe); empty when it could not be looked at.
+        problem: why not.
+        observed: what of ours is there; None when that could not be seen, for `observing_problem`.
+        holder: who has the operator lock, in words; "" for nobody.
+        ports: those of its first ports that are in use.
+        socket_folder: of our control sockets there; None where nothing is installed yet.
+    """
+
+    host: Host
+    probe: dict[str, Any] = field(default_factory=dict)
+    problem: PubsubctlError | None = None
+    observed: Observed | None = None
+    observing_problem: str = ""
+    holder: str = ""
+    ports: list[PortInUse] = field(default_factory=list)
+    socket_folder: Path | None = None
+
+
+class _Completed(Protocol):
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+def look_at_hosts(
+    inventory: Inventory, hosts: Sequence[Host], forks: int, *, only_machines: bool = False
+) -> list[HostLook]:
+    """Look at hosts; what machines they are goes into the cache as well.
+
+    Args:
+        only_machines: leave out what of ours is there.
+    """
+    lab = Lab.of(inventory, hosts, forks)
+    looks = {host.name: HostLook(host) for host in hosts}
+
+    async def look(connector: Connector) -> None:
+        found = looks[connector.host.name]
+        try:
+            found.probe = await _probe(lab, connector)
+            if not only_machines:
+                await _look_for_ours(connector, found)
+        except PubsubctlError as error:
+            found.problem = error
+
+    async def work() -> None:
+        async with lab.opened():
+            await lab.on_all(look)
+
+    trio.run(work)
+    machines = {name: found.probe for name, found in looks.items() if found.probe}
+    if machines:
+        remember_facts(inventory, machines)
+    return list(looks.values())
+
+
+async def _probe(lab: Lab, connector: Connector) -> dict[str, Any]:
+    host = connector.host
+    address = host.bench_address or LOCAL_ADDRESS
+    first, last = host.ports.start, host.ports.stop - 1
+    if host.connector == "local":
+        root = str(await connector.root())
+        return await trio.to_thread.run_sync(host_probe.probe, root, address, first, last)
+    root = host.root or f"~/.local/share/pubsubctl/{lab.inventory.name}/{host.name}"
+    command = [host.python, "-I", "-", root, address, str(first), str(last)]
+    script = Path(host_probe.__file__).read_bytes()
+    assert lab.connections is not None, "hosts of ssh without connections"
+    run = lab.connections.run  # type: ignore[attr-defined]
+    done: _Completed = await run(host, command, stdin=script, timeout_s=PROBE_TIMEOUT_S)
+    try:
+        found = json.loads(done.stdout.splitlines()[-1]) if done.status == 0 else None
+    except (ValueError, IndexError):
+        found = None
+    if not isinstance(found, dict):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = shown(said[-1]) if said else f"status {done.status}"
+        raise HostError(
+            f"host {host.name}: {host.python} could not look at it: {why}; "
+            'Python 3.11 or newer is needed: python = "python3.11"'
+        )
+    return found
+
+
+async def _look_for_ours(connector: Connector, found: HostLook) -> None:
+    try:
+        found.observed = await connector.observe()
+    except (PubsubctlError, ConfigError) as error:
+        found.observing_problem = str(error)
+        return
+    found.holder = await connector.lock_holder()
+    found.ports = await connector.ports_in_use(connector.host.ports[:PORTS_LOOKED_AT])
+    if found.observed.files or connector.host.connector == "local":
+        found.socket_folder = await connector.socket_folder()

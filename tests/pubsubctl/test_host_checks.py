@@ -1,0 +1,237 @@
+"""Stories about what `doctor` says of hosts: each check, where all is well and where it is not."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import host_probe
+from pubsubctl.connectors.base import PortInUse
+from pubsubctl.errors import HostError
+from pubsubctl.host_checks import FOR_ALL, HOST_CHECKS, check_host, check_together
+from pubsubctl.inventory import Host, load_inventory
+from pubsubctl.looking import HostLook
+from pubsubctl.plan import Observed, Stray
+from pubsubctl.ssh.errors import LoginRefused, UnknownHostKey
+from tests.pubsubctl.conftest import Call
+
+INVENTORY = """\
+schema = "pubsubctl/inventory/1"
+name = "lab"
+[[hosts]]
+name = "n[1:2]"
+address = "10.0.0.[1:2]"
+vars = { user = "bench", jump = "gw", cores_reserved = [0], ports = "21000-21999" }
+[gateways.gw]
+address = "gw.lab.example"
+[[hosts]]
+name = "n3"
+address = "n3.lab.example"
+[[hosts]]
+name = "here"
+connector = "local"
+"""
+WELL: dict[str, Any] = {
+    "user": "bench",
+    "boot_id": "b1",
+    "machine": "x86_64",
+    "python": [3, 12, 1],
+    "executable": "/usr/bin/python3",
+    "has_venv": True,
+    "cores": [0, 1, 2, 3],
+    "cpu_quota": None,
+    "governor": "performance",
+    "load_1min": 0.3,
+    "memory_available_bytes": 8 << 30,
+    "folder": "/home/bench",
+    "folder_writable": True,
+    "folder_noexec": False,
+    "disk_free_bytes": 50 << 30,
+    "fsync_ns": [1_000_000] * 20,
+    "descriptors": 4096,
+    "descriptors_hard": 65536,
+    "ephemeral_ports": [32768, 60999],
+    "receive_buffer_bytes": [4096, 131072, 6 << 20],
+    "send_buffer_bytes": [4096, 16384, 4 << 20],
+    "ports_taken": [],
+    "address_problem": None,
+    "clocksource": "tsc",
+    "clock_resolution_ns": 1.0,
+    "nft": "/usr/sbin/nft",
+    "ip": "/usr/sbin/ip",
+    "may_change_network": True,
+}
+RUNNING = {"deployment_id": "d1"}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> dict[str, Host]:
+    (tmp_path / "lab.toml").write_text(INVENTORY)
+    return {host.name: host for host in load_inventory(tmp_path / "lab.toml").hosts}
+
+
+def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostLook:
+    look = HostLook(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
+    look.socket_folder = Path("/run/user/1000/pubsubctl-1000-0123456789")
+    return replace(look, **seen)
+
+
+def test_a_host_that_is_well_is_well_in_every_check(hosts: dict[str, Host]) -> None:
+    for name in HOST_CHECKS:
+        rows = list(check_host(looked(hosts["n1"]), name))
+        assert [(severity, remedy) for severity, _, remedy in rows] == [("ok", "")], name
+        assert rows[0][1].startswith("n1: ")
+
+
+@pytest.mark.parametrize(
+    "check, changed, severity, said",
+    [
+        ("python", {"python": [3, 9, 2]}, "fail", "3.9.2 at /usr/bin/python3; 3.11 or newer"),
+        ("python", {"has_venv": False}, "fail", "has no venv module"),
+        ("cores", {"cpu_quota": 1.5}, "warn", "limited to 1.5 by a cgroup"),
+        ("cores", {"cores": [0]}, "fail", "none is left for brokers"),
+        ("governor", {"governor": "powersave"}, "warn", "governor is powersave"),
+        ("memory", {"memory_available_bytes": 1 << 29}, "warn", "0.5 GiB of memory"),
+        ("load", {"load_1min": 9.5}, "warn", "load average 9.5 on 4 cores"),
+        ("disk", {"disk_free_bytes": 1 << 28}, "fail", "0.2 GiB free in /home/bench"),
+        ("root", {"folder_writable": False}, "fail", "/home/bench cannot be written"),
+        ("root", {"folder_noexec": True}, "fail", "mounted noexec"),
+        ("clock", {"clocksource": "hpet"}, "warn", "clocksource hpet"),
+        ("limits", {"descriptors": 256}, "warn", "ulimit -n is 256 (at most 65536)"),
+        ("address", {"address_problem": "Cannot assign"}, "fail", "10.0.0.1: Cannot assign"),
+        ("fsync", {"fsync_ns": [30_000_000] * 20}, "warn", "fsync takes 30 ms"),
+        ("ports", {"ports_taken": [21003]}, "fail", "port 21003 is in use"),
+        ("ports", {"ephemeral_ports": [21500, 60999]}, "warn", "(21500-60999)"),
+    ],
+)
+def test_what_is_wrong_with_a_machine_is_said_with_a_remedy(
+    hosts: dict[str, Host], check: str, changed: dict[str, Any], severity: str, said: str
+) -> None:
+    rows = list(check_host(looked(hosts["n1"], changed), check))
+    (bad,) = [row for row in rows if row[0] != "ok"]
+    assert bad[0] == severity
+    assert said in bad[1]
+    assert bad[2]
+
+
+@pytest.mark.parametrize(
+    "check, seen, severity, said",
+    [
+        ("ports", {"ports": [PortInUse(21001, 7, "nginx")]}, "fail", "21001 is in use by pid 7"),
+        ("sockets", {"socket_folder": Path("/x" * 50)}, "fail", "the kernel takes 107"),
+        ("leftovers", {"observed": Observed("n1", strays=(Stray(9, "b1"),))}, "fail", "pid 9 (b1)"),
+        ("leftovers", {"observed": Observed("n1", files=True)}, "warn", "files of an earlier"),
+        ("leftovers", {"observed": None, "observing_problem": "torn"}, "fail", "n1: torn"),
+        ("lock", {"holder": "eve@lab since 9:00 for `bench x`"}, "warn", "for `bench x`"),
+        (
+            "reach",
+            {"probe": {}, "problem": LoginRefused("n1", "no key is taken", "ssh-add")},
+            "fail",
+            "no key is taken",
+        ),
+        ("reach", {"probe": {}, "problem": HostError("no python")}, "fail", "no python"),
+        (
+            "host-key",
+            {"probe": {}, "problem": UnknownHostKey("n1", "shows SHA256:x", "trust it", "x")},
+            "fail",
+            "SHA256:x",
+        ),
+    ],
+)
+def test_what_is_wrong_with_what_is_there_is_said_with_a_remedy(
+    hosts: dict[str, Host], check: str, seen: dict[str, Any], severity: str, said: str
+) -> None:
+    ((found, text, remedy),) = check_host(looked(hosts["n1"], **seen), check)
+    assert found == severity
+    assert said in text
+    assert remedy
+
+
+def test_what_is_deployed_may_have_its_ports(hosts: dict[str, Host]) -> None:
+    ours = Observed("n1", agent="d1", processes={"b1": "running"}, deployment=RUNNING, files=True)
+    look = looked(hosts["n1"], observed=ours, ports=[PortInUse(21000, 5, "b1")])
+    assert [row[0] for row in check_host(look, "ports")] == ["ok"]
+    assert list(check_host(look, "leftovers")) == [
+        ("ok", "n1: deployment d1 runs, 1 processes", "")
+    ]
+
+
+def test_of_a_host_that_cannot_be_reached_only_that_is_said(hosts: dict[str, Host]) -> None:
+    look = HostLook(hosts["n2"], problem=LoginRefused("n2", "no key is taken"))
+    rows = [row for name in HOST_CHECKS for row in check_host(look, name)]
+    assert [row[1] for row in rows] == ["n2: no key is taken"]
+
+
+def test_a_host_known_by_name_only_has_to_say_where_brokers_listen(hosts: dict[str, Host]) -> None:
+    ((severity, text, remedy),) = check_host(looked(hosts["n3"]), "address")
+    assert (severity, remedy) == ("fail", "give it a bench_address, an IP")
+    assert "n3.lab.example is a name" in text
+
+
+def test_of_hosts_of_this_machine_only_what_is_theirs_alone_is_said(hosts: dict[str, Host]) -> None:
+    said = {name for name in HOST_CHECKS if list(check_host(looked(hosts["here"]), name))}
+    assert said == set(FOR_ALL)
+
+
+def test_hosts_that_are_one_machine_or_differ_are_seen_together(hosts: dict[str, Host]) -> None:
+    n1, n2 = looked(hosts["n1"]), looked(hosts["n2"], {"python": [3, 11, 0]})
+    found = dict(check_together([n1, n2]))
+    assert found["machines"][0] == "warn"
+    assert "n1, n2 are one machine" in found["machines"][1]
+    assert "3.12 on x86_64: n1; 3.11 on x86_64: n2" in found["alike"][1]
+    apart = dict(check_together([n1, looked(hosts["n2"], {"boot_id": "b2"})]))
+    assert list(apart) == ["alike"]
+    assert apart["alike"][0] == "ok"
+
+
+def test_the_probe_runs_on_any_python_without_us_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-", str(tmp_path / "not" / "there"), "127.0.0.1", "23500", "23510"],
+        input=Path(host_probe.__file__).read_bytes(),
+        capture_output=True,
+        check=True,
+        cwd="/",
+    )
+    found = json.loads(done.stdout)
+    assert set(WELL) <= set(found)
+    assert found["folder"] == str(tmp_path)
+    assert len(found["fsync_ns"]) == host_probe.FSYNCS
+    assert list(tmp_path.iterdir()) == []
+    elsewhere = host_probe.probe(str(tmp_path), "192.0.2.1", 23500, 23500)
+    assert elsewhere["address_problem"] == "Cannot assign requested address"
+
+
+def test_facts_are_asked_for_once_and_again_with_refresh(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    probe = host_probe.probe
+
+    def noted(root: str, *details: Any) -> dict[str, Any]:
+        asked.append(Path(root).name)
+        return {**probe(root, *details), "cpu_model": "Abacus"}
+
+    monkeypatch.setattr(host_probe, "probe", noted)
+    first = call("inventory", "facts")
+    assert first.status == 0
+    assert first.out.count("Abacus") == 2
+    assert sorted(asked) == ["t1", "t2"]
+    again = call("inventory", "facts", "-j")
+    assert [row["name"] for row in again.document["hosts"]] == ["t1", "t2"]
+    assert len(asked) == 2
+    call("-l", "t2", "inventory", "facts", "--refresh")
+    assert asked[2:] == ["t2"]
+
+
+def test_doctor_says_that_an_inventory_is_wrong_whatever_was_asked(
+    call: Call, project: Path
+) -> None:
+    (project / "inventories" / "local.toml").write_text("nonsense")
+    answer = call("doctor", "--only", "ports,lock")
+    assert answer.status == 4
+    assert "not TOML" in answer.out
