@@ -485,6 +485,9 @@ class Links:
             else:
                 self.counters["connections_refused"] += 1
                 await trio.aclose_forcefully(stream)
+        except trio.Cancelled:
+            await trio.aclose_forcefully(stream)
+            raise
         finally:
             visit.left()
             self._open_streams -= 1

@@ -1,0 +1,335 @@
+"""Who connects too often, too slowly, or again: S-FRAME-2, S-FLOOD-1, S-WIRE-1 and S-CTRL-1."""
+
+import contextlib
+import resource
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import cbor2
+import pytest
+import trio
+
+from brokerd.config import SessionParameters
+from brokerd.errors import RemoteProtocolError
+from brokerd.protocols.delta_tree.messages import RecoveryFlag
+from brokerd.protocols.interface import SessionEstablished, SessionLost
+from brokerd.runtime.connection import clock_ns, dial_tcp, first_message
+from brokerd.runtime.doorway import DESCRIPTOR_RESERVE, Doorway
+from brokerd.runtime.links import Links
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
+from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
+from brokerd.wire.codec import encode
+from brokerd.wire.registry import TYPE_NUMBERS
+from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
+from tests.helpers.virtual_time import in_virtual_time
+
+YES = RecoveryFlag(True)
+PORTS = (27_100, 27_101)
+FLOOD = 5_000
+LOITERERS = 500
+"""Connections of the flood that its author keeps open."""
+
+
+@asynccontextmanager
+async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def words(*messages: Any) -> bytes:
+    return b"".join(piece for message in messages for piece in encode(message))
+
+
+async def answer(stream: trio.abc.Stream) -> Any:
+    return await first_message(stream, FrameDecoder())
+
+
+# ---------------------------------------------------------------- S-FLOOD-1: places
+
+
+class Door:
+    """A doorway, and whom it put out."""
+
+    def __init__(self, descriptors: int | None = None, **limits: int) -> None:
+        self.doorway = Doorway(SessionParameters(**limits), descriptors)
+        self.put_out: list[str] = []
+
+    def knock(self, address: str, name: str) -> Any:
+        return self.doorway.enter(address, lambda: self.put_out.append(name))
+
+
+def test_a_flood_pushes_out_its_own_and_others_keep_their_places() -> None:
+    door = Door(strangers_limit=10)
+    quiet = [door.knock("10.0.0.1", "broker"), door.knock("10.0.0.2", "client")]
+    for number in range(1_000):
+        door.knock("10.0.0.66", f"flood{number}")
+    assert len(door.put_out) == 992
+    assert all(name.startswith("flood") for name in door.put_out)
+    assert door.put_out[:2] == ["flood0", "flood1"], "whoever has been there longest goes first"
+    assert all(quiet)
+
+
+def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
+    door = Door(connections_per_address=3)
+    visits = [door.knock("10.0.0.66", str(number)) for number in range(5)]
+    assert [visit is not None for visit in visits] == [True, True, True, False, False]
+    assert door.knock("10.0.0.1", "other") is not None
+    visits[0].left()
+    assert door.knock("10.0.0.66", "again") is not None
+
+
+def test_clients_cannot_take_the_places_kept_for_brokers() -> None:
+    door = Door(connections_limit=10, broker_reserve=4)
+    for number in range(10):
+        visit = door.knock(f"10.0.0.{number}", "client")
+        visit.greeted()
+        stays = door.doorway.may_stay(is_broker=False)
+        assert stays is (number < 6)
+        if not stays:
+            assert door.doorway.may_stay(is_broker=True)
+            visit.left()
+
+
+def test_full_of_members_it_takes_nobody_and_puts_out_none_of_them() -> None:
+    door = Door(connections_limit=5, broker_reserve=0)
+    for number in range(5):
+        door.knock(f"10.0.0.{number}", "member").greeted()
+    assert door.knock("10.0.0.9", "late") is None
+    assert door.put_out == []
+
+
+def test_places_leave_file_descriptors_for_everything_else() -> None:
+    door = Door(descriptors=DESCRIPTOR_RESERVE + 3, connections_limit=1_000, broker_reserve=0)
+    members = [door.knock(f"10.0.0.{number}", "m") for number in range(4)]
+    for member in members[:3]:
+        member.greeted()
+    assert door.doorway.open == 4, "one of them was put out and has not left yet"
+    assert door.put_out == ["m"]
+
+
+class TcpBroker:
+    """The links of one broker on a real port of this machine."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.events: list[Any] = []
+        names = {other: f"b{other}" for other in range(2) if other != number}
+        own = SelfDescription("p", "d", "t", f"b{number}", number, 1, names)
+        self.links = Links(
+            SessionTable(own),
+            SessionParameters(heartbeat_ns=10**9, suspicion_ns=30 * 10**9),
+            {other: f"127.0.0.1:{PORTS[other]}" for other in names},
+            self.events.extend,
+            lambda _event, _details: None,
+            dial=dial_tcp,
+            descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        listeners = await trio.open_tcp_listeners(PORTS[self.number], host="127.0.0.1")
+        await self.links.run(list(listeners), task_status=task_status)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(60):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None:
+    async def flood(open_now: list[socket.socket]) -> None:
+        for _ in range(FLOOD):
+            stranger = socket.socket()
+            stranger.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                stranger.connect(("127.0.0.1", PORTS[0]))
+            open_now.append(stranger)
+            if len(open_now) > LOITERERS:
+                open_now.pop(0).close()
+            await trio.lowlevel.checkpoint()
+
+    async def attach(name: str) -> None:
+        """As a client does: again until it is answered."""
+        with trio.fail_after(60):
+            while True:
+                async with await trio.open_tcp_stream("127.0.0.1", PORTS[0]) as stream:
+                    with contextlib.suppress(trio.BrokenResourceError, RemoteProtocolError):
+                        await stream.send_all(words(client_hello(name, "d", 1, 1)))
+                        assert isinstance(await answer(stream), Hello)
+                        return
+
+    async def story() -> None:
+        b0, b1 = TcpBroker(0), TcpBroker(1)
+        loiterers: list[socket.socket] = []
+        async with nursery_of_the_test() as nursery:
+            await nursery.start(b0.run)
+            await nursery.start(b1.run)
+            b0.links.open(1)
+            await until(lambda: b0.of(SessionEstablished) and b1.of(SessionEstablished))
+            async with trio.open_nursery() as both:
+                both.start_soon(flood, loiterers)
+                both.start_soon(attach, "during")
+            await attach("after")
+            b0.links.send(1, YES)
+            b0.links.flush(clock_ns())
+            await until(lambda: len(b1.events) == 2)
+            assert b0.links._doorway.open < 1_000
+            assert b0.links.counters["connections_refused"] > 0
+            assert not [lost for lost in b0.of(SessionLost) if lost.peer == 1]
+            assert b1.of(SessionLost) == []
+            for stranger in loiterers:
+                stranger.close()
+
+    trio.run(story)
+
+
+# ---------------------------------------------------------------- S-FRAME-2: the slow
+
+
+@in_virtual_time
+async def test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile() -> None:
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    hello = words(client_hello("loris", "d", 1, 1))
+    lives: list[float] = []
+
+    async def trickle() -> None:
+        stream = await net.dial("b0")
+        began = trio.current_time()
+        with contextlib.suppress(trio.BrokenResourceError):
+            for byte in hello:
+                await stream.send_all(bytes([byte]))
+                await trio.sleep(1)
+        lives.append(trio.current_time() - began)
+
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        for _ in range(500):
+            nursery.start_soon(trickle)
+        await trio.sleep(2)
+        client = await net.dial("b0")
+        await client.send_all(words(client_hello("c", "d", 1, 1)))
+        assert isinstance(await answer(client), Hello)
+        assert trio.current_time() < 3
+        b0.send(1, YES)
+        await trio.sleep(15)
+        assert b1.messages(0) == [YES]
+        assert len(lives) == 500
+        assert max(lives) <= 15
+        assert b0.links._doorway.open <= 1, "the client, if it lives"
+
+
+# ---------------------------------------------------------------- S-WIRE-1: again
+
+
+def broker_hello(session: int, newest: int = 0, **changes: Any) -> Hello:
+    values = {
+        "wire_version": WIRE_VERSION,
+        "protocol": "p",
+        "deployment_id": "d",
+        "topology_digest": "t",
+        "role": "broker",
+        "name": "b1",
+        "number": 1,
+        "incarnation": 1,
+        "session": session,
+        "newest": newest,
+        "recovering": False,
+        "capabilities": (),
+    }
+    return Hello(**{**values, **changes})
+
+
+@in_virtual_time
+async def test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterwards() -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    recording = words(broker_hello(3), YES)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        first = await net.dial("b0")
+        await first.send_all(recording)
+        assert isinstance(await answer(first), Hello)
+        for when in ("is up", "is over"):
+            again = await net.dial("b0")
+            await again.send_all(recording)
+            refusal = await answer(again)
+            assert isinstance(refusal, Farewell)
+            assert when in refusal.reason
+            await first.aclose()
+            await b0.wait_for(SessionLost)
+        assert b0.messages(1) == [YES]
+        fresh = await net.dial("b0")
+        await fresh.send_all(words(broker_hello(5, newest=3)))
+        assert isinstance(await answer(fresh), Hello), "a new session is none that was recorded"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wire_version": WIRE_VERSION + 1},
+        {"protocol": "gossip"},
+        {"deployment_id": "last week's"},
+        {"topology_digest": "other"},
+        {"name": "b2"},
+    ],
+)
+@in_virtual_time
+async def test_who_belongs_elsewhere_is_told_so(changes: dict[str, Any]) -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await net.dial("b0")
+        await stream.send_all(words(broker_hello(3, **changes)))
+        refusal = await answer(stream)
+        assert isinstance(refusal, Farewell)
+        assert refusal.kind == "refused"
+        assert b0.of(SessionEstablished) == []
+
+
+def frame(header: bytes) -> bytes:
+    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+
+
+# ---------------------------------------------------------------- S-CTRL-1: commands
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [1, 1, "fault_apply", {"fault_id": "f", "verb": "absorb", "peer": ""}],
+        [1, 1, "status", {}],
+        [max(TYPE_NUMBERS) + 1, "stall"],
+        [0],
+        ["stall"],
+    ],
+)
+@pytest.mark.parametrize("greeted", [False, True])
+@in_virtual_time
+async def test_no_command_is_obeyed_over_a_link(said: list[Any], greeted: bool) -> None:
+    net = MemoryNet()
+    b0 = LinkedBroker(net, 0)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        stream = await net.dial("b0")
+        await stream.send_all(words(client_hello("c", "d", 1, 1)) * greeted)
+        await stream.send_all(frame(cbor2.dumps(said)))
+        with contextlib.suppress(trio.BrokenResourceError):
+            while await stream.receive_some(1_000):
+                pass
+        assert len(b0.links.faults) == 0
+        assert [lost.reason for lost in b0.of(SessionLost)] == ["protocol_error"] * greeted
+        assert trio.current_time() < 1
+
+
+def test_no_message_of_the_wire_is_a_command() -> None:
+    modules = {kind.__module__ for kind in TYPE_NUMBERS.values()}
+    assert not any("control" in module or "fault" in module for module in modules)
