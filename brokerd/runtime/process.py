@@ -295,8 +295,9 @@ def _read_topology(config: BrokerConfig) -> Topology:
 
 
 def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:  # a service manager may have seen to it, and forbid the call
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _first(error: BaseException) -> BaseException:

@@ -1,0 +1,168 @@
+"""A deployment with certificates: what can be seen of it from outside, and what it leaves behind.
+
+S-INV-4, S-PERM-1, S-TLS-1 and S-TLS-4 on real processes; their rules one by one are tested in
+tests/security.
+"""
+
+import json
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.conftest import Lab
+
+pytestmark = pytest.mark.end_to_end
+
+INVENTORY = """\
+schema = "pubsubctl/inventory/1"
+name = "e2e"
+transport = "tls"
+[[hosts]]
+name = "e[1:2]"
+connector = "local"
+groups = ["brokers", "clients"]
+[hosts.vars]
+ports = "27200-27249"
+"""
+
+WORKLOAD = """\
+schema = "pubsubctl/workload/1"
+name = "secured"
+topology = "chain3"
+protocol = "delta_tree"
+seed = 9
+[phases]
+warmup = "500ms"
+measure = "4s"
+drain = "30s"
+[thresholds]
+"loadgen.lateness_p99" = "< 5s"
+[attributes]
+symbol = { choose = 5 }
+[[publishers]]
+at = "c1"
+rate = "100/s"
+[[subscribers]]
+at = "c3"
+filter = "true"
+"""
+
+SCHEDULE = """\
+schema = "pubsubctl/faults/1"
+name = "cut"
+[[step]]
+id = "cut"
+at = "1s"
+do = "cut"
+on = "c1-c2"
+for = "1s"
+"""
+
+TOKEN = "canary-5b1f0c7e-token"
+
+
+@pytest.fixture
+def secured(lab: Lab) -> Lab:
+    """A lab whose brokers and clients show certificates, and a token in its environment."""
+    project = lab.folder / "project"
+    (project / "inventories" / "local.toml").write_text(INVENTORY)
+    (project / "secured.toml").write_text(WORKLOAD)
+    (project / "cut.toml").write_text(SCHEDULE)
+    lab.environment["PUBSUBCTL_TEST_TOKEN"] = TOKEN
+    return lab
+
+
+def keys_below(folder: Path) -> set[str]:
+    """A line out of the middle of each private key below a folder."""
+    return {path.read_text().splitlines()[2] for path in folder.rglob("*.key")}
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """All command lines on this machine while the block runs."""
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            for process in psutil.process_iter(["cmdline"]):
+                seen.add(" ".join(process.info["cmdline"] or []))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def files_with(secrets: set[str], *folders: Path) -> list[str]:
+    found = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix != ".key":
+                content = path.read_bytes()
+                found += [str(path) for secret in secrets if secret.encode() in content]
+    return found
+
+
+def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
+    state = secured.folder / "state"
+    printed: list[str] = []
+
+    def call(*arguments: str) -> str:
+        answer = secured.call(*arguments)
+        assert answer.status == 0, answer.err
+        printed.extend((answer.out, answer.err))
+        return answer.out
+
+    with command_lines() as seen:
+        call("deploy", "chain3")
+        call("bench", "secured.toml", "--faults", "cut.toml", "--no-check", "-vv")
+        call("inject", "cut", "c1-c2", "--for", "500ms", "-vv")
+        (authority,) = state.rglob("authority.key")
+        secrets = keys_below(state) | {TOKEN}
+        assert len(secrets) == 6, "the authority's, three brokers', the clients', and the token"
+
+        # What is on the hosts is for one user alone, and the authority's key is not there.
+        roots = [secured.state / host for host in ("e1", "e2")]
+        for folder in (*roots, secured.folder / "run"):
+            for path in folder.rglob("*"):
+                mode = stat.S_IMODE(path.lstat().st_mode)
+                assert path.is_symlink() or mode & 0o077 == 0, f"{path} has mode {mode:o}"
+        assert stat.S_IMODE(authority.stat().st_mode) == 0o600
+        (line,) = keys_below(authority.parent)
+        assert files_with({line}, *roots) == []
+        assert all(line not in path.read_text() for root in roots for path in root.rglob("*.key"))
+
+        # Nobody off this machine can knock, and who speaks no TLS hears nothing.
+        listening = [
+            row.laddr
+            for process in secured.processes()
+            for row in process.net_connections("tcp")
+            if row.status == psutil.CONN_LISTEN
+        ]
+        assert {address.ip for address in listening} == {"127.0.0.1"}
+        assert {address.port for address in listening} <= set(range(27_200, 27_250))
+        with socket.create_connection(listening[0], timeout=30) as plain:
+            plain.sendall(b"\0\0\0\x10\0\0\0\x0cnot a record")
+            try:
+                answer = plain.recv(1_000)
+            except ConnectionResetError:
+                answer = b""
+            assert answer[:1] in (b"", b"\x15"), "nothing, or a TLS alert"
+        call("down", "--verify")
+
+    (run,) = (secured.folder / "results" / "secured").glob("2*")
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["state"], manifest["transport"]) == ("complete", "mutual TLS 1.3")
+    assert files_with(secrets, secured.folder / "results", state) == []
+    assert not [text for text in (*printed, *seen) for secret in secrets if secret in text]
+    assert not list(state.rglob("tls/*"))

@@ -1,0 +1,426 @@
+"""The security rules of the design, each with the tests that fail when it is broken.
+
+`python -m tests.security.checklist` prints the table. test_checklist.py sees to it that no rule
+is missing, that every test named here exists, and that no rule of severity A is without one.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Severity = Literal["A", "B", "C"]
+"""A: before any use off this machine. B: before a release. C: hardening."""
+
+_SECURITY: Final = "tests/security/"
+_SSH: Final = f"{_SECURITY}test_ssh.py::"
+_INVENTORY: Final = f"{_SECURITY}test_inventory.py::"
+_TLS: Final = f"{_SECURITY}test_tls.py::"
+_CONNECTIONS: Final = f"{_SECURITY}test_connections.py::"
+_FILES: Final = f"{_SECURITY}test_files.py::"
+_SLOW: Final = f"{_SECURITY}test_slow_subscribers.py::"
+_SUPPLY: Final = f"{_SECURITY}test_supply.py::"
+_PREDICATES: Final = f"{_SECURITY}test_predicates.py::"
+_DEPLOYED: Final = "tests/end_to_end/test_security.py::"
+_SECRETS: Final = f"{_DEPLOYED}test_a_secured_deployment_shows_its_secrets_to_nobody"
+_BOMBS: Final = "tests/wire/test_bombs.py::"
+_FRAMING: Final = "tests/sessions/test_framing.py::"
+_LINKS: Final = "tests/runtime/test_links.py::"
+_CONTROL: Final = "tests/runtime/test_control.py::"
+_HOSTS: Final = "tests/pubsubctl/test_ssh_hosts.py::"
+_COPYING: Final = "tests/pubsubctl/test_ssh_connections.py::"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the checklist.
+
+    Attributes:
+        tests: node ids without parameters.
+        missing: what no test shows yet, and why; "" when nothing is.
+    """
+
+    id: str
+    severity: Severity
+    rule: str
+    tests: tuple[str, ...] = ()
+    missing: str = ""
+
+    @property
+    def state(self) -> str:
+        """In a word."""
+        if not self.tests:
+            return "open"
+        return "partly" if self.missing else "tested"
+
+
+RULES: Final = (
+    Rule(
+        "S-SSH-1",
+        "A",
+        "unknown host key: refused, on every hop",
+        (
+            f"{_SSH}test_an_unknown_key_is_refused_before_any_login",
+            f"{_SSH}test_every_hop_is_checked",
+            f"{_SSH}test_ssh_libraries_are_used_in_one_module_only_and_never_trust_anybody",
+        ),
+    ),
+    Rule(
+        "S-SSH-2",
+        "A",
+        "changed host key: refused, known_hosts stays as it is",
+        (
+            f"{_SSH}test_a_changed_key_is_refused_and_the_file_stays_as_it_is",
+            f"{_SSH}test_another_kind_of_key_is_a_changed_key_too",
+        ),
+    ),
+    Rule(
+        "S-SSH-3",
+        "A",
+        "first contact is explicit, with the fingerprint",
+        (
+            f"{_SSH}test_a_script_that_names_no_fingerprint_trusts_nobody",
+            f"{_SSH}test_a_person_is_shown_the_fingerprint_and_has_to_type_yes",
+            f"{_SSH}test_the_right_fingerprint_is_trusted_and_the_file_is_private",
+        ),
+    ),
+    Rule(
+        "S-SSH-4",
+        "B",
+        "keys and agent only; nothing forwarded",
+        (
+            f"{_SSH}test_only_keys_are_tried_and_no_agent_is_forwarded",
+            f"{_INVENTORY}test_a_secret_that_was_written_down_is_not_repeated",
+        ),
+    ),
+    Rule(
+        "S-SSH-5",
+        "B",
+        "commands in ~/.ssh/config do not run unasked",
+        (f"{_SSH}test_commands_in_the_persons_own_configuration_run_only_when_asked_for",),
+    ),
+    Rule(
+        "S-SSH-6",
+        "B",
+        "no SHA-1 signatures",
+        (
+            f"{_SSH}test_signatures_made_with_sha1_are_not_taken",
+            f"{_SSH}test_the_locked_paramiko_is_one_that_refuses_sha1",
+        ),
+    ),
+    Rule(
+        "S-INV-1",
+        "A",
+        "remote commands are lists, quoted word by word, in one place",
+        (
+            f"{_SSH}test_any_word_arrives_as_it_is_through_a_real_shell",
+            f"{_SSH}test_words_that_no_command_line_can_carry_are_refused",
+            f"{_SSH}test_commands_begin_in_one_module_only_and_are_never_written_as_text",
+        ),
+    ),
+    Rule(
+        "S-INV-2",
+        "A",
+        "hostile inventories are refused before anything is done",
+        (
+            f"{_INVENTORY}test_each_hostile_inventory_is_refused_as_a_file",
+            f"{_INVENTORY}test_no_command_starts_anything_from_a_hostile_inventory",
+        ),
+    ),
+    Rule(
+        "S-INV-3",
+        "A",
+        "files are data: no tags, no alias bombs, bounded",
+        (
+            "tests/pubsubctl/test_import.py::test_what_no_inventory_needs_is_refused",
+            "tests/pubsubctl/test_import.py::test_a_file_that_is_too_large_is_not_read",
+        ),
+    ),
+    Rule(
+        "S-INV-4",
+        "A",
+        "secrets are in no result, log, command line or message",
+        (
+            _SECRETS,
+            f"{_INVENTORY}test_a_secret_that_was_written_down_is_not_repeated",
+            "tests/pubsubctl/test_import.py::test_a_password_is_not_taken_over_and_not_repeated",
+        ),
+    ),
+    Rule(
+        "S-INV-5",
+        "B",
+        "--dry-run shows the commands that run",
+        (f"{_HOSTS}test_a_deployment_is_made_once_and_leaves_nothing",),
+    ),
+    Rule(
+        "S-SUDO-1",
+        "B",
+        "brokers run unprivileged; only a helper with fixed verbs has sudo",
+        missing="no helper exists: nothing uses sudo; nftables faults need a root of one's own",
+    ),
+    Rule(
+        "S-PERM-1",
+        "A",
+        "files are 0600, folders 0700, links in the way are refused",
+        (
+            f"{_FILES}test_what_somebody_put_in_the_way_is_refused_and_left_alone",
+            f"{_FILES}test_a_folder_that_is_a_link_is_refused",
+            f"{_FILES}test_whatever_the_umask_nobody_else_gets_in",
+            f"{_CONTROL}test_a_folder_that_others_can_enter_is_refused",
+            _SECRETS,
+        ),
+    ),
+    Rule(
+        "S-TAR-1",
+        "A",
+        "what comes from hosts is listed regular files, by plain names, bounded; no archives",
+        (
+            f"{_FILES}test_a_host_that_lists_a_hostile_name_is_not_collected_from",
+            f"{_FILES}test_a_host_that_lists_too_much_or_nonsense_is_not_collected_from",
+            f"{_FILES}test_no_archive_is_ever_unpacked",
+            f"{_COPYING}test_only_regular_files_of_the_agreed_size_are_fetched",
+            f"{_COPYING}test_paths_that_could_mean_something_else_are_refused",
+        ),
+    ),
+    Rule(
+        "S-TAR-2",
+        "B",
+        "collected content is shown as text",
+        (
+            "tests/results/test_report.py::test_hostile_text_is_shown_and_does_nothing",
+            "tests/results/test_report.py::test_what_could_hide_or_steer_is_made_visible",
+        ),
+    ),
+    Rule(
+        "S-CBOR-1",
+        "A",
+        "one strict decoder, then a schema by message type",
+        (
+            f"{_BOMBS}test_the_corpus_is_as_large_as_promised",
+            f"{_BOMBS}test_a_bomb_is_no_value_alone_or_inside_another",
+            f"{_BOMBS}test_a_bomb_is_no_message_and_no_attribute_map",
+            f"{_BOMBS}test_no_tag_passes_whatever_it_carries",
+            "tests/wire/test_codec.py::test_what_is_no_message_is_refused_with_a_reason",
+            f"{_LINKS}test_a_peer_that_breaks_the_rules_loses_its_session_and_what_came_before_counts",
+        ),
+    ),
+    Rule(
+        "S-CBOR-2",
+        "A",
+        "no byte may follow",
+        ("tests/wire/test_codec.py::test_every_truncation_and_every_extra_byte_is_refused",),
+    ),
+    Rule(
+        "S-CBOR-3",
+        "B",
+        "nothing decoded is shown unbounded",
+        (f"{_BOMBS}test_a_bomb_is_no_message_and_no_attribute_map",),
+    ),
+    Rule(
+        "S-CBOR-4",
+        "B",
+        "the decoder is one that survives deep nesting",
+        (
+            f"{_SUPPLY}test_locked_packages_are_at_least_those_without_known_holes",
+            f"{_BOMBS}test_a_bomb_is_no_value_alone_or_inside_another",
+        ),
+    ),
+    Rule(
+        "S-FRAME-1",
+        "A",
+        "lengths are checked before anything is kept",
+        (
+            f"{_FRAMING}test_a_senseless_length_is_refused_as_soon_as_it_is_there",
+            f"{_FRAMING}test_connections_that_claim_much_and_send_little_cost_little",
+            f"{_FRAMING}test_single_bytes_cost_no_more_than_the_frame",
+            f"{_BOMBS}test_a_stranger_is_refused_by_the_first_bytes",
+        ),
+    ),
+    Rule(
+        "S-FRAME-2",
+        "A",
+        "strangers have 4 KiB and 5 s, frames 10 s",
+        (
+            f"{_LINKS}test_who_trickles_a_hello_is_cut_off_after_five_seconds",
+            f"{_LINKS}test_a_client_that_trickles_a_frame_is_cut_off_while_others_go_on",
+            f"{_TLS}test_a_client_that_trickles_a_record_is_cut_off",
+            f"{_CONNECTIONS}test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile",
+        ),
+    ),
+    Rule(
+        "S-FLOOD-1",
+        "A",
+        "connections are bounded, in all, by address and for strangers; brokers have places",
+        (
+            f"{_CONNECTIONS}test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in",
+            f"{_CONNECTIONS}test_a_flood_pushes_out_its_own_and_others_keep_their_places",
+            f"{_CONNECTIONS}test_from_one_address_come_only_so_many_and_places_are_given_back",
+            f"{_CONNECTIONS}test_clients_cannot_take_the_places_kept_for_brokers",
+            f"{_CONNECTIONS}test_places_leave_file_descriptors_for_everything_else",
+        ),
+    ),
+    Rule(
+        "S-BP-1",
+        "A",
+        "a subscriber that takes nothing is bounded, put out and counted",
+        (
+            f"{_SLOW}test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits",
+            f"{_SLOW}test_without_the_rule_everybody_waits_for_the_one_who_takes_nothing",
+            f"{_SLOW}test_one_that_is_only_slow_keeps_its_subscription",
+            f"{_LINKS}test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_that",
+        ),
+    ),
+    Rule(
+        "S-WIRE-1",
+        "A",
+        "a Hello says for which session, deployment, topology and version; none is taken twice",
+        (
+            f"{_TLS}test_a_recorded_session_that_is_played_again_gets_no_answer",
+            f"{_CONNECTIONS}test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterwards",
+            f"{_CONNECTIONS}test_who_belongs_elsewhere_is_told_so",
+            f"{_CONNECTIONS}test_no_command_is_obeyed_over_a_link",
+        ),
+    ),
+    Rule(
+        "S-CT-1",
+        "B",
+        "checkpoint tokens are authenticated",
+        missing="no protocol here has checkpoint tokens",
+    ),
+    Rule(
+        "S-TLS-1",
+        "A",
+        "mutual TLS 1.3; plaintext on loopback only, and said so in the manifest",
+        (
+            f"{_TLS}test_who_has_no_good_certificate_gets_no_answer",
+            f"{_TLS}test_plaintext_gets_no_answer_where_there_are_certificates",
+            f"{_TLS}test_nothing_is_dialled_off_loopback_without_certificates",
+            "tests/runtime/test_process.py::"
+            "test_a_configuration_that_cannot_be_used_is_refused_with_the_reason",
+            _SECRETS,
+        ),
+    ),
+    Rule(
+        "S-TLS-2",
+        "A",
+        "who it is stands in the certificate and must be what Hello and topology say",
+        (
+            f"{_TLS}test_a_member_that_speaks_as_another_is_refused",
+            f"{_TLS}test_a_member_of_another_deployment_is_refused",
+            f"{_TLS}test_a_client_that_sends_what_only_brokers_say_is_put_out",
+            f"{_TLS}test_a_broker_that_reaches_another_than_it_dialled_says_nothing",
+        ),
+    ),
+    Rule(
+        "S-TLS-3",
+        "A",
+        "handshakes have 5 s; whoever fails closes",
+        (
+            f"{_TLS}test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds",
+            f"{_TLS}test_a_handshake_that_never_ends_is_cut_off_by_its_size",
+            f"{_TLS}test_who_refuses_the_other_end_closes",
+        ),
+    ),
+    Rule(
+        "S-TLS-4",
+        "B",
+        "the authority's key stays on the controller; certificates end within 30 days",
+        (
+            _SECRETS,
+            f"{_FILES}test_certificates_end_within_thirty_days_and_a_longer_one_is_not_to_be_had",
+            f"{_FILES}test_an_authority_that_others_could_be_is_refused",
+            f"{_FILES}test_certificates_for_tests_are_not_made_by_a_package_that_trusts_them",
+        ),
+    ),
+    Rule(
+        "S-AUTHZ-1",
+        "B",
+        "quotas for each client",
+        missing="a client may publish as itself only, but has no quota of subscriptions or rate",
+    ),
+    Rule(
+        "S-CTRL-1",
+        "A",
+        "fault commands over a Unix socket of mode 0600 only, and only where enabled",
+        (
+            f"{_CONNECTIONS}test_no_command_is_obeyed_over_a_link",
+            f"{_CONNECTIONS}test_no_message_of_the_wire_is_a_command",
+            "tests/runtime/test_process.py::test_faults_are_obeyed_only_where_that_was_asked_for",
+            f"{_CONTROL}test_the_socket_is_for_its_owner_alone",
+        ),
+    ),
+    Rule(
+        "S-PRED-1",
+        "A",
+        "predicates are parsed, bounded and never run",
+        (
+            "tests/model/test_predicate.py::"
+            "test_a_predicate_that_cannot_be_used_is_refused_with_the_reason",
+            f"{_PREDICATES}test_whatever_is_accepted_is_bounded_in_every_way",
+            f"{_PREDICATES}test_no_pattern_is_made_from_what_somebody_sends",
+            "tests/test_architecture.py::test_nothing_executes_data_or_trusts_an_unknown_host",
+        ),
+    ),
+    Rule(
+        "S-PRED-2",
+        "B",
+        "ten thousand near-identical predicates",
+        (f"{_PREDICATES}test_ten_thousand_near_identical_predicates_are_not_tried_one_by_one",),
+    ),
+    Rule(
+        "S-SPARK-1",
+        "A",
+        "Spark listens on loopback only, without a page, in folders of its own",
+        (
+            "tests/results/test_spark.py::"
+            "test_spark_works_without_a_java_on_the_machine_and_leaves_nothing_behind",
+            "tests/results/test_spark.py::test_a_cluster_is_not_told_to_use_loopback",
+        ),
+    ),
+    Rule(
+        "S-SPARK-2",
+        "B",
+        "no query is built from log text",
+        missing="read with explicit schemas; no test with hostile column values yet",
+    ),
+    Rule(
+        "S-UNIT-1",
+        "B",
+        "the systemd unit is confined",
+        (f"{_SUPPLY}test_the_unit_is_confined",),
+        missing="scored offline; not started under systemd",
+    ),
+    Rule(
+        "S-PIP-1",
+        "B",
+        "hosts install locked wheels by hash, without a network",
+        (
+            f"{_HOSTS}test_a_byte_flipped_in_a_wheel_is_found_before_any_host_is_touched",
+            f"{_HOSTS}test_a_byte_flipped_on_one_host_keeps_the_bundle_from_all",
+        ),
+    ),
+    Rule(
+        "S-PIP-2",
+        "C",
+        "floors of packages with advisories",
+        (f"{_SUPPLY}test_locked_packages_are_at_least_those_without_known_holes",),
+    ),
+    Rule(
+        "S-LOG-1",
+        "B",
+        "results for publication name no hosts or users",
+        missing="results keep the inventory's names; nothing strips them",
+    ),
+)
+
+
+def table() -> str:
+    """The checklist as Markdown."""
+    lines = ["| id | severity | rule | state | tests |", "|---|---|---|---|---|"]
+    for rule in RULES:
+        state = f"{rule.state}: {rule.missing}" if rule.missing else rule.state
+        tests = "<br>".join(f"`{test.partition('::')[2]}`" for test in rule.tests) or "none"
+        lines.append(f"| {rule.id} | {rule.severity} | {rule.rule} | {state} | {tests} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())  # noqa: T201

@@ -1,0 +1,44 @@
+"""What we are made of and run in: floors of packages, and the shipped unit (S-PIP-2, S-UNIT-1)."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "packaging" / "brokerd@.service"
+
+FLOORS = {
+    "cbor2": (5, 9),  # before: deep nesting was a RecursionError, which no decoder error covers
+    "cryptography": (43, 0),
+    "paramiko": (5, 0),
+}
+
+
+def test_locked_packages_are_at_least_those_without_known_holes() -> None:
+    lock = (ROOT / ".setup" / "requirements.lock").read_text(encoding="utf-8")
+    for package, floor in FLOORS.items():
+        found = re.search(rf"^{package}==(\d+)\.(\d+)", lock, re.MULTILINE)
+        assert found is not None, f"{package} is not locked"
+        assert (int(found[1]), int(found[2])) >= floor, found[0]
+
+
+SYSTEMD_ANALYZE = shutil.which("systemd-analyze")
+
+
+@pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
+def test_the_unit_is_confined(tmp_path: Path) -> None:
+    def exposure(text: str) -> subprocess.CompletedProcess[str]:
+        unit = tmp_path / "brokerd@b1.service"
+        unit.write_text(text, encoding="utf-8")
+        command = ["systemd-analyze", "security", "--offline=true", "--no-pager"]
+        return subprocess.run(
+            [*command, "--threshold=20", str(unit)], capture_output=True, text=True, check=False
+        )
+
+    shipped = exposure(UNIT.read_text(encoding="utf-8"))
+    assert shipped.returncode == 0, shipped.stdout[-500:] + shipped.stderr
+    bare = exposure("[Service]\nExecStart=/opt/pubsub/bin/python -m brokerd\n")
+    assert bare.returncode != 0, "the measure would let anything through"
