@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import trio
 
+from bench.clocks import record_clocks
 from bench.load_plan import LoadProcess, client_suffix, load_processes
 from bench.outcome import RunOutcome, measure
 from bench.probes import ProcessorTime
@@ -211,6 +212,7 @@ class _Experiment:
             "host_id": testbed.clients_host,
             "boot_id": status["boot_id"],
         }
+        await record_clocks(testbed.agents, testbed.clients_host, self._directory, "before")
         self._directory.write_manifest()
 
         progress.phase("attaching clients", 1.0)
@@ -286,6 +288,9 @@ class _Experiment:
             self._progress.phase("drain", None)
         # Closing fences go out when the last fault is healed: what they close is then owed.
         await self._drain(phases.drain / SECOND_NS)
+        await record_clocks(
+            self._testbed.agents, self._testbed.clients_host, self._directory, "after"
+        )
 
     async def _inject(self, schedule: FaultSchedule) -> None:
         """Break what the schedule says; whatever happens, it is healed and in the fault log."""

@@ -55,7 +55,7 @@ class RunFacts:
             numbers_used_once=all(file.rising for file in logs.files("publications")),
             doubts=(*run.doubts, *logs.doubts),
             delta=run.delta,
-            notices=notices_of(logs, run.origin_ns),
+            notices=notices_of(logs, run.moved),
         )
 
     @property

@@ -1,7 +1,10 @@
 """How long deliveries took: exact percentiles, and buckets that add up across runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from results.clocks import OneWay, judge_one_way
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -11,15 +14,63 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def measured(deliveries: "DataFrame") -> "DataFrame":
-    """Deliveries of data to applications whose publication was meant for the measure phase."""
+    """Deliveries whose latency counts: of data to applications, meant for the measure phase.
+
+    Both stamps are of one clock; `across_clocks` has the others.
+    """
     from pyspark.sql import functions as F
 
     return deliveries.where(
         (F.col("layer") == "application")
         & (F.col("kind") == "data")
         & (F.col("phase") == "measure")
+        & F.col("same_clock")
         & F.col("lat_response_us").isNotNull()
     )
+
+
+@dataclass(frozen=True)
+class AcrossClocks:
+    """Deliveries whose two stamps are of different clocks, all with the same uncertainty.
+
+    Attributes:
+        error_us: by how much each latency may be wrong; None where nobody knows.
+        judgement: whether the median may be told.
+    """
+
+    n: int
+    median_us: float
+    error_us: int | None
+    judgement: OneWay
+
+
+def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
+    """What `measured` leaves out because its stamps are of different clocks, judged."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        deliveries.where(
+            (F.col("layer") == "application")
+            & (F.col("kind") == "data")
+            & (F.col("phase") == "measure")
+            & ~F.col("same_clock")
+            & F.col("lat_response_us").isNotNull()
+        )
+        .groupBy("lat_err_us")
+        .agg(F.count("*").alias("n"), F.percentile("lat_response_us", 0.5).alias("median_us"))
+        .orderBy("lat_err_us")
+        .toArrow()
+        .to_pylist()
+    )
+    return [
+        AcrossClocks(
+            row["n"],
+            row["median_us"],
+            row["lat_err_us"],
+            judge_one_way(row["median_us"], row["lat_err_us"]),
+        )
+        for row in rows
+    ]
 
 
 def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":

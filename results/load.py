@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from results.clocks import Clocks
 from results.expectation import (
     GOLDEN,
     MIX_A,
@@ -55,6 +56,16 @@ class LoadedRun:
 
     run: Run
     logs: Logs
+
+    @property
+    def shares_a_clock(self) -> bool:
+        """Whether some publisher and some subscriber stamped by the same clock."""
+        hosts: dict[str, list[str]] = {"publisher": [], "subscriber": [], "broker": []}
+        for process in self.logs.processes:
+            hosts[process.role].append(process.host)
+        return not hosts["subscriber"] or any(
+            self.run.clocks.share(a, b) for a in hosts["publisher"] for b in hosts["subscriber"]
+        )
 
     def table(self, spark: "SparkSession", name: str) -> "DataFrame":
         """One of its tables."""
@@ -111,12 +122,12 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     """
     clock = Clock(run)
     names = Names(logs, run.run_id, clock)
-    acks = read_pieces(spark, logs.files("acks"), AckReader(names))
+    acks = read_pieces(spark, logs.files("acks"), AckReader(names, clock))
     sent = read_pieces(
         spark, logs.files("publications"), PublicationReader(run.content, names, clock)
     )
     folder = str(table_folder(run, "publications"))
-    publications = names.put_in(with_acks(sent, acks, clock))
+    publications = names.put_in(with_acks(sent, acks))
     publications.select(*TABLES["publications"].names).write.parquet(folder)
 
     received = read_pieces(spark, logs.files("deliveries"), DeliveryReader(names, clock))
@@ -140,18 +151,32 @@ class Clock:
     """From a host's monotonic clock to the run's time line and its phases."""
 
     origin_ns: int
+    clocks: Clocks
+    until_ns: int
     phase_names: tuple[str, ...]
     phase_starts_ns: tuple[int, ...]
 
     def __init__(self, run: Run) -> None:
         phases = sorted(run.phases, key=lambda phase: phase.from_ns)
         object.__setattr__(self, "origin_ns", run.origin_ns)
+        object.__setattr__(self, "clocks", run.clocks)
+        object.__setattr__(self, "until_ns", run.origin_ns + run.phase("measure").to_ns)
         object.__setattr__(self, "phase_names", ("deploy", *(phase.name for phase in phases)))
         object.__setattr__(self, "phase_starts_ns", tuple(phase.from_ns for phase in phases))
 
-    def moved(self, stamps: Any) -> Any:
-        """Stamps on the run's time line."""
-        return stamps - self.origin_ns
+    def moved(self, stamps: Any, host: str) -> Any:
+        """Stamps of a host's clock on the run's time line."""
+        if self.clocks.share(host, self.clocks.reference) or not len(stamps):
+            return stamps - self.origin_ns
+        ends = np.array([stamps.min(), stamps.max()])
+        offsets = [self.clocks.offset_ns(host, int(stamp)) for stamp in ends]
+        ahead = np.interp(stamps - ends[0], ends - ends[0], offsets).round().astype("i8")
+        return stamps - ahead - self.origin_ns
+
+    def errors_us(self, host: str, others: Sequence[str]) -> Any:
+        """By how much latencies from each of these hosts may be wrong here; -1 if unknown."""
+        errors = [self.clocks.error_between_ns(other, host, self.until_ns) for other in others]
+        return np.array([-1 if error is None else -(-error // 1000) for error in errors], "i8")
 
     def phases_of(self, moved: Any) -> Any:
         """The place among the phases' names that each of these moments lies in."""
@@ -172,6 +197,12 @@ class Names:
         self.subscriptions = _all_names(files, "subscriptions")
         self.publishers = {source.pubend: source.name for source in logs.sources}
         brokers = {s.sub_id: s.broker for s in logs.subscriptions}
+        self._source_hosts = {
+            name: file.host
+            for file in files
+            if file.layout == "publications"
+            for name in file.tables.get("publishers", ())
+        }
         self._columns = {
             "pubend": ("source", self.sources),
             "publisher": ("source", [self.publishers.get(name, "") for name in self.sources]),
@@ -190,6 +221,10 @@ class Names:
     def sources_of(self, file: RecordFile) -> Any:
         """Our number for each of a file's publishers."""
         return np.array([self.sources.index(name) for name in file.tables["publishers"]], "i4")
+
+    def hosts_of_sources(self, host: str) -> list[str]:
+        """Where each source's publisher was; `host` for those nobody published."""
+        return [self._source_hosts.get(name, host) for name in self.sources]
 
     def subscriptions_of(self, file: RecordFile) -> Any:
         """Our number for each of a file's subscriptions."""
@@ -311,7 +346,7 @@ class PublicationReader(RecordReader):
             expect = expected_columns(self._content, name, rows[of_publisher])
             expected[of_publisher], digests[of_publisher] = expect
             sizes[of_publisher] = self._content.publishers[name].size_bytes
-        intended = self._clock.moved(rows["intended_ns"])
+        intended = self._clock.moved(rows["intended_ns"], file.host)
         return _batch(
             self.ddl,
             {
@@ -324,7 +359,7 @@ class PublicationReader(RecordReader):
                 "digest": digests,
                 "is_fence": rows["attribute_set"] == self._content.fence_set,
                 "t_intended_ns": intended,
-                "t_sent_ns": self._clock.moved(rows["sent_ns"]),
+                "t_sent_ns": self._clock.moved(rows["sent_ns"], file.host),
                 "phase_number": self._clock.phases_of(intended),
             },
         )
@@ -360,8 +395,9 @@ class AckReader(RecordReader):
     layout = "acks"
     ddl = "source INT, incarnation INT, seq BIGINT, acked_ns BIGINT, answer INT"
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, clock: Clock) -> None:
         self._names = names
+        self._clock = clock
 
     def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
         lengths = rows["last"] - rows["first"] + 1
@@ -373,7 +409,7 @@ class AckReader(RecordReader):
                 "source": self._names.sources_of(file)[spread["publisher"]],
                 "incarnation": spread["incarnation"],
                 "seq": spread["first"] + within,
-                "acked_ns": spread["acked_ns"],
+                "acked_ns": self._clock.moved(spread["acked_ns"], file.host),
                 "answer": spread["outcome"],
             },
         )
@@ -385,7 +421,8 @@ class DeliveryReader(RecordReader):
     layout = "deliveries"
     ddl = (
         "subscription INT, source INT, incarnation INT, seq BIGINT, kind_number INT, "
-        "layer_number INT, order_idx BIGINT, t_recv_ns BIGINT, received_digest BIGINT"
+        "layer_number INT, order_idx BIGINT, t_recv_ns BIGINT, received_digest BIGINT, "
+        "err_us BIGINT"
     )
 
     def __init__(self, names: Names, clock: Clock) -> None:
@@ -397,18 +434,21 @@ class DeliveryReader(RecordReader):
         delivered = rows["kind"] != NOTICE
         if not delivered.all():
             rows, places = rows[delivered], places[delivered]
+        sources = self._names.sources_of(file)[rows["publisher"]]
+        errors = self._clock.errors_us(file.host, self._names.hosts_of_sources(file.host))
         return _batch(
             self.ddl,
             {
                 "subscription": self._names.subscriptions_of(file)[rows["subscription"]],
-                "source": self._names.sources_of(file)[rows["publisher"]],
+                "source": sources,
                 "incarnation": rows["incarnation"],
                 "seq": rows["sequence"],
                 "kind_number": rows["kind"],
                 "layer_number": rows["layer"],
                 "order_idx": places,
-                "t_recv_ns": self._clock.moved(rows["received_ns"]),
+                "t_recv_ns": self._clock.moved(rows["received_ns"], file.host),
                 "received_digest": rows["digest"],
+                "err_us": errors[sources],
             },
         )
 
@@ -418,7 +458,7 @@ class DeliveryReader(RecordReader):
 PUBLICATION = ["source", "incarnation", "seq"]
 
 
-def with_acks(publications: "DataFrame", acks: "DataFrame", clock: Clock) -> "DataFrame":
+def with_acks(publications: "DataFrame", acks: "DataFrame") -> "DataFrame":
     """Publications with what became of them; `answer` is a place in OUTCOMES.
 
     An acknowledgement counts for more than a refusal, because it is the stronger promise.
@@ -430,7 +470,7 @@ def with_acks(publications: "DataFrame", acks: "DataFrame", clock: Clock) -> "Da
     )
     return publications.join(first_answers, PUBLICATION, "left").withColumns(
         {
-            "t_acked_ns": F.col("acked_ns") - clock.origin_ns,
+            "t_acked_ns": F.col("acked_ns"),
             "answer": F.coalesce("given", F.lit(0)),
         }
     )
@@ -461,7 +501,8 @@ def with_publications(
         {
             "lat_response_us": _microseconds(F.col("t_recv_ns") - F.col("t_intended_ns")),
             "lat_service_us": _microseconds(F.col("t_recv_ns") - F.col("t_sent_ns")),
-            "same_clock": F.lit(True),
+            "same_clock": F.col("err_us") == 0,
+            "lat_err_us": F.when(F.col("err_us") >= 0, F.col("err_us")),
             "digest_ok": F.col("received_digest") == F.col("digest"),
         }
     )

@@ -5,7 +5,7 @@ JSON lines are a few a second and read at once.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -321,8 +321,12 @@ def read_logs(run: Run) -> Logs:
     return Logs(processes, sources, subscriptions, doubts)
 
 
-def notices_of(logs: Logs, origin_ns: int) -> dict[tuple[str, str], list[Notice]]:
-    """What each subscription was told of each source that it does not get, in order."""
+def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str], list[Notice]]:
+    """What each subscription was told of each source that it does not get, in order.
+
+    Args:
+        moved: puts a stamp of a host's clock on the run's time line.
+    """
     found: dict[tuple[str, str], list[Notice]] = {}
     for file in logs.files("deliveries"):
         tables = file.tables
@@ -340,7 +344,7 @@ def notices_of(logs: Logs, origin_ns: int) -> dict[tuple[str, str], list[Notice]
                 last=first + int(row["digest"]) - 1,
                 partition=partitions[row["partition"]],
                 place=place,
-                received_ns=int(row["received_ns"]) - origin_ns,
+                received_ns=moved(int(row["received_ns"]), file.host),
             )
             found.setdefault(pair, []).append(notice)
     return found
@@ -405,7 +409,7 @@ def _subscriptions(
                 line["subscriber"],
                 line["broker"],
                 line["predicate"],
-                issued_ns - run.origin_ns if issued_ns else None,
-                accepted_ns - run.origin_ns if accepted_ns else None,
+                run.moved(issued_ns, process.host) if issued_ns else None,
+                run.moved(accepted_ns, process.host) if accepted_ns else None,
                 file is not None and file.is_whole,
             )

@@ -7,10 +7,11 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from results.clocks import CLOCK_FILE, Clocks
 from results.expectation import ExpectedContent
 from results.reference_check import Guarantee
 from results.risks import Fault
@@ -61,6 +62,7 @@ class Run:
         origin_ns: what the hosts' monotonic clock said at the start of the measure phase.
         fault_rows: rows of the `faults` table.
         doubts: what is missing from these facts themselves.
+        clocks: how far the clocks of its hosts are apart.
     """
 
     folder: Path
@@ -71,6 +73,7 @@ class Run:
     phases: tuple[Phase, ...]
     fault_rows: tuple[Mapping[str, Any], ...]
     doubts: tuple[str, ...]
+    clocks: Clocks = field(default_factory=lambda: Clocks(""))
 
     @property
     def run_id(self) -> str:
@@ -113,6 +116,10 @@ class Run:
             )
             for row in self.fault_rows
         ]
+
+    def moved(self, stamp_ns: int, host: str) -> int:
+        """A stamp of a host's clock on the run's time line."""
+        return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
 
     def phase(self, name: str) -> Phase:
         """The phase of this name; one without length at the origin where there was none."""
@@ -171,6 +178,10 @@ def read_run(folder: Path) -> Run:
         ),
         fault_rows=tuple(fault_rows),
         doubts=tuple(doubts),
+        clocks=Clocks.of_rows(
+            str((manifest.get("clock") or {}).get("host_id", "")),
+            read_json_lines(folder / CLOCK_FILE, missing_ok=True),
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,19 @@ TABLES: Mapping[str, Table] = {
             t1_ns BIGINT end
             how STRING fixed: as long as the workload says
         """),
+        _table("clock", "The hosts' clocks against the one that all stamps are put on.", """
+            phase STRING before or after the load
+            host_id STRING whose clock
+            ref_host STRING the host whose clock is the time line
+            same_clock BOOLEAN whether they are one clock: one boot of one machine
+            clock_id STRING equal where two hosts have one clock
+            t_ns BIGINT when
+            offset_ns BIGINT this clock minus the reference's
+            drift_ppb DOUBLE by how much it gains, 0 where too little was seen to tell
+            rtt_min_ns BIGINT the quickest round trip
+            err_ns BIGINT the offset is not further off than that
+            n INT round trips
+        """),
         _table("publications", "What publishers sent, one row each, and what it must hold.", """
             publisher STRING client name
             pubend STRING source: broker and publisher number
@@ -187,6 +200,7 @@ TABLES: Mapping[str, Table] = {
             lat_response_us BIGINT received minus intended; may be negative, that is evidence
             lat_service_us BIGINT received minus sent
             same_clock BOOLEAN whether both stamps are of one clock
+            lat_err_us BIGINT by how much latencies may be wrong: 0 of one clock, null if unknown
             attrs_expected INT copied from the publication
             outcome STRING copied from the publication, null where there is none
             digest_ok BOOLEAN whether the content was the expected one, null where there is none

@@ -1,6 +1,7 @@
 """The tables with few rows, made from the small files of a run without Spark."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +33,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
         "procs": [*_process_rows(run, logs)],
         "topology_nodes": [*_node_rows(run)],
         "topology_edges": [{"a": a, "b": b, "kind": "primary"} for a, b in run.links],
+        "clock": [{**asdict(row), "t_ns": row.t_ns - run.origin_ns} for row in run.clocks.rows],
         "phases": [
             {"phase": p.name, "t0_ns": p.from_ns, "t1_ns": p.to_ns, "how": "fixed"}
             for p in run.phases
@@ -68,7 +70,7 @@ def _text(value: Any) -> str:
 
 
 def _notice_rows(run: Run, logs: Logs) -> Iterator[Row]:
-    for (sub_id, pubend), notices in notices_of(logs, run.origin_ns).items():
+    for (sub_id, pubend), notices in notices_of(logs, run.moved).items():
         for notice in notices:
             yield {
                 "sub_id": sub_id,
@@ -121,7 +123,8 @@ def _moment(text: Any) -> datetime | None:
 
 def _host_rows(run: Run, logs: Logs) -> Iterator[Row]:
     manifest = run.manifest
-    boot_id = (manifest.get("clock") or {}).get("boot_id")
+    clock = manifest.get("clock") or {}
+    boots = {host: found.partition("/")[0] for host, found in clock.get("clock_ids", {}).items()}
     for host in sorted({process.host for process in logs.processes}):
         yield {
             "host_id": host,
@@ -129,7 +132,7 @@ def _host_rows(run: Run, logs: Logs) -> Iterator[Row]:
             "cpu_model": manifest.get("cpu"),
             "cores_logical": manifest.get("cores"),
             "python": manifest.get("python"),
-            "boot_id": boot_id,
+            "boot_id": boots.get(host, clock.get("boot_id")),
         }
 
 
@@ -142,16 +145,16 @@ def _process_rows(run: Run, logs: Logs) -> Iterator[Row]:
             "role": process.role,
             "host_id": process.host,
             "pid": told.get("pid"),
-            "t_start_ns": _moved(run, told.get("t_start_ns")),
-            "t_exit_ns": _moved(run, told.get("t_exit_ns")),
+            "t_start_ns": _moved(run, told.get("t_start_ns"), process.host),
+            "t_exit_ns": _moved(run, told.get("t_exit_ns"), process.host),
             "exit_code": told.get("exit_code"),
             "exit_signal": told.get("exit_signal"),
             "exit_cause": told.get("exit_cause"),
         }
 
 
-def _moved(run: Run, stamp: Any) -> int | None:
-    return stamp - run.origin_ns if isinstance(stamp, int) and stamp else None
+def _moved(run: Run, stamp: Any, host: str) -> int | None:
+    return run.moved(stamp, host) if isinstance(stamp, int) and stamp else None
 
 
 def _node_rows(run: Run) -> Iterator[Row]:
@@ -194,10 +197,13 @@ def _session_rows(run: Run, logs: Logs) -> Iterator[Row]:
                     "client": line["client"],
                     "broker": line["broker"],
                     "session": line["session"],
-                    "t_connect_ns": _moved(run, line["t_ns"]),
+                    "t_connect_ns": _moved(run, line["t_ns"], process.host),
                 }
             elif session in open_sessions:
-                ended = {"t_disconnect_ns": _moved(run, line["t_ns"]), "reason": line["reason"]}
+                ended = {
+                    "t_disconnect_ns": _moved(run, line["t_ns"], process.host),
+                    "reason": line["reason"],
+                }
                 yield {**open_sessions.pop(session), **ended}
         yield from open_sessions.values()
 
@@ -215,7 +221,7 @@ def _broker_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
             forwarded = numbers.pop("publications_forwarded", 0)
             yield {
                 **row,
-                "t_ns": _moved(run, line["t_ns"]),
+                "t_ns": _moved(run, line["t_ns"], process.host),
                 "broker": process.name,
                 "cpu_ratio": _cpu_ratio(before, line),
                 "msgs_out": forwarded + numbers.pop("publications_delivered", 0),
@@ -240,7 +246,7 @@ def _loadgen_stat_rows(run: Run, logs: Logs) -> Iterator[Row]:
         before: tuple[int, float] | None = None
         for line in process.lines("stats.jsonl"):
             yield {
-                "t_ns": _moved(run, line["t_ns"]),
+                "t_ns": _moved(run, line["t_ns"], process.host),
                 "proc_id": process.name,
                 "offered": line.get("offered"),
                 "sent": line.get("sent"),
@@ -262,7 +268,7 @@ def _link_rows(run: Run, logs: Logs) -> Iterator[Row]:
             peer = line.get("peer")
             if event is not None and peer in run.topology["brokers"]:
                 yield {
-                    "t_ns": _moved(run, line["t_ns"]),
+                    "t_ns": _moved(run, line["t_ns"], process.host),
                     "a": process.name,
                     "b": peer,
                     "event": event,

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import trio
 
+from brokerd.agent.clock import clock_reading
 from brokerd.agent.facts import machine_facts
 from brokerd.agent.fault import Fault
 from brokerd.agent.faults import FaultKeeper
@@ -196,6 +197,7 @@ class Agent:
     def _handlers(self) -> dict[str, Handler]:
         commands: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
             "facts": self._facts,
+            "clock": self._clock,
             "start": self._start,
             "stop": self._stop,
             "signal": self._signal,
@@ -214,6 +216,9 @@ class Agent:
 
     async def _facts(self) -> dict[str, Any]:
         return {"name": self.name, **machine_facts(self.paths.root)}
+
+    async def _clock(self) -> dict[str, Any]:
+        return clock_reading()
 
     async def _start(
         self, process: str, role: str, config: dict[str, Any], control_socket: str

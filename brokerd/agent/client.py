@@ -35,6 +35,10 @@ class AgentClient:
         """What machine it is on."""
         return await self.control.request("facts")
 
+    async def clock(self) -> dict[str, Any]:
+        """What its clocks say: monotonic_ns, wall_ns, clock_id and how well they are kept."""
+        return await self.control.request("clock")
+
     async def start(
         self, process: str, role: str, config: dict[str, Any], control_socket: str
     ) -> dict[str, Any]:

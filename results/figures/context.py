@@ -28,6 +28,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
         "brokers": len(run.topology["brokers"]),
         "delta": (run.topology.get("parameters") or {}).get("delta"),
         "publishers": len(facts.sources),
+        "machines": _machines(loaded),
         "machine": {name: manifest.get(name) for name in ("cpu", "cores", "platform", "python")},
         "from_ns": run.phase("warmup").from_ns,
         "to_ns": run.phase("measure").to_ns,
@@ -52,6 +53,12 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
             for subscription in facts.subscriptions
         ],
     }
+
+
+def _machines(loaded: LoadedRun) -> int:
+    """On how many machines it ran; runs that do not say so ran on one."""
+    clocks = loaded.run.clocks
+    return clocks.machines({p.host for p in loaded.logs.processes}) if clocks.rows else 1
 
 
 def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpan]) -> list[int]:
@@ -85,10 +92,9 @@ def scale_text(about: Mapping[str, Any]) -> str:
     numbers = {"broker": about["brokers"], "publisher": about["publishers"],
                "subscription": len(about["subscriptions"])}  # fmt: skip
     size = ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in numbers.items())
-    return (
-        f"{about['protocol_name']}{delta}, {size}; all on one machine: {hardware}; "
-        f"run {about['run_id']}"
-    )
+    machines = about.get("machines", 1)
+    where = "all on one machine" if machines == 1 else f"on {machines} machines, one of them"
+    return f"{about['protocol_name']}{delta}, {size}; {where}: {hardware}; run {about['run_id']}"
 
 
 def fault_label(fault: Mapping[str, Any]) -> str:

@@ -36,6 +36,8 @@ FIGURES: Mapping[str, Callable[["SparkSession | None", Path], Drawing]] = {
     "spectrum": spectrum,
 }
 
+OF_LATENCY = ("timeline", "spectrum")
+
 _CAPTIONS = {
     "timeline": (
         "How long each publication took to arrive, from when it was meant to be sent, by when it "
@@ -119,6 +121,11 @@ def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
     from results.spark import planned_for
 
     loaded = load_run(spark, run_dir)
+    if name in OF_LATENCY and not loaded.shares_a_clock:
+        raise ResultsError(
+            f"figure {name}: no publisher of this run has a clock with a subscriber in common, "
+            "so there is no latency of record; the report says what is known between clocks"
+        )
     if not table_folder(loaded.run, "violations").is_dir():
         check_run(spark, run_dir)
     with planned_for(spark, loaded.logs.rows):

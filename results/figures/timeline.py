@@ -61,6 +61,7 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     deliveries = loaded.table(spark, "deliveries").where(
         (F.col("layer") == "application")
         & (F.col("kind") == "data")
+        & F.col("same_clock")
         & F.col("t_sent_ns").isNotNull()
     )
     first = (

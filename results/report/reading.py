@@ -10,8 +10,9 @@ import pyarrow.parquet
 
 from results.figures import draw
 from results.figures.of_runs import narrow_svg
-from results.latency import PERCENTILES, latency_percentiles
+from results.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
 from results.load import table_folder
+from results.logs import read_processes
 from results.manifest import ResultsError, Run, read_json, read_json_lines, read_run
 from results.schema import TABLES
 
@@ -96,6 +97,7 @@ class RunStory:
     Attributes:
         verdict: what verdict.json says; empty where the run was not judged.
         evidence: the earliest violations of each kind.
+        across_clocks: latencies whose stamps are of different clocks; none in most runs.
     """
 
     run: Run
@@ -104,6 +106,7 @@ class RunStory:
     subscriptions: Sequence[SubscriptionRow]
     brokers: Sequence[BrokerRow]
     pictures: Sequence[Picture] = ()
+    across_clocks: Sequence[AcrossClocks] = ()
 
     @property
     def word(self) -> str:
@@ -139,7 +142,8 @@ def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
         subscriptions = [
             replace(row, latency_us=latencies.get(row.sub_id, {})) for row in story.subscriptions
         ]
-        story = replace(story, subscriptions=subscriptions)
+        across = _across_clocks(spark, story.run)
+        story = replace(story, subscriptions=subscriptions, across_clocks=across)
     pictures = [_picture(spark, story.run, name) for name in SHOWN_FIGURES]
     return replace(story, pictures=pictures)
 
@@ -254,6 +258,16 @@ def _latencies(spark: "SparkSession", run: Run) -> dict[str, dict[str, int]]:
         row["sub_id"]: {name: round(row[f"response_{name}_us"]) for name in SHOWN_PERCENTILES}
         for row in latency_percentiles(deliveries).toArrow().to_pylist()
     }
+
+
+def _across_clocks(spark: "SparkSession", run: Run) -> list[AcrossClocks]:
+    """Latencies between clocks; nothing is read where all clients were on one machine."""
+    clients = {process.host for process in read_processes(run) if process.role != "broker"}
+    if all(run.clocks.share(a, b) for a in clients for b in clients):
+        return []
+    return across_clocks(
+        spark.read.schema(TABLES["deliveries"].ddl).parquet(str(table_folder(run, "deliveries")))
+    )
 
 
 def _picture(spark: "SparkSession", run: Run, name: str) -> Picture:

@@ -247,3 +247,25 @@ def span(from_utc: str | None, to_utc: str | None) -> str:
         return f"{start} UTC, never ended"
     end = to_utc[:19].replace("T", " ")
     return f"{start} to {end[11:] if end[:10] == start[:10] else end} UTC"
+
+
+def clocks(story: RunStory) -> list[str]:
+    """By whose clock the latencies are, and what is known between clocks."""
+    clocks = story.run.clocks
+    host = clocks.reference or "one machine"
+    told = [f"latencies have both stamps of one clock, that of {host}"]
+    others = [row for row in clocks.rows if not row.same_clock and row.phase == "before"]
+    if others:
+        worst_ns = max(row.err_ns for row in others)
+        told.append(
+            f"{plural(len(others), 'other clock')} put on its time line, to "
+            f"±{worst_ns / 1e6:.3g} ms at worst"
+        )
+    for across in story.across_clocks:
+        what = f"{plural(across.n, 'delivery', 'deliveries')} between clocks"
+        if across.judgement.is_told:
+            what += f": median {across.median_us / 1000:.3g} ms; {across.judgement.words}"
+        else:
+            what += f": latency {across.judgement.words}"
+        told.append(what)
+    return told

@@ -1,0 +1,171 @@
+"""`clock check|sample|show`: how far the clocks of hosts are apart, and how sure that is."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pubsubctl.commands import names
+from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.console import Console, Result
+from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
+
+if TYPE_CHECKING:
+    from bench.clocks import HostClock
+
+app = typer.Typer(help="How far the clocks of hosts are apart, and how sure that is.")
+
+ROUNDS_HELP = "How often each host is asked."
+MOST_ROUNDS = 100_000
+TOLD_FROM = 10
+"""A one-way latency is told from so many times the error of its clocks on."""
+
+
+@app.command("check")
+def check(
+    context: typer.Context,
+    latency: Annotated[
+        str | None,
+        typer.Option("--latency", metavar="D", help="A median that is to be told: 1ms."),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=MOST_ROUNDS, help=ROUNDS_HELP)
+    ] = 100,
+) -> Result:
+    """Say which one-way latencies could be told between the hosts of what is deployed.
+
+    With --latency, exit status 3 when one of that length could not.
+    """
+    from bench.units import parse_duration_ns
+
+    call = invocation(context)
+    try:
+        wanted_ns = parse_duration_ns(latency) if latency is not None else None
+    except ValueError as error:
+        raise UserError(f"--latency: {error}") from None
+    rows = _sampled(call, rounds)
+    least_ns = TOLD_FROM * max(row["err_ns"] for row in rows)
+    text = _table(call.console, rows)
+    if least_ns:
+        text += f"\n\none-way latencies from a median of {_ms(least_ns)} on can be told"
+    else:
+        text += "\n\nall of them have one clock: any one-way latency can be told"
+    document = {"schema": "pubsubctl/clock/1", "hosts": rows, "least_median_ns": least_ns}
+    if wanted_ns is not None and least_ns > wanted_ns:
+        why = f"a median of {latency} would be uncertain by more than a tenth"
+        return Result(document=document, text=text, because=(VerdictUnknown(why),))
+    return Result(document=document, text=text)
+
+
+@app.command("sample")
+def sample(
+    context: typer.Context,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=MOST_ROUNDS, help=ROUNDS_HELP)
+    ] = 300,
+) -> Result:
+    """Measure, against the clock of this machine, the clock of every host."""
+    call = invocation(context)
+    clocks = _clocks(call, rounds)[0]
+    rows = [
+        (
+            clock.host,
+            _ms(clock.estimate.offset_ns),
+            f"±{_ms(clock.estimate.err_ns)}",
+            f"{clock.estimate.drift_ppb / 1000:.2f} ppm" if clock.estimate.drift_ppb else "unknown",
+            _ms(clock.estimate.rtt_min_ns),
+            clock.estimate.n,
+            {True: "kept", False: "free", None: "?"}[clock.synchronised],
+        )
+        for clock in clocks
+    ]
+    header = ("HOST", "OFFSET", "ERROR", "DRIFT", "QUICKEST", "TRIPS", "WALL CLOCK")
+    return Result(
+        document={
+            "schema": "pubsubctl/clock-sample/1",
+            "hosts": [
+                {
+                    "host": clock.host,
+                    "clock_id": clock.clock_id,
+                    "synchronised": clock.synchronised,
+                    "wall_error_us": clock.wall_error_us,
+                    **vars(clock.estimate),
+                }
+                for clock in clocks
+            ],
+        },
+        text=call.console.table(header, rows),
+    )
+
+
+@app.command("show")
+def show(
+    context: typer.Context,
+    run: Annotated[
+        str, typer.Argument(help="A folder, a run id, or latest.", autocompletion=names.runs)
+    ] = "latest",
+) -> Result:
+    """Show what a run knows of its hosts' clocks."""
+    import json
+
+    from bench.clocks import CLOCK_FILE
+    from pubsubctl.runs import find_run
+
+    call = invocation(context)
+    folder = find_run(call.project, run)
+    path = folder / CLOCK_FILE
+    if not path.is_file():
+        raise UserError(f"run {folder.name}: nobody compared the clocks of its hosts")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    document = {"schema": "pubsubctl/clock/1", "run_id": folder.name, "hosts": rows}
+    return Result(document=document, text=_table(call.console, rows))
+
+
+def _sampled(call: Invocation, rounds: int) -> list[dict[str, Any]]:
+    from bench.clocks import clock_rows
+
+    clocks, reference = _clocks(call, rounds)
+    return clock_rows(clocks, reference)
+
+
+def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
+    """The clocks of all hosts of what is deployed, and the host whose clock runs go by."""
+    import trio
+
+    from bench.clocks import sample
+    from pubsubctl.deploy import Lab
+    from pubsubctl.state import open_agents, recorded_deployment
+
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+
+    async def work() -> "tuple[list[HostClock], str]":
+        record = await recorded_deployment(lab)
+        if record is None:
+            raise PreflightFailed("nothing is deployed, and only agents tell what time they have")
+        hosts = {row["host"] for row in record["placement"]["brokers"]}
+        hosts.add(record["placement"]["clients_host"])
+        async with open_agents(lab, hosts) as agents:
+            reference = record["placement"]["clients_host"]
+            first = reference if reference in agents else next(iter(agents))
+            return await sample(agents, rounds=rounds), first
+
+    return trio.run(work)
+
+
+def _table(console: Console, rows: list[dict[str, Any]]) -> str:
+    header = ("HOST", "AGAINST", "OFFSET", "ERROR", "DRIFT", "QUICKEST", "TRIPS")
+    with_phase = any("phase" in row for row in rows)
+    cells = []
+    for row in rows:
+        known = ("one clock", "", "") if row["same_clock"] else (
+            _ms(row["offset_ns"]),
+            f"±{_ms(row['err_ns'])}",
+            f"{row['drift_ppb'] / 1000:.2f} ppm" if row["drift_ppb"] else "unknown",
+        )  # fmt: skip
+        line = (row["host_id"], row["ref_host"], *known, _ms(row["rtt_min_ns"]), row["n"])
+        cells.append((row["phase"], *line) if with_phase else line)
+    return console.table(("WHEN", *header) if with_phase else header, cells)
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:.3f} ms"
