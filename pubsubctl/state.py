@@ -95,6 +95,14 @@ async def lab_state(lab: Lab) -> LabState:
     return state
 
 
+async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
+    """What was recorded of what is deployed on the lab, or None."""
+    for connector in lab.connectors:
+        if (record := await connector.read_deployment()) is not None:
+            return record
+    return None
+
+
 def in_effect(row: Mapping[str, Any]) -> bool:
     """Whether a row of an agent's faults tells of one that holds now."""
     return row["verb"] in LASTING_VERBS and row["state"] in ("requested", "applied")

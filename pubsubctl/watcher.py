@@ -79,8 +79,12 @@ async def _follow(connector: Connector, looks: dict[str, HostLook]) -> None:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            looks[name] = HostLook(host=name, unreachable=str(error).splitlines()[0])
+            looks[name] = HostLook(host=name, unreachable=_why(error, name))
         await trio.sleep(LOOK_EVERY_S)
+
+
+def _why(error: BaseException, host: str) -> str:
+    return str(error).splitlines()[0].removeprefix(f"host {host}: ")
 
 
 async def _look_on(

@@ -27,6 +27,7 @@ from pubsubctl.commands import (
     bench,
     check,
     claims,
+    clock,
     completion,
     demo,
     deploy,
@@ -92,6 +93,7 @@ app.command("logs", epilog=_ANYWHERE)(logs.logs)
 app.command("bench", epilog=_ANYWHERE)(bench.bench)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)
+app.add_typer(clock.app, name="clock")
 app.command("load", epilog=_ANYWHERE)(load.load)
 app.command("check", epilog=_ANYWHERE)(check.check)
 app.command("plot", epilog=_ANYWHERE)(plot.plot)

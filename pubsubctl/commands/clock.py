@@ -132,8 +132,8 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     import trio
 
     from bench.clocks import sample
-    from pubsubctl.deploy import Lab
-    from pubsubctl.state import open_agents, recorded_deployment
+    from pubsubctl.hosts import Lab, reached
+    from pubsubctl.state import recorded_deployment
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
@@ -142,14 +142,13 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
         record = await recorded_deployment(lab)
         if record is None:
             raise PreflightFailed("nothing is deployed, and only agents tell what time they have")
-        hosts = {row["host"] for row in record["placement"]["brokers"]}
-        hosts.add(record["placement"]["clients_host"])
-        async with open_agents(lab, hosts) as agents:
-            reference = record["placement"]["clients_host"]
-            first = reference if reference in agents else next(iter(agents))
-            return await sample(agents, rounds=rounds), first
+        reference = record["placement"]["clients_host"]
+        used = {reference, *(row["host"] for row in record["placement"]["brokers"])}
+        hosts = [c.host.name for c in lab.connectors if c.host.name in used]
+        agents = {host: (await lab.hold_agent(host)).value for host in hosts}
+        return await sample(agents, rounds=rounds), reference if reference in agents else hosts[0]
 
-    return trio.run(work)
+    return trio.run(reached, lab, work)
 
 
 def _table(console: Console, rows: list[dict[str, Any]]) -> str:

@@ -10,8 +10,11 @@ import pytest
 
 import results.load
 from results.expectation import splitmix64
+from results.figures import draw
+from results.latency import across_clocks, measured
 from results.load import LoadedRun, load_run
 from results.logs import RECORDS
+from results.manifest import ResultsError, seal
 from results.schema import TABLES, schema_markdown
 from tests.helpers.plain_history import read_history
 from tests.helpers.runs import ORIGIN_NS, Scenario, write_demo_run
@@ -36,6 +39,51 @@ def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
         patch.setattr(results.load, "PIECE_ROWS", 100)
         patch.setattr(results.load, "BATCH_ROWS", 64)
         return load_run(spark, run)
+
+
+def test_stamps_of_another_clock_are_moved_and_latencies_between_clocks_are_judged(
+    spark: "SparkSession", loaded: LoadedRun, tmp_path: Path
+) -> None:
+    here = loaded.table(spark, "deliveries").where("t_sent_ns is not null").toArrow().to_pylist()
+    folder = tmp_path / "demo" / loaded.run.run_id
+    shutil.copytree(loaded.run.folder, folder, ignore=shutil.ignore_patterns("tables"))
+    (publisher,) = [p for p in loaded.logs.processes if p.role == "publisher"]
+    for process in [p for p in loaded.logs.processes if p.role == "subscriber"]:
+        (folder / "raw" / "far").mkdir(exist_ok=True)
+        (folder / "raw" / process.host / process.name).rename(folder / "raw/far" / process.name)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["clock"] = {"host_id": publisher.host, "boot_id": "x"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    ahead_ns, error_ns = 40_000_000, 30_000
+    (folder / "clock.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "phase": "before", "host_id": host, "ref_host": publisher.host,
+                    "same_clock": host != "far", "clock_id": host, "t_ns": ORIGIN_NS + 10**10,
+                    "offset_ns": -ahead_ns * (host == "far"), "drift_ppb": 0.0,
+                    "rtt_min_ns": 2 * error_ns, "err_ns": error_ns * (host == "far"), "n": 9,
+                }
+            ) + "\n"
+            for host in (publisher.host, "far")
+        )
+    )  # fmt: skip
+    seal(folder)
+    apart = load_run(spark, folder)
+    assert not apart.shares_a_clock
+    there = apart.table(spark, "deliveries").where("t_sent_ns is not null").toArrow().to_pylist()
+    keys = ("sub_id", "pubend", "incarnation", "seq", "layer", "order_idx")
+    latencies = {tuple(row[key] for key in keys): row["lat_service_us"] for row in here}
+    assert len(there) == len(here) > 0
+    assert all(row["same_clock"] and row["lat_err_us"] == 0 for row in here)
+    for row in there:
+        assert (row["same_clock"], row["lat_err_us"]) == (False, 30)
+        assert row["lat_service_us"] - latencies[tuple(row[k] for k in keys)] == ahead_ns // 1000
+    (judged,) = across_clocks(apart.table(spark, "deliveries"))
+    assert judged.judgement.is_told, judged  # 30 us of 40 ms
+    assert measured(apart.table(spark, "deliveries")).count() == 0
+    with pytest.raises(ResultsError, match="no latency of record"):
+        draw("spectrum", spark, folder)
 
 
 def test_every_delivery_is_a_row_with_its_publication(

@@ -1,0 +1,121 @@
+"""Stories about comparing clocks over a network that delays each way as it likes."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from bench.clocks import Estimate, Exchange, HostClock, between, clock_rows, estimate, sample
+
+MS, US = 1_000_000, 1_000
+SECOND = 1_000_000_000
+
+
+def trips(
+    chance: random.Random,
+    *,
+    offset_ns: int,
+    drift_ppb: float = 0.0,
+    count: int = 200,
+    every_ns: int = 5 * MS,
+    way_ns: int = 200 * US,
+) -> list[Exchange]:
+    """Round trips to a clock that is ahead by so much at time 0; each way takes what it takes."""
+    found = []
+    for number in range(count):
+        sent_ns = 10 * SECOND + number * every_ns
+        there_ns = way_ns + round(chance.expovariate(1 / (300 * US)))
+        back_ns = way_ns + round(chance.expovariate(1 / (300 * US)))
+        read_ns = sent_ns + there_ns
+        ahead_ns = offset_ns + round(drift_ppb * read_ns / 1e9)
+        found.append(Exchange(sent_ns, read_ns + ahead_ns, read_ns + back_ns))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_true_offset_is_within_the_error_that_is_claimed(seed: int) -> None:
+    chance = random.Random(seed)
+    offset_ns = chance.randrange(-SECOND, SECOND)
+    drift_ppb = chance.uniform(-50_000, 50_000)
+    found = estimate(trips(chance, offset_ns=offset_ns, drift_ppb=drift_ppb))
+    true_ns = offset_ns + drift_ppb * found.t_ns / 1e9
+    assert abs(found.offset_ns - true_ns) <= found.err_ns, (seed, found)
+    assert found.err_ns < 400 * US, (seed, found)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_over_a_minute_the_drift_is_told_and_before_that_it_is_not(seed: int) -> None:
+    chance = random.Random(seed)
+    short = estimate(trips(chance, offset_ns=7, drift_ppb=40_000, count=50, every_ns=MS))
+    assert short.drift_ppb == 0
+    long = estimate(trips(chance, offset_ns=7, drift_ppb=40_000, count=600, every_ns=100 * MS))
+    assert long.drift_ppb == pytest.approx(40_000, abs=12_000), (seed, long)
+
+
+def test_one_round_trip_is_known_to_half_of_it() -> None:
+    found = estimate([Exchange(1_000, 9_000, 3_000)])
+    assert (found.offset_ns, found.err_ns, found.n) == (7_000, 1_000, 1)
+
+
+def test_a_slow_trip_says_nothing_against_a_quick_one() -> None:
+    quick = Exchange(0, 500_100, 200)
+    slow = Exchange(1_000, 9 * MS, 10 * MS)  # held up on the way back, or there: who knows
+    assert estimate([quick, slow]).offset_ns == pytest.approx(500_000, abs=1_000)
+
+
+def test_between_two_hosts_errors_add_up() -> None:
+    host = Estimate(t_ns=1_000, offset_ns=500, drift_ppb=0.0, rtt_min_ns=80, err_ns=40, n=9)
+    own = Estimate(t_ns=1_000, offset_ns=-200, drift_ppb=0.0, rtt_min_ns=60, err_ns=30, n=8)
+    found = between(host, own)
+    assert (found.offset_ns, found.err_ns, found.t_ns, found.n) == (700, 70, 800, 8)
+
+
+def test_hosts_of_one_machine_agree_whatever_the_round_trips_say() -> None:
+    noisy = Estimate(t_ns=5, offset_ns=123, drift_ppb=9.0, rtt_min_ns=60, err_ns=30, n=8)
+    clocks = [
+        HostClock("a", "boot1", noisy, True, 5),
+        HostClock("b", "boot1", noisy, True, 5),
+        HostClock("c", "boot2", noisy, True, 5),
+    ]
+    rows = {row["host_id"]: row for row in clock_rows(clocks, "a")}
+    assert [rows[host]["same_clock"] for host in "abc"] == [True, True, False]
+    assert (rows["b"]["offset_ns"], rows["b"]["err_ns"]) == (0, 0)
+    assert rows["c"]["err_ns"] >= 60
+    assert {row["ref_host"] for row in rows.values()} == {"a"}
+
+
+class FarClock:
+    """An agent whose clock is ahead, a millisecond away in either direction."""
+
+    def __init__(self, now: list[int], ahead_ns: int) -> None:
+        self._now, self._ahead_ns = now, ahead_ns
+
+    async def clock(self) -> dict[str, Any]:
+        self._now[0] += MS
+        told_ns = self._now[0] + self._ahead_ns
+        self._now[0] += MS
+        return {
+            "monotonic_ns": told_ns,
+            "wall_ns": told_ns,
+            "clock_id": f"boot{self._ahead_ns}",
+            "synchronised": None,
+            "wall_error_us": None,
+        }
+
+
+def test_every_host_is_asked_in_turn_as_often_as_wanted() -> None:
+    now = [SECOND]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += round(seconds * SECOND)
+
+    async def work() -> list[HostClock]:
+        agents: dict[str, Any] = {"a": FarClock(now, 5_000), "b": FarClock(now, -9 * SECOND)}
+        clock: Callable[[], int] = lambda: now[0]  # noqa: E731
+        return await sample(agents, rounds=7, now_ns=clock, sleep=sleep)
+
+    a, b = trio.run(work)
+    assert (a.host, a.estimate.n, a.estimate.rtt_min_ns) == ("a", 7, 2 * MS)
+    assert (a.estimate.offset_ns, b.estimate.offset_ns) == (5_000, -9 * SECOND)
