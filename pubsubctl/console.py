@@ -20,6 +20,10 @@ ColorChoice = Literal["auto", "always", "never"]
 PLAIN_LINE_EVERY_NS = 1_000_000_000
 
 
+class NobodyReads(Exception):
+    """Whoever read the result has seen enough."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What a command found out or did.
@@ -143,9 +147,17 @@ class Console:
         return self._out_colored
 
     def line(self, text: str) -> None:
-        """A line of a result that has no end, such as one that is followed."""
-        self._stdout.write(text + "\n")
-        self._stdout.flush()
+        """A line of a result that has no end, such as one that is followed.
+
+        Raises:
+            NobodyReads: standard output was closed at its other end.
+        """
+        try:
+            self._stdout.write(text + "\n")
+            self._stdout.flush()
+        except BrokenPipeError:
+            # Said in another way, because the option parser makes an exit status of that one.
+            raise NobodyReads from None
 
     def say(self, text: str) -> None:
         """A line about what is being done."""

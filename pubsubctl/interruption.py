@@ -103,3 +103,34 @@ async def _watch(
             sys.stdout.flush()
             # Whatever still waits cleans up behind a shield; there is no other way out.
             os._exit(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+
+
+async def until_interrupted(work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` until it ends, or until Ctrl-C, which is how one leaves what has no end.
+
+    Raises:
+        Terminated: another signal ended it.
+    """
+    ended_by: list[int] = []
+
+    async def listen(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.open_signal_receiver(*_SIGNALS) as signals:
+            task_status.started()
+            async for number in signals:
+                ended_by.append(number)
+                nursery.cancel_scope.cancel()
+
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listen)
+        try:
+            await work()
+        except Exception as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        while isinstance(failure, ExceptionGroup) and len(failure.exceptions) == 1:
+            failure = failure.exceptions[0]
+        raise failure
+    if ended_by and ended_by[0] != signal.SIGINT:
+        raise Terminated(f"terminated by {signal.Signals(ended_by[0]).name}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from brokerd.agent.client import AgentClient
@@ -144,19 +143,3 @@ async def broker_state(
         subscriptions=status["subscriptions"],
         run_id=status["run_id"],
     )
-
-
-async def log_lines(connector: Connector, process: str, limit: int) -> list[tuple[str, str, str]]:
-    """The last lines of each log file of a process: process, file, line.
-
-    Raises:
-        Unreachable: no agent answers on that host.
-    """
-    async with connector.open_agent() as agent:
-        listing = await agent.files(process)
-    found: list[tuple[str, str, str]] = []
-    for row in listing["files"]:
-        if row["name"].endswith((".log", ".jsonl")):
-            text = await connector.read_text(Path(listing["folder"]) / row["name"])
-            found += [(process, row["name"], line) for line in text.splitlines()[-limit:]]
-    return found

@@ -5,13 +5,13 @@ a view may be opened before there is anything to see and stays open when it is g
 """
 
 import os
-import signal
 import sys
 import termios
 import time
 import tty
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -20,8 +20,9 @@ from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Console
-from pubsubctl.errors import HostError, PreflightFailed, Terminated, Unreachable
+from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts import Lab, reached
+from pubsubctl.interruption import until_interrupted
 from pubsubctl.state import broker_state, in_effect
 from pubsubctl.watch import (
     BrokerLook,
@@ -42,7 +43,6 @@ RECORD_EVERY_LOOKS = 5
 FIRST_LOOK_S = 3.0
 QUIT_KEYS = b"qQ\x03\x04"
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STYLES = {"good": "green", "bad": "bold red", "doubtful": "yellow", "dim": "dim", "bold": "bold"}
 
 
@@ -214,41 +214,25 @@ def watch(lab: Lab, console: Console, write: Callable[[str], None]) -> View | No
     if console.as_json:
         import json
 
-        trio.run(_until_quit, show, lambda view: write(json.dumps(view.document())), False)
+        trio.run(until_interrupted, partial(show, lambda view: write(json.dumps(view.document()))))
     elif not console.is_screen:
-        trio.run(_until_quit, show, lambda view: write(one_line(view)), False)
+        trio.run(until_interrupted, partial(show, lambda view: write(one_line(view))))
     else:
         with _screen(console) as draw, _single_keys():
-            trio.run(_until_quit, show, draw, sys.stdin.isatty())
+            trio.run(until_interrupted, partial(_until_quit, partial(show, draw)))
     return last[0] if last else None
 
 
-async def _until_quit(
-    show: Callable[[Callable[[View], None]], Awaitable[None]],
-    draw: Callable[[View], None],
-    takes_keys: bool,
-) -> None:
-    """Show until `q` or Ctrl-C, either of which is how one leaves; Terminated by other signals."""
-    ended_by: list[int] = []
-
-    async def on_signal(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        with trio.open_signal_receiver(*_SIGNALS) as signals:
-            task_status.started()
-            async for number in signals:
-                ended_by.append(number)
-                nursery.cancel_scope.cancel()
-
+async def _until_quit(show: Callable[[], Awaitable[None]]) -> None:
+    """Show until somebody types `q`."""
     async with trio.open_nursery() as nursery:
-        await nursery.start(on_signal)
-        nursery.start_soon(show, draw)
-        while takes_keys:
+        nursery.start_soon(show)
+        while sys.stdin.isatty():
             await trio.lowlevel.wait_readable(sys.stdin.fileno())
             typed = os.read(sys.stdin.fileno(), 64)
             if not typed or any(key in QUIT_KEYS for key in typed):
                 nursery.cancel_scope.cancel()
                 break
-    if ended_by and ended_by[0] != signal.SIGINT:
-        raise Terminated(f"terminated by {signal.Signals(ended_by[0]).name}")
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from brokerd.agent.journal import Journal, Recollection, read_journal, recall
 from brokerd.agent.paths import AgentPaths, replace_file, socket_folder
 from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import Supervisor, parse_signal
+from brokerd.agent.tails import read_tails
 from brokerd.agent.watchdog import (
     recorded_identity,
     run_hold_watchdog,
@@ -209,6 +210,7 @@ class Agent:
             "fault_look": self._fault_look,
             "fault_heal_all": self._fault_heal_all,
             "files": self._files,
+            "tail": self._tail,
             "shutdown": self._shutdown,
             "hold": self._hold,
         }
@@ -303,6 +305,20 @@ class Agent:
         return {
             "folder": str(chosen),
             "files": await trio.to_thread.run_sync(list_files, chosen),
+        }
+
+    async def _tail(
+        self, process: str, after: dict[str, Any], folder: str = "", last_bytes: int = 65_536
+    ) -> dict[str, Any]:
+        if process:
+            chosen = self._supervisor.find(process).log_folder
+        if folder or not process:
+            chosen = self.paths.inside(folder)
+        return {
+            "folder": str(chosen),
+            "files": await trio.to_thread.run_sync(read_tails, chosen, after, last_bytes),
+            "utc_offset_s": time.localtime().tm_gmtoff,
+            **clock_reading(),
         }
 
     async def _shutdown(self, timeout_ms: int = STOP_TIMEOUT_MS) -> dict[str, Any]:

@@ -125,6 +125,23 @@ class AgentClient:
         """
         return await self.control.request("files", process=process, folder=folder)
 
+    async def tail(
+        self, process: str, after: dict[str, int], folder: str = "", last_bytes: int = 65_536
+    ) -> dict[str, Any]:
+        """What a process's logs hold from given places on.
+
+        Args:
+            process: "" for none, where `folder` is one below the agent's root.
+            after: by file name, how much of it is known; of others, only the end is given.
+            last_bytes: how long that end is.
+
+        Returns:
+            files (name, offset, data, size_bytes), the host's clocks, utc_offset_s.
+        """
+        return await self.control.request(
+            "tail", process=process, after=after, folder=folder, last_bytes=last_bytes
+        )
+
     async def hold(self, lease_ms: int) -> dict[str, Any]:
         """Let the deployment end `lease_ms` from now unless renewed; 0 for no such lease."""
         return await self.control.request("hold", lease_ms=lease_ms)

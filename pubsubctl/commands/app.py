@@ -48,7 +48,7 @@ from pubsubctl.commands import (
     topology,
 )
 from pubsubctl.commands.invocation import Invocation
-from pubsubctl.console import ColorChoice, Console, Result
+from pubsubctl.console import ColorChoice, Console, NobodyReads, Result
 from pubsubctl.errors import (
     INTERNAL_ERROR,
     INTERRUPTED,
@@ -142,6 +142,8 @@ def run(arguments: Sequence[str]) -> int:
         return returned if isinstance(returned, int) else 0
     except BrokenPipeError:
         raise
+    except NobodyReads:
+        raise BrokenPipeError from None
     except TerminationSignal:
         return _report(call.console, [Terminated("terminated")])
     except KeyboardInterrupt:
@@ -234,7 +236,9 @@ def global_options_first(arguments: Sequence[str]) -> list[str]:
             kept += [argument, *rest]
             break
         name, equals, _ = argument.partition("=")
-        if argument in _WITH_VALUE and rest:
+        if argument == "-f" and kept[:1] == ["logs"]:  # there it is --follow
+            kept.append(argument)
+        elif argument in _WITH_VALUE and rest:
             moved += [argument, rest.pop(0)]
         elif (
             argument in _FLAGS

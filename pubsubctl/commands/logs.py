@@ -1,64 +1,183 @@
-"""`logs`: what brokers and agents wrote."""
+"""`logs`: what brokers, load generators and agents wrote."""
 
+import json
 import re
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands import names
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.hosts import Lab
+    from pubsubctl.logbook import LogLine, Tail
 
 
 def logs(
     context: typer.Context,
     brokers: Annotated[
-        list[str] | None, typer.Argument(metavar="[BROKER...]", help="All without any.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[BROKER...]",
+            help="`agent` for the agents' own; brokers and agents without any.",
+            autocompletion=names.logged,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as more is written; Ctrl-C ends.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="D", help="Only what is younger: 30s, 5m.")
     ] = None,
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="RE", help="Only lines that match.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="By time across brokers and hosts, with the time.")
+    ] = False,
     lines: Annotated[
         int, typer.Option("--lines", metavar="N", min=1, help="At most so many of each file.")
     ] = 100,
-) -> Result:
-    """Print the end of the logs of brokers."""
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="The counters too that are written each second.")
+    ] = False,
+) -> Result | None:
+    """Print the end of the logs of brokers; while a run lasts, of what they write for it.
+
+    Times are those of this machine's clock, whatever the hosts' clocks say.
+    """
     import trio
 
-    from pubsubctl.deploy import placed_broker
+    from bench.units import parse_duration_ns
     from pubsubctl.hosts import Lab, reached
-    from pubsubctl.placement import Placement
-    from pubsubctl.state import log_lines
+    from pubsubctl.interruption import until_interrupted
+    from pubsubctl.logbook import last_of_each, merged, selected, shown
 
     call = invocation(context)
+    call.refuse_dry_run("logs")
     try:
         pattern = re.compile(grep or "")
     except re.error as error:
         raise UserError(f"--grep = {grep!r}: {error}") from None
+    try:
+        since_ns = time.time_ns() - parse_duration_ns(since) if since is not None else 0
+    except ValueError as error:
+        raise UserError(f"--since: {error}") from None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
 
-    async def work() -> list[tuple[str, str, str]]:
-        for connector in lab.connectors:
-            if (record := await connector.read_deployment()) is not None:
-                placement = Placement.from_mapping(record["placement"])
-                break
-        else:
-            raise PreflightFailed("nothing is deployed, so there are no logs")
-        chosen = [placed_broker(placement, name) for name in brokers or []] or placement.brokers
-        return [
-            row
-            for placed in chosen
-            if any(connector.host.name == placed.host for connector in lab.connectors)
-            for row in await log_lines(lab.connector(placed.host), placed.broker, lines)
-            if pattern.search(row[2])
-        ]
+    def prepared(found: "list[LogLine]") -> "list[LogLine]":
+        found = selected(found, pattern, since_ns)
+        return merged(found) if merge else found
 
-    found = trio.run(reached, lab, work)
-    return Result(
-        document={
-            "schema": "pubsubctl/logs/1",
-            "lines": [{"broker": row[0], "file": row[1], "line": row[2]} for row in found],
-        },
-        text="\n".join(f"{broker} {file} | {line}" for broker, file, line in found),
-    )
+    if not follow:
+
+        async def once() -> "list[LogLine]":
+            reader = _Reader(lab, brokers or [], statistics)
+            return await reader.read()
+
+        found = prepared(last_of_each(trio.run(reached, lab, once), lines))
+        width = max((len(f"{line.host}/{line.process}") for line in found), default=0)
+        return Result(
+            document={
+                "schema": "pubsubctl/logs/2",
+                "lines": [line.to_mapping() for line in found],
+            },
+            text="\n".join(shown(line, with_time=merge, names=width) for line in found),
+        )
+
+    async def on_and_on() -> None:
+        async with lab.opened():
+            reader = _Reader(lab, brokers or [], statistics)
+            is_first = True
+            while True:
+                found = await reader.read()
+                if is_first:
+                    found, is_first = last_of_each(found, lines), False
+                for line in prepared(found):
+                    _print(call, line, with_time=merge)
+                await trio.sleep(FOLLOW_EVERY_S)
+
+    trio.run(until_interrupted, on_and_on)
+    return None
+
+
+FOLLOW_EVERY_S = 0.5
+
+
+def _print(call: Invocation, line: "LogLine", *, with_time: bool) -> None:
+    from pubsubctl.logbook import shown
+
+    if call.console.as_json:
+        call.console.line(json.dumps({"schema": "pubsubctl/log-line/1", **line.to_mapping()}))
+    else:
+        call.console.line(shown(line, with_time=with_time, names=12))
+
+
+class _Reader:
+    """The logs of some processes, wherever they are."""
+
+    def __init__(self, lab: "Lab", wanted: list[str], statistics: bool) -> None:
+        self._lab = lab
+        self._wanted = wanted
+        self._statistics = statistics
+        self._agents: dict[str, Any] = {}
+        self._places: list[tuple[str, str]] = []
+        self._tails: dict[tuple[str, str, str], Tail] = {}
+
+    async def read(self) -> "list[LogLine]":
+        """What is new since the last time, host by host.
+
+        Raises:
+            Unreachable, ControlError: a host does not answer.
+        """
+        import trio
+
+        from pubsubctl.logbook import AGENT, Tail, run_folder
+
+        if not self._places:
+            await self._find()
+        found: dict[tuple[str, str], list[LogLine]] = {place: [] for place in self._places}
+
+        async def of_host(host: str) -> None:
+            agent = self._agents[host]
+            for process in [process for at, process in self._places if at == host]:
+                folders = ["agent"] if process == AGENT else [""]
+                if process != AGENT and (folder := await run_folder(agent, process)):
+                    folders.append(folder)
+                for folder in folders:
+                    key = (host, process, folder)
+                    tail = self._tails.setdefault(
+                        key, Tail(host, process, folder, with_noise=self._statistics)
+                    )
+                    found[host, process] += await tail.read(agent)
+
+        async with trio.open_nursery() as nursery:
+            for host in self._agents:
+                nursery.start_soon(of_host, host)
+        return [line for lines in found.values() for line in lines]
+
+    async def _find(self) -> None:
+        from pubsubctl.deploy import placed_broker
+        from pubsubctl.logbook import AGENT
+        from pubsubctl.placement import Placement
+        from pubsubctl.state import recorded_deployment
+
+        record = await recorded_deployment(self._lab)
+        if record is None:
+            raise PreflightFailed("nothing is deployed, so there are no logs")
+        placement = Placement.from_mapping(record["placement"])
+        here = {connector.host.name for connector in self._lab.connectors}
+        named = [name for name in self._wanted if name != AGENT]
+        chosen = [placed_broker(placement, name) for name in named]
+        if not self._wanted:
+            chosen = list(placement.brokers)
+        self._places = [(row.host, row.broker) for row in chosen if row.host in here]
+        if AGENT in self._wanted or not self._wanted:
+            self._places += [(host, AGENT) for host in placement.hosts if host in here]
+        for host in dict.fromkeys(host for host, _ in self._places):
+            self._agents[host] = (await self._lab.hold_agent(host)).value

@@ -42,6 +42,20 @@ def hosts(incomplete: str) -> list[str]:
     return _beginning([host.name for host in inventory.hosts], incomplete)
 
 
+def brokers(incomplete: str) -> list[str]:
+    """Brokers of what is deployed, as far as this machine knows without asking anybody."""
+    return _beginning(_deployed_brokers(), incomplete)
+
+
+def logged(incomplete: str) -> list[str]:
+    """What has a log: brokers of what is deployed, and the agents."""
+    return _beginning(["agent", *_deployed_brokers()], incomplete)
+
+
+def _deployed_brokers() -> list[str]:
+    return []
+
+
 def figures(incomplete: str) -> list[str]:
     """Names of figures."""
     from results.figures import FIGURES

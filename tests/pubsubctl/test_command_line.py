@@ -29,6 +29,8 @@ from tests.pubsubctl.conftest import Call
             ["topology", "gen", "chain", "--delta", "-1"],
         ),
         (["bench", "-"], ["bench", "-"]),
+        (["logs", "-f", "b1"], ["logs", "-f", "b1"]),
+        (["-f", "4", "logs", "b1"], ["-f", "4", "logs", "b1"]),
     ],
 )
 def test_global_options_are_taken_before_and_after_the_verb(
