@@ -1,0 +1,138 @@
+"""Stories about log lines of many hosts on one time line."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.agent.tails import read_tails
+from brokerd.errors import ControlError
+from pubsubctl.logbook import HostTime, LogLine, Tail, last_of_each, merged, selected, shown
+
+SECOND = 1_000_000_000
+WALL_NS = 1_700_000_000 * SECOND
+
+
+def event(t_ns: int, text: str) -> bytes:
+    return json.dumps({"t_ns": t_ns, "event": text}).encode() + b"\n"
+
+
+class AgentOfFolder:
+    """An agent that reads a real folder, on a host whose clocks are what they are."""
+
+    def __init__(self, folder: Any, monotonic_ns: int, wall_ahead_ns: int = 0) -> None:
+        self.folder = folder
+        self._monotonic_ns = monotonic_ns
+        self._ahead_ns = wall_ahead_ns
+
+    async def tail(self, process: str, after: Any, folder: str, last_bytes: int) -> Any:
+        import time
+
+        return {
+            "files": read_tails(self.folder, after, last_bytes),
+            "wall_ns": time.time_ns() + self._ahead_ns,
+            "monotonic_ns": self._monotonic_ns,
+            "utc_offset_s": 0,
+        }
+
+
+def read(tail: Tail, agent: Any) -> list[LogLine]:
+    return trio.run(tail.read, agent)
+
+
+def test_what_was_read_once_is_not_read_again_and_torn_lines_wait(tmp_path: Any) -> None:
+    log = tmp_path / "events.jsonl"
+    log.write_bytes(event(5, "a") + b'{"t_ns": 6, "ev')
+    tail, agent = Tail("h1", "b1"), AgentOfFolder(tmp_path, 10)
+    assert [json.loads(line.text)["event"] for line in read(tail, agent)] == ["a"]
+    assert read(tail, agent) == []
+    with log.open("ab") as file:
+        file.write(b'ent": "b"}\n' + event(7, "c"))
+    assert [json.loads(line.text)["event"] for line in read(tail, agent)] == ["b", "c"]
+
+
+def test_of_a_long_file_only_the_end_is_fetched_and_its_first_line_is_whole(tmp_path: Any) -> None:
+    (tmp_path / "stderr.log").write_bytes(b"".join(b"line %d\n" % n for n in range(1000)))
+    lines = read(Tail("h1", "b1", last_bytes=100), AgentOfFolder(tmp_path, 10))
+    assert [line.text for line in lines][-2:] == ["line 998", "line 999"]
+    assert all(re.fullmatch(r"line \d+", line.text) for line in lines)
+
+
+def test_a_file_that_began_again_is_read_from_its_start(tmp_path: Any) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_bytes(b"an old and long line\n")
+    tail, agent = Tail("h1", "b1"), AgentOfFolder(tmp_path, 10)
+    read(tail, agent)
+    log.write_bytes(b"new\n")
+    assert [line.text for line in read(tail, agent)] == ["new"]
+
+
+def test_a_file_larger_than_an_answer_comes_in_several(tmp_path: Any) -> None:
+    content = b"".join(b"%07d\n" % n for n in range(150_000))  # 1.2 MB
+    (tmp_path / "stdout.log").write_bytes(content)
+    lines = read(Tail("h1", "b1", last_bytes=1 << 30), AgentOfFolder(tmp_path, 10))
+    assert [int(line.text) for line in lines] == [*range(150_000)]
+
+
+def test_links_and_other_files_are_never_read(tmp_path: Any) -> None:
+    (tmp_path / "secret.key").write_text("no")
+    (tmp_path / "stderr.log").symlink_to(tmp_path / "secret.key")
+    (tmp_path / "x.log").mkdir()
+    assert read_tails(tmp_path, {}, 100) == []
+
+
+@pytest.mark.parametrize("after", [{"a.log": -1}, {"a.log": "0"}, {"a.log": True}])
+def test_nonsense_about_places_is_refused(tmp_path: Any, after: Any) -> None:
+    with pytest.raises(ControlError):
+        read_tails(tmp_path, after, 100)
+
+
+def test_statistics_are_left_out_unless_wanted(tmp_path: Any) -> None:
+    (tmp_path / "stats.jsonl").write_bytes(event(1, "x"))
+    agent = AgentOfFolder(tmp_path, 10)
+    assert read(Tail("h1", "b1"), agent) == []
+    assert len(read(Tail("h1", "b1", with_noise=True), agent)) == 1
+
+
+def test_both_kinds_of_stamps_become_times_of_our_clock() -> None:
+    """The host's wall clock is an hour fast, its CLOCK_MONOTONIC is at 50 s, its zone is UTC+1."""
+    hour_ns = 3600 * SECOND
+    answer = {"wall_ns": WALL_NS + hour_ns, "monotonic_ns": 50 * SECOND, "utc_offset_s": 3600}
+    host = HostTime.of_answer(answer, WALL_NS - 1000, WALL_NS + 1000)
+    assert host.wall_ns('{"t_ns": 49000000000, "event": "x"}') == WALL_NS - SECOND
+    # 22:13:20 UTC is 1700000000; the fast clock says 23:13:20 UTC, in its zone 00:13:20.
+    assert host.wall_ns("2023-11-15 00:13:19,250 INFO x: y") == WALL_NS - 750_000_000
+    assert host.wall_ns("Traceback (most recent call last):") is None
+    assert host.wall_ns('{"t_ns": "no"}') is None
+
+
+def test_a_difference_smaller_than_the_way_to_the_host_is_no_difference() -> None:
+    answer = {"wall_ns": WALL_NS + 900, "monotonic_ns": 5, "utc_offset_s": 0}
+    assert HostTime.of_answer(answer, WALL_NS - 1000, WALL_NS + 1000).wall_ahead_ns == 0
+
+
+def line(wall_ns: int, text: str, process: str = "b1") -> LogLine:
+    return LogLine(wall_ns, "h1", process, "events.jsonl", text)
+
+
+def test_lines_are_merged_by_time_and_those_of_one_file_stay_in_order() -> None:
+    one = [line(1, "a"), line(5, "b"), line(5, "c")]
+    two = [line(2, "x", "b2"), line(5, "y", "b2"), line(9, "z", "b2")]
+    assert [each.text for each in merged([*one, *two])] == ["a", "x", "b", "c", "y", "z"]
+
+
+def test_young_and_matching_lines_are_kept_and_those_of_no_known_time() -> None:
+    lines = [line(10, "old lost"), line(30, "new lost"), line(30, "new found"), line(0, "lost?")]
+    kept = selected(lines, re.compile("lost"), 20)
+    assert [each.text for each in kept] == ["new lost", "lost?"]
+
+
+def test_a_line_cannot_steer_the_terminal() -> None:
+    assert "\x1b" not in shown(line(0, "\x1b[2Jgone"), with_time=True, names=5)
+
+
+def test_the_last_of_each_file_are_kept() -> None:
+    lines = [line(n, str(n)) for n in range(5)] + [line(9, "x", "b2")]
+    assert [each.text for each in last_of_each(lines, 2)] == ["3", "4", "x"]
