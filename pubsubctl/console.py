@@ -289,3 +289,12 @@ def _cell(value: object) -> str:
 def grouped(number: int) -> str:
     """A whole number with its digits in groups of three."""
     return f"{number:,}".replace(",", " ")
+
+
+def visible(text: str) -> str:
+    """A line without what could steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
+from pubsubctl.console import visible
 
 NOISY_FILES = ("stats.jsonl",)
 AGENT = "agent"
@@ -153,7 +154,7 @@ def selected(
 
 def shown(line: LogLine, *, with_time: bool, names: int) -> str:
     """A line for people; what could steer a terminal is made visible."""
-    text = line.text if line.text.isprintable() else _visible(line.text)
+    text = visible(line.text)
     if not with_time:
         return f"{line.process} {line.file} | {text}"
     at = "--:--:--.---"
@@ -161,12 +162,6 @@ def shown(line: LogLine, *, with_time: bool, names: int) -> str:
         moment = time.localtime(line.wall_ns // 10**9)
         at = f"{time.strftime('%H:%M:%S', moment)}.{line.wall_ns // 10**6 % 1000:03d}"
     return f"{at} {f'{line.host}/{line.process}':{names}} {line.file} | {text}"
-
-
-def _visible(text: str) -> str:
-    return "".join(
-        letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text
-    )
 
 
 def last_of_each(lines: Sequence[LogLine], most: int) -> list[LogLine]:

@@ -33,6 +33,7 @@ from pubsubctl.commands import (
     deploy,
     doctor,
     down,
+    exec_,
     heal,
     help_topics,
     init,
@@ -90,6 +91,7 @@ app.add_typer(lab.app, name="lab")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)
+app.command("exec", epilog=_ANYWHERE)(exec_.execute)
 app.command("bench", epilog=_ANYWHERE)(bench.bench)
 app.command("inject", epilog=_ANYWHERE)(inject.inject)
 app.command("heal", epilog=_ANYWHERE)(heal.heal)

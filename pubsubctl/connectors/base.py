@@ -32,6 +32,19 @@ class PortInUse:
         return f"port {self.port} is in use{pid} ({self.owner})"
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What a command on a host came to.
+
+    Attributes:
+        status: -1 when a signal ended it.
+    """
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
 class Transport(Protocol):
     """How commands of bench.host get to a host, and how its agent is reached."""
 
@@ -47,6 +60,9 @@ class Transport(Protocol):
 
     async def reach(self) -> None:
         """Find out whether it can be reached; Unreachable when not."""
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> "Ran":
+        """What a command of somebody's own came to; HostError when it took too long."""
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """What the host answers; None where nothing of ours, so nobody to ask, is there.
@@ -126,6 +142,10 @@ class Connector:
                     await self._ask("unlock")
                 except Unreachable:
                     pass  # it ended with the connection
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
+        """What a command of somebody's own came to, its arguments taken as they are."""
+        return await self.transport.run(command, timeout_s)
 
     async def lock_holder(self) -> str:
         """Who has the lock, since when and for what, in words; "" when nobody does."""

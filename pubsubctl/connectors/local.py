@@ -1,6 +1,7 @@
 """The transport `local`: a logical host is a folder, a port range and an agent on this machine."""
 
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,8 @@ import trio
 from bench.host import HostSide
 from brokerd.agent.client import AgentClient, open_agent_of
 from pubsubctl.bundle import program_digest
-from pubsubctl.connectors.base import Connector
+from pubsubctl.connectors.base import Connector, Ran
+from pubsubctl.errors import HostError
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
 
@@ -35,6 +37,27 @@ class LocalTransport:
 
     async def reach(self) -> None:
         """See Transport."""
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
+        """See Transport. It runs in the folder of the host, where there is one."""
+        root = self._side.root
+        try:
+            with trio.fail_after(timeout_s):
+                done = await trio.run_process(
+                    list(command),
+                    cwd=root if root.is_dir() else None,
+                    stdin=subprocess.DEVNULL,
+                    capture_stdout=True,
+                    capture_stderr=True,
+                    check=False,
+                )
+        except trio.TooSlowError:
+            raise HostError(f"host {self.host.name}: not done after {timeout_s:g} s") from None
+        except FileNotFoundError:
+            return Ran(127, b"", f"{command[0]}: command not found\n".encode())
+        except PermissionError:
+            return Ran(126, b"", f"{command[0]}: cannot be executed\n".encode())
+        return Ran(max(-1, done.returncode), done.stdout, done.stderr)
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """See Transport."""

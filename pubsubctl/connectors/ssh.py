@@ -20,7 +20,7 @@ from brokerd.agent.client import AgentClient, open_agent
 from brokerd.errors import ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from pubsubctl.bundle import Bundle
-from pubsubctl.connectors.base import Connector
+from pubsubctl.connectors.base import Connector, Ran
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
 from pubsubctl.files import shown
 from pubsubctl.held import Held
@@ -111,6 +111,11 @@ class SshTransport:
     async def reach(self) -> None:
         """See Transport."""
         await self._look()
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
+        """See Transport. It runs where one is after logging in."""
+        done = await self._connections.run(self.host, command, timeout_s=timeout_s)
+        return Ran(done.status, done.stdout, done.stderr)
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
         """See Transport."""
