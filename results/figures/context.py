@@ -28,7 +28,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
         "brokers": len(run.topology["brokers"]),
         "delta": (run.topology.get("parameters") or {}).get("delta"),
         "publishers": len(facts.sources),
-        "machines": _machines(loaded),
+        "machines": run.clocks.machines({process.host for process in loaded.logs.processes}),
         "machine": {name: manifest.get(name) for name in ("cpu", "cores", "platform", "python")},
         "from_ns": run.phase("warmup").from_ns,
         "to_ns": run.phase("measure").to_ns,
@@ -53,12 +53,6 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
             for subscription in facts.subscriptions
         ],
     }
-
-
-def _machines(loaded: LoadedRun) -> int:
-    """On how many machines it ran; runs that do not say so ran on one."""
-    clocks = loaded.run.clocks
-    return clocks.machines({p.host for p in loaded.logs.processes}) if clocks.rows else 1
 
 
 def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpan]) -> list[int]:

@@ -91,3 +91,8 @@ def test_of_a_host_nobody_looked_at_nothing_is_claimed() -> None:
 
 def test_hosts_of_one_boot_are_one_machine() -> None:
     assert CLOCKS.machines(["a", "b", "c", "d"]) == 3
+
+
+def test_a_run_that_compared_no_clocks_had_one() -> None:
+    assert Clocks("a").share("a", "b")
+    assert Clocks("a").machines(["a", "b"]) == 1
