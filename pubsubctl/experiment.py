@@ -169,7 +169,13 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         clients_host=wanted.placement.clients_host,
         documents={
             "inventory.toml": lab.inventory.text,
-            "placement.json": wanted.placement.to_mapping(),
+            "placement.json": {
+                **wanted.placement.to_mapping(),
+                "failure_domains": {
+                    connector.host.name: connector.host.failure_domain
+                    for connector in lab.connectors
+                },
+            },
         },
         fetch_file=fetch,
         transport=transport_of(lab.inventory),

@@ -44,6 +44,7 @@ def plot(
     from pubsubctl.runs import find_runs
     from results.figures import FIGURES, draw
     from results.figures.drawing import FORMATS
+    from results.figures.of_runs import WITHOUT_SPARK
     from results.spark import spark_session
 
     call = invocation(context)
@@ -64,6 +65,11 @@ def plot(
             )
     folders = find_runs(call.project, runs or ["latest"], output)
     files: list[str] = []
+    if figure in WITHOUT_SPARK:
+        for folder in folders:
+            files += map(str, draw(figure, None, folder, wanted))
+        document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
+        return Result(document=document, text="\n".join(files))
     with call.console.progress() as progress:
         progress.phase("starting Spark", 5.0)
         with spark_session("pubsubctl plot", master) as spark:

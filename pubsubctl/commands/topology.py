@@ -9,7 +9,7 @@ import typer
 
 from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
 
@@ -57,6 +57,10 @@ def generate(
 def show(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="F", help="A picture too; with -i, coloured by host."),
+    ] = None,
 ) -> Result:
     """Draw a topology as a tree, and say how large its neighbourhoods are."""
     from pubsubctl import topologies
@@ -71,6 +75,12 @@ def show(
         f"{facts['longest_path_links']} links\na broker knows {facts['neighbourhood_smallest']} to "
         f"{facts['neighbourhood_largest']} others (within {topology.delta + 1} links)"
     )
+    if svg is not None:
+        if svg.exists() and not call.yes:
+            raise UserError(f"{svg}: is there already; --yes overwrites it")
+        if not call.dry_run:
+            svg.write_text(_picture(call, topology), encoding="utf-8")
+        text += f"\n{svg}"
     document = {"schema": "pubsubctl/topology-summary/1", "topology": topology.to_mapping()}
     return Result(document={**document, "summary": facts}, text=text)
 
@@ -172,6 +182,31 @@ def leave(
 ) -> Result:
     """Mark a leaf of a topology file as left; `deploy` then stops it once it is drained."""
     return _change(context, file, lambda topology: topology.without(broker, file))
+
+
+def _picture(call: Invocation, topology: Topology) -> str:
+    """The topology as SVG; with an inventory named, where `deploy` would place its brokers."""
+    from results.figures.topology import topology_svg
+
+    hosts: dict[str, str] = {}
+    domains: dict[str, str] = {}
+    if call.inventory_option is not None:
+        from pubsubctl.placement import place
+
+        inventory = call.inventory()
+        chosen = call.hosts(inventory)
+        every_core = range(1, 4096)  # whether there are so many is deploy's business
+        placement = place(topology, chosen, {host.name: every_core for host in chosen})
+        hosts = {row.broker: row.host for row in placement.brokers}
+        domains = {host.name: host.failure_domain for host in chosen}
+    brokers = topology.present()
+    links = [
+        (topology.brokers[a], topology.brokers[b])
+        for a, others in enumerate(topology.neighbours())
+        for b in others
+        if a < b
+    ]
+    return topology_svg(topology.name, topology.delta, brokers, links, hosts, domains)
 
 
 def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:

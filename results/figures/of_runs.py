@@ -30,15 +30,42 @@ def spectrum(spark: "SparkSession | None", run_dir: Path) -> Drawing:
     return _drawing("spectrum", spark, run_dir)
 
 
+def topology(spark: "SparkSession | None", run_dir: Path) -> Drawing:
+    """The tree of brokers by host and failure domain, with what was broken; needs no Spark."""
+    from results.figures import topology as module
+    from results.figures.style import run_style
+
+    run = read_run(run_dir)
+    data = module.collect(run)
+    with run_style():
+        figure = module.paint(data, "wide")
+    return Drawing(
+        figure=figure,
+        columns=data.columns,
+        rows=[["" if value is None else value for value in row] for row in data.rows],
+        caption=_CAPTIONS["run.topology"],
+        scale={"brokers": data.about["brokers"], "hosts": data.about["hosts"]},
+        metrics={key: Metric(value) for key, value in module.metrics(data).items()},
+        run_ids=(run.run_id,),
+        about=data.about,
+    )
+
+
 FIGURES: Mapping[str, Callable[["SparkSession | None", Path], Drawing]] = {
     "timeline": timeline,
     "rate": rate,
     "spectrum": spectrum,
+    "run.topology": topology,
 }
-
+WITHOUT_SPARK = ("run.topology",)
 OF_LATENCY = ("timeline", "spectrum")
 
 _CAPTIONS = {
+    "run.topology": (
+        "The tree of brokers, from the first publishers' one outwards. The number in a disc is "
+        "that of its host, and hosts of one failure domain have shades of one colour. Marked: "
+        "what was broken, in seconds after measuring began."
+    ),
     "timeline": (
         "How long each publication took to arrive, from when it was meant to be sent, by when it "
         "was sent. Bars reach from the fastest to the slowest of a short stretch, dots are their "
@@ -135,6 +162,7 @@ def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
 
 def _module(name: Literal["timeline", "rate", "spectrum"] | str) -> ModuleType:
     """The module that collects and paints a figure; they import matplotlib."""
-    from results.figures import rate, spectrum, timeline
+    from results.figures import rate, spectrum, timeline, topology
 
-    return {"timeline": timeline, "rate": rate, "spectrum": spectrum}[name]
+    modules = {"timeline": timeline, "rate": rate, "spectrum": spectrum}
+    return {**modules, "run.topology": topology}[name]

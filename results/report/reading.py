@@ -25,6 +25,7 @@ SHOWN_FIGURES: Mapping[str, str] = {
     "timeline": "Latency over time",
     "rate": "Rates over time",
     "spectrum": "Spread of latencies",
+    "run.topology": "Brokers by host",
 }
 SHOWN_PERCENTILES = (*PERCENTILES, "max")
 

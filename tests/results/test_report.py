@@ -368,7 +368,7 @@ def test_a_report_has_figures_and_percentiles_and_the_same_bytes_again(
     page = Page.of(first.decode())
     assert page.faults == []
     pictures = [a for a in page.addresses if a.startswith("data:image/svg+xml;base64,")]
-    assert len(pictures) == 6, "three figures, each for wide pages and telephones"
+    assert len(pictures) == 8, "four figures, each for wide pages and telephones"
     assert "Not drawn" not in page.text
     assert re.search(r"s1-sub-1/1.{0,400}\d\.?\d* (µs|ms|s)", flat(page.text))
 

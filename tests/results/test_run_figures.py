@@ -150,10 +150,11 @@ def test_buckets_are_narrow_and_add_up_to_the_exact_percentiles(spark: "SparkSes
     seed = 5
     rng = random.Random(seed)
     latencies = [int(rng.lognormvariate(7, 2)) for _ in range(3000)] + [0, 1, 255, 256, 257, -3]
-    rows = [("r", "s", "application", "data", "measure", us, us // 2) for us in latencies]
+    rows = [("r", "s", "application", "data", "measure", us, us // 2, True) for us in latencies]
+    rows += [("r", "s", "application", "data", "measure", 10**9, 10**9, False)]  # of two clocks
     ddl = (
         "run_id STRING, sub_id STRING, layer STRING, kind STRING, phase STRING, "
-        "lat_response_us BIGINT, lat_service_us BIGINT"
+        "lat_response_us BIGINT, lat_service_us BIGINT, same_clock BOOLEAN"
     )
     deliveries = spark.createDataFrame(rows, ddl)
     buckets = latency_buckets(deliveries).where("metric = 'lat_response'").toArrow().to_pylist()

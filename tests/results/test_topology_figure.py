@@ -1,0 +1,107 @@
+"""Stories about the picture of the lab: who ran where, and what was done to whom."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from results.faults import FaultSpan
+from results.figures import draw
+from results.figures.data import figure_data
+from results.figures.of_runs import narrow_svg
+from results.figures.style import run_style
+from results.figures.topology import natural, paint, topology_rows, topology_svg
+from tests.helpers.runs import Scenario, write_demo_run
+
+SECOND = 1_000_000_000
+LINKS = [("p1", "b1"), ("b1", "s1"), ("b1", "s2")]
+BROKERS = ["p1", "b1", "s1", "s2"]
+
+
+def span(verb: str, target: str, kind: str, from_s: float, to_s: float) -> FaultSpan:
+    stretch = round(from_s * SECOND), round(to_s * SECOND)
+    return FaultSpan(f"f-{verb}-{target}", verb, verb, target, kind, *stretch)  # type: ignore[arg-type]
+
+
+def test_each_target_shows_the_worst_that_happened_to_it_and_all_of_it_in_words() -> None:
+    spans = [
+        span("absorb", "b1", "held", 1, 2),
+        span("kill", "b1", "down", 2, 4),
+        span("restart", "b1", "back", 4, 5),
+        span("kill", "s2", "down", 2, 9),
+        span("cut", "s1-b1", "held", 3, 4),
+        span("delay", "p1->b1", "limited", 5, 6),
+    ]
+    rows = topology_rows(BROKERS, LINKS, {}, {}, spans)
+    fates = {(row["name"], row["other"]): (row["fate"], row["faults"]) for row in rows}
+    assert fates == {
+        ("p1", ""): ("untouched", ""),
+        ("b1", ""): ("restarted", "absorb 1.0–2.0 s; kill 2.0–4.0 s"),
+        ("s1", ""): ("untouched", ""),
+        ("s2", ""): ("gone", "kill 2.0–9.0 s"),
+        ("p1", "b1"): ("limited", "delay 5.0–6.0 s"),
+        ("b1", "s1"): ("cut", "cut 3.0–4.0 s"),
+        ("b1", "s2"): ("untouched", ""),
+    }
+
+
+def texts(width: str, hosts: dict[str, str], domains: dict[str, str]) -> list[str]:
+    about = {"topology": "t", "hosts": len({*hosts.values()}), "root": "p1", "elsewhere": []}
+    data = figure_data("run.topology", about, topology_rows(BROKERS, LINKS, hosts, domains))
+    with run_style():
+        figure = paint(data, width)  # type: ignore[arg-type]
+    (axes,) = figure.axes
+    return [text.get_text() for text in [*axes.texts, *figure.texts]]
+
+
+def test_a_disc_has_the_number_that_the_key_gives_its_host() -> None:
+    hosts = dict(zip(BROKERS, ["n10", "n2", "n2", "n1"], strict=True))
+    shown = texts("wide", hosts, {})
+    assert [name for name in shown if name in BROKERS] == BROKERS
+    assert [number for number in shown if number.isdecimal()] == ["3", "2", "2", "1"]
+    assert {"1 n1", "2 n2", "3 n10"} <= {*shown}
+
+
+def test_hosts_of_one_failure_domain_stand_behind_its_name() -> None:
+    hosts = dict(zip(BROKERS, ["n1", "n2", "n3", "n3"], strict=True))
+    shown = texts("narrow", hosts, {"n1": "rack-a", "n2": "rack-a", "n3": "rack-b"})
+    key = [text for text in shown if text.startswith("rack") or " n" in text]
+    assert key == ["rack-a", "1 n1", "2 n2", "rack-b", "3 n3"]
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    assert sorted(["n10", "n2", "a", "n1", "rack-b"], key=natural) == [
+        *("a", "n1", "n2", "n10", "rack-b")
+    ]
+
+
+def test_a_run_is_drawn_without_spark_the_same_bytes_each_time(tmp_path: Path) -> None:
+    run = write_demo_run(tmp_path, Scenario(measure_s=5.0, stall_s=1.0, kill_s=1.8, restart_s=3.0))
+    first = {path.suffix: path.read_bytes() for path in draw("run.topology", None, run)}
+    second = {path.suffix: path.read_bytes() for path in draw("run.topology", None, run)}
+    assert first == second
+    assert {*first} == {".svg", ".png", ".csv", ".json"}
+    rows = [*csv.DictReader(io.StringIO(first[".csv"].decode()))]
+    touched = {
+        row["name"] for row in rows if row["kind"] == "broker" and row["fate"] != "untouched"
+    }
+    assert touched == {"b1"}
+    words = json.loads(first[".json"])
+    assert words["metrics"]["brokers_touched"]["value"] == 1.0
+    assert narrow_svg("run.topology", run) == narrow_svg("run.topology", run)
+
+
+@pytest.mark.parametrize("leaves", [1, 24, 25, 300])
+def test_trees_of_any_size_are_drawn(leaves: int) -> None:
+    brokers = ["r", *(f"x{n}" for n in range(leaves))]
+    svg = topology_svg("t", 1, brokers, [("r", name) for name in brokers[1:]], {}, {})
+    assert svg.startswith("<?xml")
+    assert len(re.findall(r'<g id="line2d_', svg)) >= 2 * leaves
+
+
+def test_a_tree_too_large_to_be_read_is_said_to_be() -> None:
+    brokers = ["r", *(f"x{n}" for n in range(500))]
+    assert len(topology_svg("t", 1, brokers, [("r", n) for n in brokers[1:]], {}, {})) < 60_000
