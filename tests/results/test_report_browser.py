@@ -138,7 +138,7 @@ def test_the_report_fits_is_drawn_and_asks_for_nothing(
     assert seen["scripts"] == 0
     assert seen["asked"] == []
     assert seen["small"] == []
-    assert len(seen["pictures"]) == 6
+    assert len(seen["pictures"]) == 8
     assert all(natural > 0 for natural, _, _ in seen["pictures"])
     assert {start for _, start, _ in seen["pictures"]} == {"data:image/svg+xml"}
     assert seen["headings"][0] == "The same faults: δ\N{NO-BREAK SPACE}tree and best effort"
