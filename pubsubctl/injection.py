@@ -15,6 +15,7 @@ from pubsubctl.deploy import Lab, attached
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.experiment import as_testbed
 from pubsubctl.interruption import Interruption, run_interruptibly
+from pubsubctl.inventory import Inventory
 from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted
 
@@ -36,7 +37,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
                 attached(lab, await running(lab)) as deployment,
             ):
                 log = FaultLog(tell=tell)
-                backend = DeployedBackend(await as_testbed(deployment))
+                backend = DeployedBackend(await as_testbed(deployment), protected_ports(inventory))
                 prefix = f"inject-{secrets.token_hex(3)}-"
                 progress.phase(f"injecting {schedule.name}")
                 injector = Injector(schedule, backend, log, seed=seed, prefix=prefix)
@@ -52,6 +53,11 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
             work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
         )
     return _result(injection)
+
+
+def protected_ports(inventory: Inventory) -> list[int]:
+    """By which its hosts are reached: no fault ever touches them."""
+    return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
 
 async def running(lab: Lab) -> Wanted:

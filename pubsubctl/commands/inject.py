@@ -64,6 +64,10 @@ def inject(
             help="Print what would happen, with drawn values, and who would be cut off from whom.",
         ),
     ] = False,
+    selftest: Annotated[
+        bool,
+        typer.Option("--selftest", help="Try every verb on what is deployed, for a moment each."),
+    ] = False,
     list_all: Annotated[
         bool,
         typer.Option(
@@ -83,6 +87,12 @@ def inject(
     call = invocation(context)
     if list_all:
         return _listing(call)
+    if selftest:
+        if what:
+            raise UserError("inject --selftest tries every verb; it takes no other")
+        from pubsubctl.selftest import selftest_now
+
+        return selftest_now(call)
     words = what or []
     options = {
         "for": lasts,

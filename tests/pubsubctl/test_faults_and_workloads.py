@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.spec import load_topology
+from fault_injection.lint import lint
+from fault_injection.verbs import VERBS
+from pubsubctl.selftest import trials
 from tests.pubsubctl.conftest import Call
 
 SCHEDULE = """\
@@ -123,6 +127,28 @@ def test_a_dry_run_of_bench_says_what_would_be_deployed_loaded_and_broken(call: 
     assert "start-broker t1 p1 127.0.0.1:23500 delta_tree" in lines
     assert any(line.startswith("load 4 publishers, 5 subscribers") for line in lines)
     assert any(line.startswith("fault kill-b1: after absorb-b1") for line in lines)
+
+
+def test_a_selftest_needs_something_deployed_and_takes_no_verb(call: Call) -> None:
+    assert "it takes no other" in call("inject", "--selftest", "kill", "c2").err
+    answer = call("inject", "--selftest")
+    assert answer.status == 4
+    assert "nothing is deployed" in answer.err
+
+
+@pytest.mark.parametrize("name", ["demo", "chain3", "tree100"])
+def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
+    """Each trial is a schedule without errors on the topology that it is for."""
+    topology = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / f"{name}.toml")
+    machine_of = dict.fromkeys(topology.brokers, "n01")
+    tried = set()
+    for trial in trials(topology, machine_of):
+        schedule = trial.schedule(topology)
+        machines = {"n01": topology.brokers}
+        found = [str(each) for each in lint(schedule, topology, machines=machines)]
+        assert [text for text in found if "warning" not in text] == []
+        tried |= {step.do for step in schedule.steps}
+    assert tried == set(VERBS) - {"crash"}, "a crash is absorb, kill and restart"
 
 
 def test_healing_where_nothing_is_broken_changes_nothing(call: Call) -> None:
