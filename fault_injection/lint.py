@@ -115,10 +115,10 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """An element (a broker, or the two ends of a link) that is failed from a moment to another."""
+    """Elements (brokers, or two ends of a link) that are failed from one moment to another."""
 
     step: Step
-    element: frozenset[str]
+    elements: frozenset[frozenset[str]]
     name: str
     begin: Moment
     end: Moment
@@ -271,6 +271,8 @@ def _explain_group(
 ) -> Problem:
     names = " and ".join(failure.name for failure in group)
     text = f"{names} may be failed at the same time; at most {limit} may"
+    if len(group) == 1:
+        text = f"fails {_failed_together(group)} brokers or links at once; at most {limit} may"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
         severity = "warning"
@@ -295,23 +297,23 @@ def _failures(
         if step.do in ENDING_VERBS:
             restart = _restart_of(step, schedule, topology, moments)
             end = (restart.id, "recovered") if restart else NEVER
-        for element in sorted(target.failed(), key=sorted):
-            name = str(target) if len(target.failed()) == 1 else "-".join(sorted(element))
-            if element:
-                yield _Failure(step, element, name, begin, end)
+        elements = frozenset(element for element in target.failed() if element)
+        yield _Failure(step, elements, str(target), begin, end)
 
 
 def _too_many(
     failures: Sequence[_Failure], limit: int, moments: Moments, is_certain: bool
 ) -> list[_Failure] | None:
-    """More than `limit` failures of different elements that can all overlap; None if none can.
+    """Failures of more than `limit` elements that can all overlap; None if there are none.
 
     With `is_certain`, recoveries without a bound are taken to be quick.
     """
 
     def extend(group: list[_Failure], rest: Sequence[_Failure]) -> list[_Failure] | None:
-        if len(group) > limit:
+        if _failed_together(group) > limit:
             return group
+        if _failed_together([*group, *rest]) <= limit:
+            return None
         for place, failure in enumerate(rest):
             if all(_can_overlap(other, failure, moments, is_certain) for other in group):
                 found = extend([*group, failure], rest[place + 1 :])
@@ -322,10 +324,16 @@ def _too_many(
     return extend([], failures)
 
 
+def _failed_together(group: Sequence[_Failure]) -> int:
+    """How many elements; a link of a failed broker is no second one."""
+    elements = frozenset(element for failure in group for element in failure.elements)
+    brokers = frozenset(name for element in elements if len(element) == 1 for name in element)
+    return sum(len(each) == 1 or not each & brokers for each in elements)
+
+
 def _can_overlap(a: _Failure, b: _Failure, moments: Moments, is_certain: bool) -> bool:
-    # A link of a failed broker is no second failure, nor is the same element twice.
-    if a.element <= b.element or b.element <= a.element:
-        return False
+    if _failed_together([a, b]) in (_failed_together([a]), _failed_together([b])):
+        return False  # one of them adds nothing
     return not (_is_over(a, b, moments, is_certain) or _is_over(b, a, moments, is_certain))
 
 

@@ -319,6 +319,69 @@ def test_what_is_wrong_outside_of_steps_is_named_too(head: str, complaint: str) 
     assert any(complaint in line for line in found), found
 
 
+MACHINES = {"n01": ("p1", "b1"), "n02": ("b3",), "n03": ()}
+
+
+def problems_on_machines(text: str, machines: dict[str, tuple[str, ...]] | None) -> list[str]:
+    try:
+        return [str(problem) for problem in lint(read(text), TOPOLOGY, machines=machines)]
+    except ScheduleError as error:
+        return [str(problem) for problem in error.problems]
+
+
+@pytest.mark.parametrize(
+    "keys, complaint",
+    [
+        ({"do": "host-loss", "on": "n01"}, "fails 2 brokers or links at once; at most 1 may"),
+        ({"do": "host-loss", "on": "n9"}, "no machine called 'n9'; known: n01, n02, n03"),
+        ({"do": "host-loss", "on": "b3"}, "no machine called 'b3'; it is a broker on n02"),
+        ({"do": "host-loss", "on": "n03"}, "no broker is on n03"),
+        ({"do": "partition", "on": "p1|b1,b3"}, "fails 2 brokers or links at once"),
+        ({"do": "partition", "on": "p1|p1"}, "p1 is in two sets"),
+        ({"do": "partition", "on": "p1|"}, "sets are written as"),
+        ({"do": "partition", "on": "b1->s1"}, "is for sets of brokers"),
+        ({"do": "delay", "on": "b1"}, "needs latency"),
+        ({"do": "slow-fsync", "on": "b1->s1", "latency": "1s"}, "slow-fsync is for brokers, not"),
+        ({"do": "disk-full", "on": "b1", "latency": "1s"}, "only delay, slow-fsync"),
+        ({"do": "host-lost", "on": "n01"}, "did you mean 'host-loss'"),
+        ({"do": "latency", "on": "b1"}, "did you mean 'delay'"),
+        ({"do": "cut", "on": "b1", "backend": "iptables"}, "there is none called so"),
+    ],
+)
+def test_the_newer_verbs_are_checked_as_the_others_are(
+    keys: dict[str, str], complaint: str
+) -> None:
+    quoted = {key: f'"{value}"' for key, value in keys.items()}
+    text = step(id='"a"', at='"1s"', for_='"1s"', **quoted)
+    found = problems_on_machines(text, MACHINES)
+    assert any(complaint in line for line in found), found
+
+
+def test_what_only_slows_things_down_is_no_failure() -> None:
+    both = step(id='"d"', at='"1s"', do='"delay"', on='"b1"', latency='"1s"', for_='"9s"') + step(
+        id='"f"', at='"2s"', do='"disk-full"', on='"b3"', for_='"9s"'
+    )
+    assert problems(both + step(id='"c"', at='"3s"', do='"cut"', on='"p1-b1"', for_='"1s"')) == []
+
+
+def test_machines_are_believed_where_nothing_is_placed() -> None:
+    text = step(id='"a"', at='"1s"', do='"host-loss"', on='"anything"', for_='"1s"')
+    (found,) = problems_on_machines(text, None)
+    assert "warning" in found
+
+
+def test_a_machine_full_of_brokers_is_judged_at_once() -> None:
+    """A hundred brokers that fail together are one thing to look at, not 2^100."""
+    topology = load_topology(FOLDER.parent / "bench" / "topologies" / "tree100.toml")
+    text = step(id='"a"', at='"1s"', do='"host-loss"', on='"n"', for_='"1s"')
+    wide = HEAD + "[guard]\nmax_faulty_brokers = 100\n"
+    machines = {"n": topology.brokers}
+    found = lint(read(text, wide), topology, machines=machines)
+    assert [problem for problem in found if problem.severity == "error"] == []
+    (problem, *_) = lint(read(text), topology, machines=machines)
+    assert "fails 100 brokers or links at once" in str(problem)
+
+
 def test_an_unknown_schedule_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(ScheduleError, match="did you mean 'demo'"):
         load_schedule("deno")
