@@ -25,7 +25,7 @@ from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory import Gateway, Host
 from pubsubctl.ssh.known_hosts import HostKey
 from pubsubctl.ssh.stream import Channel
-from pubsubctl.ssh.transfers import Sftp
+from pubsubctl.ssh.transfers import REQUEST_BYTES, Sftp
 
 Hop = Host | Gateway
 Accept = Callable[[HostKey], None]  # raises what says why not
@@ -408,6 +408,12 @@ class _KeysOnly:
 class _Files(paramiko.SFTPClient):
     """A file session that can make files with their mode, so that none is ever open to others."""
 
+    def open(self, filename: Any, mode: str = "r", bufsize: int = -1) -> paramiko.SFTPFile:
+        """A file, asked for in larger pieces than paramiko's."""
+        file = super().open(filename, mode, bufsize)
+        file.MAX_REQUEST_SIZE = REQUEST_BYTES
+        return file
+
     def create(self, path: str, mode: int) -> paramiko.SFTPFile:
         """A new file to write; an OSError when there is one."""
         attributes = SFTPAttributes()
@@ -419,6 +425,7 @@ class _Files(paramiko.SFTPClient):
         if kind != CMD_HANDLE:
             raise paramiko.SSHException("the host gave no handle for a new file")
         file = paramiko.SFTPFile(self, message.get_binary(), "wx", 0)
+        file.MAX_REQUEST_SIZE = REQUEST_BYTES
         file.chmod(mode)  # whatever the umask there is
         return file
 

@@ -220,14 +220,16 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     self._take_stderr(
                         await self._workers.run(self._channel.recv_stderr, RECEIVE_BYTES)
                     )
-                elif self._taken or self._channel.recv_ready():
-                    await self._workers.run(self._take, wanted)
-                    if data := self._handed_out(wanted):
-                        return data
+                elif self._taken:
+                    return self._handed_out(wanted)
+                elif self._channel.recv_ready():
+                    await self._workers.run(self._take, wanted, discard=self._wake_up)
                 elif self._has_ended:
                     return self._end()
                 elif self._channel.eof_received or self._channel.closed:
                     await self._wait_ended()
+                    # Behind whatever a cancelled receive is still taking.
+                    await self._workers.run(self._take, wanted, discard=self._wake_up)
                     self._has_ended = True
                 else:
                     await self._wakeup.wait()
@@ -280,11 +282,13 @@ class CommandStream(trio.abc.HalfCloseableStream):
     def _take(self, wanted: int) -> None:
         with self._taking:
             if not self._taken and self._channel.recv_ready():
-                self._taken.append(self._channel.recv(wanted))
+                self._taken.append(self._channel.recv(wanted))  # b"" never: there is something
+
+    def _wake_up(self, nothing: None) -> None:
+        """A receive that was cancelled has taken something after all."""
+        self._wakeup.set()
 
     def _handed_out(self, wanted: int) -> bytes:
-        if not self._taken:
-            return b""
         data = self._taken.popleft()
         if len(data) > wanted:
             self._taken.appendleft(data[wanted:])

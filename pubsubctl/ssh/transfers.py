@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
 
-REQUEST_BYTES: Final = 32_768  # what every server answers in one piece
+# What sshd answers in one piece; it takes up to 255 KiB. With the 32 KiB of the standard, files
+# come at less than half the speed.
+REQUEST_BYTES: Final = 131_072
 SEGMENT_BYTES: Final = 8 << 20  # requested at once; what we hold in memory at most
 
 
@@ -83,7 +85,7 @@ class Upload:
             sent_bytes = 0
             with sftp.create(self._partial, self._mode) as target:
                 target.set_pipelined(True)
-                while piece := source.read(REQUEST_BYTES * 8):
+                while piece := source.read(REQUEST_BYTES * 4):
                     target.write(piece)
                     sent_bytes += len(piece)
         arrived_bytes = self._size(sftp, self._partial)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ SSHD = next(
 )
 NO_SSHD = "no sshd on this machine (Debian: openssh-server)"
 PORTS = range(25_000, 25_100)
-START_DEADLINE_S = 10.0
+START_DEADLINE_S = 60.0
 
 
 @dataclass
@@ -104,7 +103,6 @@ def running_sshd(
     authorized: Sequence[KeyPair],
     host_key: KeyPair | None = None,
     address: str = "127.0.0.1",
-    port: int | None = None,
     lines: Sequence[str] = (),
 ) -> Iterator[Sshd]:
     """Start sshd and stop it and all its sessions at the end."""
@@ -115,75 +113,67 @@ def running_sshd(
     keys = folder / "authorized_keys"
     keys.write_text("".join(f"{pair.public} test\n" for pair in authorized))
     keys.chmod(0o600)
-    port = port or free_port(address)
     home = folder / "home"
     home.mkdir(exist_ok=True)
-    family = "inet6" if ":" in address else "inet"
-    config = folder / "sshd_config"
-    config.write_text(
-        "\n".join(
-            [
-                *lines,  # sshd takes the first value it reads
-                f"Port {port}",
-                f"AddressFamily {family}",
-                f"ListenAddress {address}",
-                f"HostKey {host_key.private}",
-                f"PidFile {folder}/sshd.pid",
-                f"AuthorizedKeysFile {keys}",
-                "LogLevel VERBOSE",
-                "StrictModes no",
-                "UsePAM no",
-                "PasswordAuthentication no",
-                "KbdInteractiveAuthentication no",
-                "PermitRootLogin prohibit-password",
-                "PrintMotd no",
-                "Subsystem sftp internal-sftp",
-                f"SetEnv HOME={home}",  # so that no profile of the user's is read
-            ]
-        )
-        + "\n"
-    )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    (folder / "sshd.log").write_text("")
-    process = subprocess.Popen(
-        [SSHD, "-D", "-f", str(config), "-E", str(folder / "sshd.log")],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    server = Sshd(port, host_key, folder, process, address)
+    config = [
+        *lines,  # sshd takes the first value it reads
+        f"AddressFamily {'inet6' if ':' in address else 'inet'}",
+        f"ListenAddress {address}",
+        f"HostKey {host_key.private}",
+        f"PidFile {folder}/sshd.pid",
+        f"AuthorizedKeysFile {keys}",
+        "LogLevel VERBOSE",
+        "StrictModes no",
+        "UsePAM no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "PrintMotd no",
+        "Subsystem sftp internal-sftp",
+        f"SetEnv HOME={home}",  # so that no profile of the user's is read
+    ]
+    server = _started(folder, config, host_key, address)
     try:
-        _wait_listening(server)
         yield server
     finally:
         for pid in server.session_pids():
             _kill(pid)
-        process.kill()
-        process.wait()
+        server.process.kill()
+        server.process.wait()
 
 
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port of our range that nobody listens on."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    for port in PORTS:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address, port))
-            except OSError:
-                continue
-            return port
+def _started(folder: Path, config: Sequence[str], host_key: KeyPair, address: str) -> Sshd:
+    """sshd on the first port that it gets; tests beside us take ports, too."""
+    assert SSHD is not None
+    first = os.getpid() % len(PORTS)
+    for port in (*PORTS[first:], *PORTS[:first]):
+        (folder / "sshd_config").write_text("\n".join([f"Port {port}", *config]) + "\n")
+        (folder / "sshd.log").write_text("")
+        process = subprocess.Popen(
+            [SSHD, "-D", "-f", folder / "sshd_config", "-E", folder / "sshd.log"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        server = Sshd(port, host_key, folder, process, address)
+        if _listens(server):
+            return server
     raise AssertionError(f"no port is free in {PORTS}")
 
 
-def _wait_listening(server: Sshd) -> None:
+def _listens(server: Sshd) -> bool:
+    """Wait until it does; False when somebody else has its port."""
     deadline = time.monotonic() + START_DEADLINE_S
     while "Server listening" not in server.log:
-        assert server.process.poll() is None, f"sshd ended: {server.log}"
+        if server.process.poll() is not None:
+            assert "Cannot bind" in server.log, f"sshd ended: {server.log}"
+            return False
         assert time.monotonic() < deadline, f"sshd does not come up: {server.log}"
         time.sleep(0.01)
+    return True
 
 
 def _kill(pid: int) -> None:

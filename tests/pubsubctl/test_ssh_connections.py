@@ -45,7 +45,7 @@ def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[[Story], N
         inventory = inventory_of(tmp_path, {"n01": server}, user_key)
 
         async def main() -> None:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 async with SshConnections(inventory) as connections:
                     await story(connections, inventory.hosts[0])
 
@@ -111,16 +111,14 @@ def test_a_stream_carries_bytes_both_ways_until_its_input_ends(tell: Tell) -> No
 
 def test_nothing_is_lost_when_a_receive_is_cancelled(tell: Tell) -> None:
     async def story(connections: SshConnections, host: Host) -> None:
-        script = 'for i in $(seq 2000); do echo "$i"; done'
+        script = 'for i in $(seq 500); do echo "$i"; done'
         received = bytearray()
         async with connections.open(host, ["sh", "-c", script]) as stream:
-            while True:
-                with trio.move_on_after(0.0005):
-                    data = await stream.receive_some(7)
-                    if not data:
-                        break
-                    received += data
-        assert received.split() == [b"%d" % number for number in range(1, 2001)]
+            while data := await stream.receive_some(30):
+                received += data
+                with trio.move_on_after(0.0003):  # often too short
+                    received += await stream.receive_some(30)
+        assert received.split() == [b"%d" % number for number in range(1, 501)]
 
     tell(story)
 

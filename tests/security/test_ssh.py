@@ -75,7 +75,7 @@ def say_hello(inventory: Inventory) -> None:
     """Run a command on the first host."""
 
     async def main() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with SshConnections(inventory) as connections:
                 done = await connections.run(inventory.hosts[0], ["true"])
                 assert done.status == 0
