@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import psutil
 import trio
 
+from bench.bootstrap import BLOBS, COMPLETE
 from bench.operator_lock import holder_text, lock_holder, operator_lock
 from bench.private_files import make_private_folder, write_private
 from brokerd.agent.client import open_agent_of
@@ -77,6 +78,7 @@ class HostSide:
             *("about", "facts", "observe", "ports_in_use", "lock", "unlock", "lock_holder"),
             *("read_deployment", "write_deployment", "write_secret", "read_text"),
             *("start_agent", "stop_agent", "stop_strays", "remove", "residue", "ping"),
+            *("programs", "collect_programs"),
         )
         return {name: handler(getattr(self, name)) for name in names}
 
@@ -247,6 +249,36 @@ class HostSide:
         if len(found) > MOST_ROWS:
             found[MOST_ROWS:] = [f"and {len(found) - MOST_ROWS} more"]
         return {"rows": found}
+
+    async def programs(self) -> dict[str, Any]:
+        """The bundles that are installed, the latest first."""
+        found = [
+            (path.stat().st_mtime, path.name.removeprefix("venv-"))
+            for path in self._entries(with_bundle=True)
+            if path.name.startswith("venv-") and (path / COMPLETE).exists()
+        ]
+        return {"programs": [name for _, name in sorted(found, reverse=True)]}
+
+    async def collect_programs(self, keep: Sequence[str]) -> dict[str, Any]:
+        """Remove bundles but those of `keep`, the deployed one and the one that runs this."""
+        recorded = (self._deployment() or {}).get("program", "")
+        wanted = {*keep, recorded, Path(sys.prefix).name.removeprefix("venv-")}
+        removed: list[str] = []
+        blobs = set(wanted)
+        for digest in wanted:
+            manifest = self.root / BLOBS / digest
+            if manifest.is_file():
+                blobs |= set(json.loads(manifest.read_bytes())["files"].values())
+        for path in self._entries(with_bundle=True):
+            digest = path.name.removeprefix("venv-")
+            if path.name != digest and BUNDLE_ENTRIES.fullmatch(path.name) and digest not in wanted:
+                shutil.rmtree(path)
+                removed.append(path.name)
+        for path in sorted((self.root / BLOBS).glob("*")):
+            if path.name not in blobs:
+                path.unlink()
+                removed.append(f"{BLOBS}/{path.name}")
+        return {**await self.programs(), "removed": removed[:MOST_ROWS]}
 
     def _deployment(self) -> dict[str, Any] | None:
         path = self.root / DEPLOYMENT_FILE

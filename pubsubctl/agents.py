@@ -1,32 +1,52 @@
-"""Agents that may be replaced while others talk to them."""
+"""Connections to agents that outlive the connection, and the agent."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import trio
 
 from brokerd.agent.client import AgentClient, Control
 from brokerd.errors import ControlError
 from brokerd.runtime.control import Happening
+from pubsubctl.errors import Unreachable
 from pubsubctl.held import Held
+
+Connect = Callable[[], Awaitable[Held[AgentClient]]]
+
+# To be asked a second time where the first answer was lost: they say how it is, or make it so.
+REPEATABLE: Final = ("status", "facts", "files", "hold", "stop", "fault_heal", "fault_renew")
+REPEATABLE_OF_PROCESSES: Final = ("status", "statistics", "glimpse", "publishers", "begin_run")
 
 
 class AgentLine:
-    """A connection to a host's agent that goes on when that agent is replaced by another one.
+    """A connection to a host's agent that goes on when it is lost, or the agent is replaced.
 
-    A request that the old agent did not answer any more is asked of the new one; so only
-    requests that may be asked twice belong into the time of a replacement.
+    While an agent is replaced, what the old one did not answer any more is asked of the new
+    one; so only requests that may be asked twice belong into that time. When a connection is
+    lost, it is made anew once, and what only asks is asked again.
 
     Attributes:
         client: for everybody who talks to the agent; stays the same.
     """
 
-    def __init__(self, connection: Held[AgentClient]) -> None:
+    def __init__(self, connect: Connect, connection: Held[AgentClient]) -> None:
         self.client = AgentClient(self)
+        self._connect = connect
         self._connection = connection
         self._replaced: trio.Event | None = None
+        self._reconnecting = trio.Lock()
+
+    @classmethod
+    async def to(cls, connect: Connect) -> "AgentLine":
+        """A line whose connections `connect` makes."""
+        return cls(connect, await connect())
 
     async def request(self, command: str, /, **arguments: Any) -> dict[str, Any]:
         """See ControlClient."""
+        repeatable = command in REPEATABLE or (
+            command == "broker" and arguments.get("command") in REPEATABLE_OF_PROCESSES
+        )
+        is_new = False
         while True:
             if self._replaced is not None:
                 await self._replaced.wait()
@@ -34,8 +54,25 @@ class AgentLine:
             try:
                 return await control.request(command, **arguments)
             except ControlError as error:
-                if error.kind != "closed" or (self._replaced is None and control is self._control):
+                if error.kind != "closed":
                     raise
+                if self._replaced is None and control is self._control:
+                    if is_new or not repeatable:
+                        raise
+                    is_new = True
+                    await self._reconnect(control)
+
+    async def _reconnect(self, lost: Control) -> None:
+        """A new connection in place of `lost`; ControlError when there is none to be had."""
+        async with self._reconnecting:
+            if self._control is not lost or self._replaced is not None:
+                return  # somebody else was quicker
+            before = self._connection
+            try:
+                self._connection = await self._connect()
+            except Unreachable as error:
+                raise ControlError("closed", str(error)) from error
+            await before.leave()
 
     async def listen(self) -> trio.MemoryReceiveChannel[Happening]:
         """See ControlClient; ends when the agent is replaced."""

@@ -50,8 +50,10 @@ READY_TIMEOUT_PER_BROKER_S = 0.5
 SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 DISCONNECT_TIMEOUT_S = 5.0
+HOLD_TIMEOUT_S = 5.0
 LEASE_MS = 15_000
-REPLACEMENT_LEASE_MS = 60_000
+REPLACEMENT_TIMEOUT_S = 90.0
+REPLACEMENT_LEASE_MS = 120_000
 """More than usual, for the time in which a host has no agent that could renew it."""
 
 _POLL_S = 0.05
@@ -78,7 +80,7 @@ class Deployment:
 
     async def connect(self, host: str) -> None:
         """Reach a host's agent."""
-        self._lines[host] = AgentLine(await self.lab.hold_agent(host))
+        self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
         self.agents[host] = self._lines[host].client
 
     async def replace_agent(self, host: str) -> None:
@@ -90,10 +92,15 @@ class Deployment:
         connection: Held[AgentClient] | None = None
         try:
             # Between two agents nobody would renew leases, nor could be asked to stop anything.
-            with trio.CancelScope(shield=True), trio.fail_after(CLEANUP_TIMEOUT_S):
+            with trio.CancelScope(shield=True), trio.fail_after(REPLACEMENT_TIMEOUT_S):
                 await connector.stop_agent()
                 await connector.start_agent(self.identity)
                 connection = await self.lab.hold_agent(host)
+        except trio.TooSlowError:
+            raise HostError(
+                f"host {host}: no new agent within {REPLACEMENT_TIMEOUT_S:g} s; what runs there "
+                "runs on; `pubsubctl deploy` starts one"
+            ) from None
         finally:
             line.end_replacement(connection)
 
@@ -112,14 +119,15 @@ class Deployment:
         """Renew the lease on every host; 0 for none.
 
         Raises:
-            ExceptionGroup: of ControlErrors, after every host was told, whatever the others say.
+            ExceptionGroup: of ControlErrors and TooSlowErrors, after every host was told.
         """
         failures: list[Exception] = []
 
         async def hold_on(agent: AgentClient) -> None:
             try:
-                await agent.hold(lease_ms)
-            except ControlError as error:
+                with trio.fail_after(HOLD_TIMEOUT_S):
+                    await agent.hold(lease_ms)
+            except (ControlError, trio.TooSlowError) as error:
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
@@ -132,7 +140,10 @@ class Deployment:
         """Renew the lease once a third of it is over; called all along while brokers start."""
         if self.lease_ms and trio.current_time() - self._held_at_s > self.lease_ms / 3000:
             self._held_at_s = trio.current_time()
-            await self.hold(self.lease_ms)
+            try:
+                await self.hold(self.lease_ms)
+            except* (ControlError, trio.TooSlowError):
+                pass  # tried again before the lease is over
 
 
 async def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:

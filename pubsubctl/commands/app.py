@@ -25,6 +25,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
     bench,
+    bundle,
     check,
     claims,
     clock,
@@ -88,6 +89,7 @@ app.command("doctor", epilog=_ANYWHERE)(doctor.doctor)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(topology.app, name="topology")
 app.add_typer(lab.app, name="lab")
+app.add_typer(bundle.app, name="bundle")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)

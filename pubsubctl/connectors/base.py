@@ -230,6 +230,14 @@ class Connector:
         found = await self._ask("residue", address=self.address, ports=list(ports), purged=purged)
         return [f"host {self.host.name}: {row}" for row in found.get("rows", [])]
 
+    async def programs(self) -> dict[str, Any]:
+        """The bundles that are installed, the latest first, in `programs`."""
+        return await self._ask("programs")
+
+    async def collect_programs(self) -> dict[str, Any]:
+        """Remove bundles that neither we nor what is deployed there need; `removed` says which."""
+        return await self._ask("collect_programs", keep=[await self.transport.program()])
+
     async def _known(self) -> dict[str, Any]:
         if not self._about:
             self._about = await self._ask("about")

@@ -118,7 +118,23 @@ class SshTransport:
         return Ran(done.status, done.stdout, done.stderr)
 
     async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
-        """See Transport."""
+        """See Transport.
+
+        When the connection is lost it is made anew, once, and the lock taken again: everything
+        that is asked may be asked twice, and what must not is looked up first.
+        """
+        try:
+            return await self._ask(command, arguments)
+        except ControlError as error:
+            if error.kind != "closed":
+                raise
+            if command == "start_agent":
+                seen = await self._ask("observe", {})
+                if seen is not None and seen["agent"] == arguments["deployment_id"]:
+                    return {}
+            return await self._ask(command, arguments)
+
+    async def _ask(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         control = await self._control()
         if control is None:
             return None
@@ -126,13 +142,19 @@ class SshTransport:
             answer = await control.request(command, **arguments)
         except ControlError as error:
             if error.kind == "closed":
-                self._helper = None  # what is asked next is asked anew
+                self._forget()
             raise
         if command == "lock":
             self._lock_arguments = arguments
         elif command == "unlock":
             self._lock_arguments = None
         return answer
+
+    def _forget(self) -> None:
+        """What was known of the host is not any more: neither the connection, nor what is there."""
+        if self._helper is not None and self._nursery is not None:
+            self._nursery.start_soon(self._helper.leave)
+        self._helper, self._found = None, None
 
     @asynccontextmanager
     async def open_agent(self) -> AsyncIterator[AgentClient]:

@@ -1,0 +1,81 @@
+"""`bundle`: the program that is installed on hosts behind SSH."""
+
+from typing import Any
+
+import typer
+
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+
+app = typer.Typer(
+    name="bundle",
+    help="The program that is installed on hosts behind SSH.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("build")
+def build(context: typer.Context) -> Result:
+    """Make the bundle of this program, and say what is in it."""
+    from pubsubctl.bundle import build_bundle
+    from pubsubctl.project import xdg_folder
+
+    call = invocation(context)
+    bundle = build_bundle(xdg_folder("cache") / "blobs")
+    rows = [(blob.name, blob.size_bytes, blob.sha256[:12]) for blob in bundle.blobs]
+    return Result(
+        document={
+            "schema": "pubsubctl/bundle/1",
+            "bundle": bundle.sha256,
+            "files": [
+                {"name": blob.name, "size_bytes": blob.size_bytes, "sha256": blob.sha256}
+                for blob in bundle.blobs
+            ],
+        },
+        text=f"bundle {bundle.sha256}\n" + call.console.table(("FILE", "BYTES", "SHA-256"), rows),
+    )
+
+
+@app.command("list")
+def list_all(context: typer.Context) -> Result:
+    """Show what is installed where; the first of a host is what commands use there."""
+    return _on_hosts(context, collect=False)
+
+
+@app.command("gc")
+def gc(context: typer.Context) -> Result:
+    """Remove from hosts what neither this program nor what is deployed there needs."""
+    return _on_hosts(context, collect=True)
+
+
+def _on_hosts(context: typer.Context, *, collect: bool) -> Result:
+    import trio
+
+    from pubsubctl.connectors.base import Connector
+    from pubsubctl.hosts import Lab
+
+    call = invocation(context)
+    inventory = call.inventory()
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    found: dict[str, dict[str, Any]] = {}
+
+    async def look(connector: Connector) -> None:
+        if collect and not call.dry_run:
+            async with connector.lock("bundle gc"):
+                found[connector.host.name] = await connector.collect_programs()
+        else:
+            found[connector.host.name] = await connector.programs()
+
+    async def work() -> None:
+        async with lab.opened():
+            await lab.on_all(look)
+
+    trio.run(work)
+    hosts = {row.host.name: found[row.host.name] for row in lab.connectors}
+    lines = [
+        f"{name}: {', '.join(digest[:12] for digest in row.get('programs', [])) or 'nothing'}"
+        + (f"; removed {', '.join(row['removed'])}" if row.get("removed") else "")
+        for name, row in hosts.items()
+    ]
+    return Result(document={"schema": "pubsubctl/bundles/1", "hosts": hosts}, text="\n".join(lines))
