@@ -89,6 +89,16 @@ def install(root: str, manifest: str) -> dict[str, Any]:
     return {}
 
 
+def clear(root: str) -> dict[str, Any]:
+    """Remove what was uploaded and installed, where nothing else of ours is."""
+    found = look(root)
+    if found["entries"] or found["processes"]:
+        raise Refused(f"{root}: there is more than a program: {', '.join(found['entries'][:5])}")
+    if os.path.isdir(root) and not os.path.islink(root):
+        shutil.rmtree(root)
+    return {}
+
+
 def _install(root: str, files: dict[str, str], venv: str) -> None:
     _run([sys.executable, "-I", "-m", "venv", "--without-pip", venv])
     wheels = os.path.join(venv, "wheels")
@@ -169,7 +179,7 @@ def _processes(root: str) -> int:
 
 
 COMMANDS: dict[str, Callable[..., dict[str, Any]]]
-COMMANDS = {"look": look, "prepare": prepare, "verify": verify, "install": install}
+COMMANDS = {"look": look, "prepare": prepare, "verify": verify, "install": install, "clear": clear}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -91,6 +91,9 @@ class Transport(Protocol):
     async def install(self, *, only_if_used: bool = False) -> None:
         """Install what was uploaded; nothing happens where it is installed."""
 
+    async def clear(self) -> None:
+        """Remove what `upload` began and `install` did not end, where nothing else is."""
+
     async def planned(self) -> list[str]:
         """The remote commands that a deployment would run from here on."""
 
@@ -224,6 +227,8 @@ class Connector:
     async def remove(self, *, purge: bool) -> None:
         """Remove our files; with `purge`, the folders that held them and the program, too."""
         await self._ask("remove", purge=purge)
+        if purge:
+            await self.transport.clear()
 
     async def residue(self, ports: Sequence[int], *, purged: bool) -> list[str]:
         """What is left of ours after `remove`: processes, ports, sockets, files."""

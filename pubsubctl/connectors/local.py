@@ -75,6 +75,9 @@ class LocalTransport:
     async def install(self, *, only_if_used: bool = False) -> None:
         """See Transport."""
 
+    async def clear(self) -> None:
+        """See Transport."""
+
     async def planned(self) -> list[str]:
         """See Transport."""
         return []

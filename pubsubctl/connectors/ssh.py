@@ -69,6 +69,7 @@ class Found:
         root: the one spelling of it.
         environments: bundles that are installed, the latest first.
         missing: of the blobs that were asked for, those to be uploaded.
+        exists: whether there is a root at all.
         is_bare: neither files nor processes of ours are there, so nothing can be asked.
     """
 
@@ -76,6 +77,7 @@ class Found:
     environments: tuple[str, ...]
     missing: tuple[str, ...]
     is_bare: bool
+    exists: bool = True
 
 
 class SshTransport:
@@ -207,6 +209,13 @@ class SshTransport:
         await self._script("install", bundle.sha256, timeout_s=INSTALL_TIMEOUT_S)
         await self._look(fresh=True)
 
+    async def clear(self) -> None:
+        """See Transport."""
+        found = await self._look()
+        if found.exists and not found.environments and found.is_bare:
+            await self._script("clear")
+            self._found = None
+
     async def planned(self) -> list[str]:
         """See Transport."""
         found = await self._look()
@@ -296,6 +305,7 @@ class SshTransport:
             tuple(environments),
             tuple(answer["missing"]),
             not answer["entries"] and not answer["processes"],
+            answer["exists"],
         )
         return self._found
 
