@@ -78,6 +78,11 @@ class AgentLine:
         """See ControlClient; ends when the agent is replaced."""
         return await self._control.listen()
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether there is no agent just now, and requests wait for the next one."""
+        return self._replaced is not None
+
     async def leave(self) -> None:
         """End the connection."""
         await self._connection.leave()

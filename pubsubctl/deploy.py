@@ -131,8 +131,9 @@ class Deployment:
                 failures.append(error)
 
         async with trio.open_nursery() as nursery:
-            for agent in list(self.agents.values()):
-                nursery.start_soon(hold_on, agent)
+            for host, agent in list(self.agents.items()):
+                if not self._lines[host].is_replaced:  # it was held for long before that began
+                    nursery.start_soon(hold_on, agent)
         if failures:
             raise ExceptionGroup("leases", failures)
 

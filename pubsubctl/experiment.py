@@ -191,7 +191,8 @@ async def _renew(deployment: Deployment, progress: Progress) -> None:
             await deployment.hold(LEASE_MS)
         except* (ControlError, trio.TooSlowError) as group:
             # That host may be broken on purpose; what becomes of the run, its records say.
-            progress.say(f"a lease was not renewed: {group.exceptions[0]}")
+            why = str(group.exceptions[0]) or "no answer in time"
+            progress.say(f"a lease was not renewed: {why}")
 
 
 def run_and_judge(

@@ -69,15 +69,15 @@ class Lab:
             start_new_session=True,
         )
 
-    def call(self, *arguments: str) -> Answer:
+    def call(self, *arguments: str, within_s: float = LONGEST_COMMAND_S) -> Answer:
         """Carry out a command."""
         process = self.start(*arguments)
         try:
-            out, err = process.communicate(timeout=LONGEST_COMMAND_S)
+            out, err = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             out, err = process.communicate()
-            pytest.fail(f"{arguments} took over {LONGEST_COMMAND_S} s\n{out}\n{err}")
+            pytest.fail(f"{arguments} took over {within_s:g} s\n{out}\n{err}")
         return Answer(process.returncode, out, err)
 
     def processes(self) -> list[psutil.Process]:
