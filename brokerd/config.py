@@ -85,6 +85,13 @@ class Mutant(StrEnum):
     RELAYED_OUTLIVES_LEG = "relayed-outlives-leg"
     RELAY_RESUMES = "relay-resumes"
     SWITCHED_UNTOLD = "switched-untold"
+    NO_LATERAL_SYNC = "no-lateral-sync"
+    PENDING_NOT_REISSUED = "pending-not-reissued"
+    SYNC_END_BEFORE_PENDING = "sync-end-before-pending"
+    SYNC_END_FROM_INACTIVE = "sync-end-from-inactive"
+    MOVE_WITHOUT_MARK = "move-without-mark"
+    MOVE_BEFORE_START = "move-before-start"
+    MOVE_FORGETS_POSITIONS = "move-forgets-positions"
 
 
 PAPER_LITERAL = frozenset(

@@ -28,12 +28,14 @@ class Ablation:
         mutants: named bugs that every broker has.
         row: of the campaign; "" for the mix.
         settings: parameters of delta_tree, as `name=value`.
+        moves: clients move, and brokers join and depart.
         unseen: why no swarm sees it; "" where one must.
     """
 
     mutants: tuple[Mutant, ...] = ()
     row: str = ""
     settings: tuple[str, ...] = ()
+    moves: bool = False
     unseen: str = ""
 
     @property
@@ -43,6 +45,7 @@ class Ablation:
             mutants=frozenset(self.mutants),
             campaign=self.row,
             settings=self.settings,
+            moves=self.moves,
             check_purity=False,
         )
 
@@ -67,6 +70,12 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.NO_HOME_AUTHORITY: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.EVERY_PARTITION_TAGGED: "as part of paper-literal: tests/simulator/test_profiles.py",
+    Mutant.MOVE_WITHOUT_MARK: "rare where much moves: tests/simulator/test_moving.py",
+    Mutant.MOVE_BEFORE_START: "rare where much moves: tests/simulator/test_moving.py",
+    Mutant.SYNC_END_BEFORE_PENDING: "without a clock: tests/simulator/test_adversary_mutants.py",
+    Mutant.NO_LATERAL_SYNC: "without a clock: tests/simulator/test_adversary_mutants.py",
+    Mutant.PENDING_NOT_REISSUED: "nowhere yet: tests/simulator/test_adversary_mutants.py",
+    Mutant.SYNC_END_FROM_INACTIVE: "nowhere yet: tests/simulator/test_adversary_mutants.py",
     Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
 """Bugs that a swarm does not see, and what does."""
@@ -77,9 +86,15 @@ ROWS: dict[Mutant, str] = {
 }
 """Bugs that need more failures at once than the mix has."""
 
+OF_MOVES = (Mutant.MOVE_WITHOUT_MARK, Mutant.MOVE_BEFORE_START, Mutant.MOVE_FORGETS_POSITIONS)
+"""Bugs of clients that move."""
+
 ABLATIONS: dict[str, Ablation] = {
     str(mutant): Ablation(
-        mutants=(mutant,), row=ROWS.get(mutant, ""), unseen=UNSEEN.get(mutant, "")
+        mutants=(mutant,),
+        row=ROWS.get(mutant, ""),
+        moves=mutant in OF_MOVES,
+        unseen=UNSEEN.get(mutant, ""),
     )
     for mutant in Mutant
     if mutant not in NOT_SIMULATED

@@ -245,7 +245,12 @@ class SimulatedCluster:
 
         self.note(f"move {client} {name}")
         move = ClientMove(
-            self.clients[client], make, lambda: self.oracle.draining(client), is_over, arrived
+            self.clients[client],
+            make,
+            lambda: self.oracle.draining(client),
+            is_over,
+            arrived,
+            self.mutants,
         )
         move.advance()
         return move

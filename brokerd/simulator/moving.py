@@ -9,6 +9,7 @@ the old broker still keeps it gives up when it is reached again, as if its linge
 
 from collections.abc import Callable
 
+from brokerd.config import Mutant
 from brokerd.simulator.clients import SimulatedClient
 
 
@@ -36,7 +37,9 @@ class ClientMove:
         on_drain: Callable[[], None],
         on_over: Callable[[SimulatedClient, SimulatedClient, bool], None],
         on_arrived: Callable[[], None],
+        mutants: frozenset[Mutant],
     ) -> None:
+        self._mutants = mutants
         self.old = old
         self.new: SimulatedClient | None = None
         self.is_over = False
@@ -60,12 +63,15 @@ class ClientMove:
         new = self.new
         self._attached = self._attached or new.core.attached
         subscriptions = new.core.subscriptions
+        if Mutant.MOVE_BEFORE_START in self._mutants:
+            subscriptions = ()
         if not self._attached or any(n not in new.started_numbers for n in subscriptions):
             return
         if old.detached or not old.core.attached:
             self._go_on_without(old, new)
             return
-        if old.core.subscriptions and not self._marked_by:
+        unmarked = Mutant.MOVE_WITHOUT_MARK in self._mutants
+        if old.core.subscriptions and not self._marked_by and not unmarked:
             self._marked_by = old.mark()
         if not self._drains and (not self._marked_by or self._marked_by in old.started_numbers):
             self._drains = True
@@ -75,6 +81,8 @@ class ClientMove:
     def _go_on_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
         self.is_over = True
         self._on_over(old, new, old.detached)
+        if Mutant.MOVE_FORGETS_POSITIONS in self._mutants:
+            old.core._received.clear()
         new.take_over(old)
         if not old.detached:
             old.detach()

@@ -105,6 +105,7 @@ class Oracle:
         self._by_source: dict[SourceId, _Publisher] = {}
         self._subscriptions: dict[tuple[ClientId, int], _Subscription] = {}
         self._ended: dict[tuple[ClientId, int], _Subscription] = {}
+        self._unnamed: dict[SourceId, list[tuple[ClientId, Notice]]] = {}
         self._matches: dict[tuple[Predicate, bytes], bool] = {}
         self.published_count = 0
         self.deliveries = 0
@@ -183,8 +184,9 @@ class Oracle:
             return
         after.asked = before.asked
         fence = after.had if before.at is not None else before.fence
-        if fence is not None and after.fence is not None:
-            after.fence = max(after.had, min(fence, after.fence))
+        if fence is not None:
+            there = fence if after.fence is None else after.fence
+            after.fence = max(after.had, min(fence, there))
 
     # ------------------------------------------------------------ what the applications see
 
@@ -197,6 +199,8 @@ class Oracle:
         if holder is not publisher:
             self._break("identity", f"{source} was given to {holder.client} and to {client}")
         publisher.source = source
+        for subscriber, notice in self._unnamed.pop(source, ()):
+            self.withheld(subscriber, notice)
 
     def started(self, client: ClientId, number: int) -> None:
         """A client learnt that its subscription has started."""
@@ -207,7 +211,7 @@ class Oracle:
         for publisher in self._publishers.values():
             stream = self._stream(subscription, publisher)
             stream.asked = len(publisher.contents)
-            if not self._is_closed(subscription, publisher):
+            if stream.fence is None and not self._is_closed(subscription, publisher):
                 stream.fence = len(publisher.contents)
 
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
@@ -246,7 +250,11 @@ class Oracle:
         if subscription is None:
             self._break("ended", f"{what} after its end")
             return
-        if publisher is None or notice.ranges[-1][1] > len(publisher.contents):
+        if publisher is None:
+            # What its broker knows to be handed over counts, told or not; see `connected`.
+            self._unnamed.setdefault(notice.source, []).append((client, notice))
+            return
+        if notice.ranges[-1][1] > len(publisher.contents):
             self._break("phantom", f"{what}, which nobody published")
             return
         stream = self._stream(subscription, publisher)
@@ -422,6 +430,8 @@ class Oracle:
                 if stream.fence is not None:
                     first = bisect_right(stream.matching, stream.fence)
                     self.owed += len(stream.matching) - first
+        for source, notices in self._unnamed.items():
+            self._break("phantom", f"{notices[0][0]} was told of {source}, which nobody is")
         for line in self.undelivered():
             self._break("incomplete", line)
 

@@ -42,16 +42,40 @@ CAUGHT = {
     Mutant.TAGS_MAY_GROW: Catch(0, 20),
     Mutant.RECEIVER_TAKES_ANY_TAGS: Catch(12, 120),
     Mutant.HALF_AN_INTERSECTION: Catch(7, 100),
+    Mutant.SYNC_END_BEFORE_PENDING: Catch(25, 60, "crashes-volatile"),
+    # Its home and the broker between are away, and tables are volatile: more than is promised.
+    Mutant.NO_LATERAL_SYNC: Catch(68, 60, "crashes-beyond-volatile"),
 }
+
+KEPT = {
+    Mutant.PENDING_NOT_REISSUED: "crashes-volatile",
+    Mutant.SYNC_END_FROM_INACTIVE: "crashes-volatile",
+}
+"""Rules that no swarm, adversary or story has shown to be needed, and a setting that asks for them.
+
+The design's prototype failed without them, and they cost nothing, so they stay. A home that goes
+on with a pending subscription under its old id starts it behind all that it has received since
+its restart, and that covers what is sent again; a peer that is not active and says that it has
+sent everything matters only where a broker and its neighbour recover together.
+"""
 
 
 @pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.value)
 def test_a_mutant_is_caught(mutant: Mutant) -> None:
     catch = CAUGHT[mutant]
     options = AdversaryOptions(setting=catch.setting, mutants=frozenset((mutant,)))
+    without = AdversaryOptions(setting=catch.setting)
     for seed in range(catch.seed, catch.seed + catch.budget):
         report = run_adversary(seed, options)
-        if report.violations:
+        if report.violations and not run_adversary(seed, without).violations:
             assert f"--mutant {mutant}" in report.command
             return
     pytest.fail(f"{mutant.name} survived seeds {catch.seed} to {catch.seed + catch.budget - 1}")
+
+
+@pytest.mark.parametrize("mutant", KEPT, ids=lambda mutant: mutant.value)
+def test_a_rule_that_nothing_shows_to_be_needed_is_known_as_such(mutant: Mutant) -> None:
+    options = AdversaryOptions(setting=KEPT[mutant], mutants=frozenset((mutant,)))
+    for seed in range(15):
+        report = run_adversary(seed, options)
+        assert not report.violations, f"it is needed: move it to CAUGHT\n{report.in_words()}"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from brokerd.config import Mutant
+from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.cluster import Published, SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.plan import read_plan, write_plan
@@ -12,34 +14,59 @@ MOVES = SwarmOptions(moves=True)
 SEEDS = range(1, 25)
 
 
-def _chain() -> SimulatedCluster:
-    return SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY, seed=3).start()
+def _chain(*mutants: Mutant) -> SimulatedCluster:
+    cluster = SimulatedCluster(
+        chain("b1", "b2", "b3", "b4"), network=STEADY, seed=3, mutants=frozenset(mutants)
+    )
+    return cluster.start()
 
 
-def test_who_moves_among_publications_gets_each_once_and_in_order() -> None:
-    cluster = _chain()
+def _move_among_publications(line_ms: int, *mutants: Mutant) -> None:
+    """From b4, where everything arrives late, to b2."""
+    cluster = _chain(*mutants)
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
+    cluster.link("b3", "b4").delay(40 * MILLISECOND_NS)
     arrived: list[str] = []
 
     def over(name: str, all_delivered: bool) -> bool:
+        assert all_delivered
         arrived.append(name)
-        return all_delivered
+        return True
 
     sent: list[Published] = []
-    for number in range(30):
+    for number in range(200):
         sent.append(cluster.publish("b1", n=number))
         if number == 10:
             cluster.move(subscriber.client.name, "b2", over)
+            cluster.link("s1.-b2", "b2").delay(line_ms * MILLISECOND_NS)
         cluster.run_for(0.005)
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
-    (name,) = arrived
-    old, new = subscriber.client, cluster.clients[name]
+    old, new = subscriber.client, cluster.clients[arrived[0]]
     numbers = [sequence for _, sequence in [*old.received[1], *new.received[1]]]
     assert numbers == [published.sequence for published in sent]
     assert old.detached
+    assert old.received[1], "it moved before anything came"
     assert new.received[1], "it moved when all was over"
+
+
+@pytest.mark.parametrize("line_ms", [0, 100])
+def test_who_moves_among_publications_gets_each_once_and_in_order(line_ms: int) -> None:
+    _move_among_publications(line_ms)
+
+
+@pytest.mark.parametrize(
+    "line_ms, mutant, rule",
+    [
+        (0, Mutant.MOVE_WITHOUT_MARK, "gap"),
+        (100, Mutant.MOVE_BEFORE_START, "gap"),
+        (0, Mutant.MOVE_FORGETS_POSITIONS, "which it had before it moved"),
+    ],
+)
+def test_a_move_that_leaves_a_step_out_is_seen(line_ms: int, mutant: Mutant, rule: str) -> None:
+    with pytest.raises(InvariantViolated, match=rule):
+        _move_among_publications(line_ms, mutant)
 
 
 def test_who_moves_away_from_a_dead_broker_goes_on_at_the_next_one() -> None:

@@ -2,11 +2,13 @@
 
 import pytest
 
-from brokerd.model.identity import SourceId
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 
 SOURCE = SourceId(0, 0, 1)
+PARTITION = PartitionId(2, 1, 1, (1,))
 
 
 class Story:
@@ -76,6 +78,22 @@ def test_a_wrong_stream_is_called_what_it_is(delivered: tuple[int, ...], rule: s
     with pytest.raises(InvariantViolated) as caught:
         story.deliver_and_judge(*delivered)
     assert caught.value.rule == rule
+
+
+def test_a_source_may_be_named_by_its_broker_before_its_publisher_knows() -> None:
+    story = Story()
+    other, notice = SourceId(1, 0, 1), Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION)
+    story.oracle.published("q", 1, b"1", b"x")
+    story.oracle.withheld("s", notice)
+    story.oracle.connected("q", other)
+    assert story.oracle.announced == 1
+
+
+def test_a_source_that_nobody_ever_is_is_a_phantom() -> None:
+    story = Story()
+    story.oracle.withheld("s", Notice(1, SourceId(1, 0, 1), ((1, 1),), PARTITION))
+    with pytest.raises(InvariantViolated, match="phantom"):
+        story.oracle.judge_end()
 
 
 def test_other_contents_than_were_published_are_a_phantom() -> None:

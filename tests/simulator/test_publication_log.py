@@ -65,6 +65,28 @@ def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None
     assert publisher.core.outstanding
 
 
+def test_who_detaches_leaves_what_is_logged_to_its_broker_and_nobody_waits_for_it() -> None:
+    """Its broker crashes, with what it has on disk of a publisher that never comes back."""
+    cluster = _start()
+    subscriber = cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    sent = [cluster.publish("p", n=n) for n in range(3)]
+    while publisher.core.outstanding:
+        cluster.run_for(0.001)
+    cluster.detach("p-p")
+    cluster.run_for(0.5)
+    assert publisher.detached
+    cluster.broker("p").restart()
+    cluster.broker("s").release()
+    cluster.run_for(1)
+    late = cluster.subscribe("b")
+    cluster.run_for(1)
+    assert late.started
+    assert subscriber.received == sent
+
+
 def test_what_was_published_again_after_a_crash_is_delivered_once_and_in_order() -> None:
     """The log brings back what had arrived already; newer publications queue behind it."""
     cluster = _start()

@@ -127,6 +127,8 @@ class Clients:
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
                     self._publications.windows.announce(local, source, withheld)
+            elif Mutant.PENDING_NOT_REISSUED in self._state.mutants:
+                self._subscriptions.add_local(local, confirmed=False)
             else:
                 self._reissue.append(local)
         for name in dict.fromkeys([*self._clients, *self._missing]):
@@ -148,7 +150,7 @@ class Clients:
             local.subscription
             for client in self._clients.values()
             for local in client.subscriptions.values()
-            if local.phase is Phase.STARTED
+            if local.phase is Phase.STARTED or Mutant.PENDING_NOT_REISSUED in self._state.mutants
         ]
 
     # ------------------------------------------------------------ sessions
@@ -190,6 +192,11 @@ class Clients:
         known_last = max(self._sequences.received(source), client.done_before - 1)
         handed_out = self._sequences.handed_out().get(source, 0)
         return handed_out <= known_last and not self._publications.queue.pending(source)
+
+    def _is_logged(self, source: SourceId) -> bool:
+        """Whether all that a publisher has handed out is on disk, to be sent from there."""
+        handed_out = self._sequences.handed_out().get(source, 0)
+        return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
 
     def session_of(self, name: ClientId) -> int:
         """The client's current session, 0 when it has none."""
@@ -347,7 +354,9 @@ class Clients:
         if client.draining and (at_once or self._publications.windows.drained(client.name)):
             client.draining = False
             session = client.session
-            done = client.source is not None and self._all_done(client, client.source)
+            done = client.source is not None and (
+                self._all_done(client, client.source) or self._is_logged(client.source)
+            )
             if done and self._attached.pop(client.name, None) is not None:
                 # Told before it was on disk, a restart would wait for who never comes back.
                 change = Change(ATTACHED, client.name, None)

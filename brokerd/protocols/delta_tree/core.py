@@ -341,6 +341,9 @@ class DeltaTree(EventMachine):
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
+        inactive = not self._sessions.node(peer).active
+        if inactive and Mutant.SYNC_END_FROM_INACTIVE in self._state.mutants:
+            self.send(peer, SyncEnd(self._state.recovering))
 
     def _sessions_changed(self) -> None:
         """Bring everything in line with the sessions there are; the order counts.
@@ -351,10 +354,13 @@ class DeltaTree(EventMachine):
         """
         newly_active = self._sessions.refresh()
         self._partitions.follow_sessions()
+        early = Mutant.SYNC_END_BEFORE_PENDING in self._state.mutants
+        for node in newly_active if early else ():
+            self.send(node.broker, SyncEnd(self._state.recovering))
         for node in newly_active:
             self._subscriptions.synchronise(node)
         self._subscriptions.evaluate_unconfirmed()
-        for node in newly_active:
+        for node in () if early else newly_active:
             self.send(node.broker, SyncEnd(self._state.recovering))
         self._queue.reroute()
         self._recovery.end_if_complete()

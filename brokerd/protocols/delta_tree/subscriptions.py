@@ -233,7 +233,11 @@ class Subscriptions:
                 if not row.confirmed and Mutant.SUMMARY_MISSES_PENDING in self._state.mutants:
                     row.sent[node.broker] = node.session
                 self._send_copy(row, node, recovery=True)
-            elif row.subscription in known or not row.accepted:
+            elif (
+                row.subscription in known
+                or not row.accepted
+                or (Mutant.NO_LATERAL_SYNC in self._state.mutants and node.broker not in row.path)
+            ):
                 continue
             elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
                 self._upstream.send(row, node)
