@@ -75,7 +75,7 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.SYNC_END_BEFORE_PENDING: "without a clock: tests/simulator/test_adversary_mutants.py",
     Mutant.NO_LATERAL_SYNC: "without a clock: tests/simulator/test_adversary_mutants.py",
     Mutant.PENDING_NOT_REISSUED: "nowhere yet: tests/simulator/test_adversary_mutants.py",
-    Mutant.SYNC_END_FROM_INACTIVE: "nowhere yet: tests/simulator/test_adversary_mutants.py",
+    Mutant.SYNC_END_FROM_INACTIVE: "without a clock: tests/simulator/test_adversary_mutants.py",
     Mutant.GONE_EARLY: "partition tables: tests/protocols/delta_tree/test_partitions.py",
 }
 """Bugs that a swarm does not see, and what does."""

@@ -60,8 +60,8 @@ class Journeys:
         return [f"{client} is on its way" for client in self._waiting]
 
     def move(self, move: Moving) -> None:
-        """A client sets out."""
-        if self.holds(move.client, self.move, move):
+        """A client sets out, where it is not on its way."""
+        if move.client in self._waiting:
             return
         client = self._cluster.clients.get(self.now(move.client))
         here = move.to == home_of(self.now(move.client))

@@ -91,7 +91,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A client goes on at another broker; nothing, where it is leaving or there already."""
+    """A client goes on at another broker; nothing, where it is there, leaving, or on its way."""
 
     when: int
     client: str

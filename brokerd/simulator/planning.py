@@ -432,9 +432,10 @@ def _draw_journeys(random: Random, draft: _Draft, heal: int) -> list[Move]:
             journeys.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
     share = random.choice((0.2, 0.5, 0.9))
     for client, since in draft.clients.items():
-        while random.random() < share and since < heal:
-            since = random.randrange(since, heal)
-            journeys.append(Moving(since, client, random.choice(brokers)))
+        for _ in range(4):
+            if random.random() < share and since < heal:
+                since = random.randrange(since, heal)
+                journeys.append(Moving(since, client, random.choice(brokers)))
     return journeys
 
 

@@ -45,18 +45,18 @@ CAUGHT = {
     Mutant.SYNC_END_BEFORE_PENDING: Catch(25, 60, "crashes-volatile"),
     # Its home and the broker between are away, and tables are volatile: more than is promised.
     Mutant.NO_LATERAL_SYNC: Catch(68, 60, "crashes-beyond-volatile"),
+    # A broker and its neighbour recover together, and tables are volatile: neither.
+    Mutant.SYNC_END_FROM_INACTIVE: Catch(25, 60, "crashes-beyond-volatile"),
 }
 
 KEPT = {
     Mutant.PENDING_NOT_REISSUED: "crashes-volatile",
-    Mutant.SYNC_END_FROM_INACTIVE: "crashes-volatile",
 }
 """Rules that no swarm, adversary or story has shown to be needed, and a setting that asks for them.
 
 The design's prototype failed without them, and they cost nothing, so they stay. A home that goes
 on with a pending subscription under its old id starts it behind all that it has received since
-its restart, and that covers what is sent again; a peer that is not active and says that it has
-sent everything matters only where a broker and its neighbour recover together.
+its restart, and that covers what is sent again.
 """
 
 

@@ -11,7 +11,7 @@ from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm, total
 from tests.helpers.cluster import STEADY, chain
 
 MOVES = SwarmOptions(moves=True)
-SEEDS = range(1, 25)
+SEEDS = range(1, 13)
 
 
 def _chain(*mutants: Mutant) -> SimulatedCluster:
@@ -120,10 +120,10 @@ def test_swarms_in_which_clients_move_and_brokers_come_and_go_keep_all_promises(
         reports.append(report)
     ledger = total(reports)
     for what in ("clients_moved", "clients_moved_without_a_step"):
-        assert ledger[what] >= 2 * len(SEEDS), f"too little of {what} in {ledger}"
-    assert ledger["brokers_joined"] >= 10, ledger
-    assert ledger["brokers_departed"] >= 3, ledger
-    assert ledger["faults_landed"] > 100, ledger
+        assert ledger[what] >= len(SEEDS), f"too little of {what} in {ledger}"
+    assert ledger["brokers_joined"] >= 3, ledger
+    assert ledger["brokers_departed"], ledger
+    assert ledger["faults_landed"] > 50, ledger
 
 
 @pytest.mark.parametrize("seed", [4, 5])

@@ -1,0 +1,251 @@
+"""What the clients of a swarm saw, as histories for the checker that judges runs of real brokers.
+
+The oracle of a swarm and the reference checker share nothing but the words of the promise. One
+history is one subscription: its opening fence is where each source had come to when the client
+was told that it had started, its closing fence where it had come to in the end.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.publication import Buffer
+from brokerd.simulator.clients import Observers
+from brokerd.simulator.plan import Plan, Subscribing
+from brokerd.simulator.swarm import PlanRun, SeedReport
+from brokerd.wire.attributes import decode_attributes
+from results.expectation import ExpectedContent, ExpectedPublisher
+from results.reference_check import (
+    ACKNOWLEDGED,
+    FENCE,
+    Delivered,
+    History,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+    Violation,
+    check,
+)
+from results.withheld import Notice as Told
+from results.withheld import Partition
+
+
+@dataclass(frozen=True)
+class SwarmContent(ExpectedContent):
+    """Contents as a plan says them: (publisher's index, sequence) → attribute set and digest."""
+
+    chosen: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
+        """See ExpectedContent."""
+        return self.chosen[publisher_index, sequence][0], 0
+
+    def digest(
+        self, publisher: ExpectedPublisher, incarnation: int, sequence: int, *, fence: bool
+    ) -> int:
+        """See ExpectedContent."""
+        return 0 if fence else self.chosen[publisher.index, sequence][1]
+
+
+@dataclass
+class _Seen:
+    """What one subscription saw; `started` is how much of each client was published then."""
+
+    delivered: list[tuple[SourceId, int, int]] = field(default_factory=list)
+    notices: list[tuple[Notice, int]] = field(default_factory=list)
+    started: dict[ClientId, int] | None = None
+    ended: bool = False
+
+
+class Recorder:
+    """Writes down what applications do and see in one run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.run = PlanRun(plan, check_purity=False)
+        self._published: dict[ClientId, list[tuple[bytes, bytes]]] = {}
+        self._sources: dict[ClientId, SourceId] = {}
+        self._seen: dict[tuple[ClientId, int], _Seen] = {}
+        cluster = self.run._cluster
+        oracle = cluster.oracle
+        cluster._observer = Observers(self, oracle)
+        publish, unsubscribe = oracle.published, oracle.unsubscribed
+
+        def published(client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
+            self._published.setdefault(client, []).append((blob, payload))
+            publish(client, sequence, blob, payload)
+
+        def unsubscribed(client: ClientId, number: int) -> None:
+            self._subscription(client, number).ended = True
+            unsubscribe(client, number)
+
+        oracle.published = published  # type: ignore[method-assign]
+        oracle.unsubscribed = unsubscribed  # type: ignore[method-assign]
+
+    def play(self) -> tuple[SeedReport, list[Violation]]:
+        """The oracle's report, and what the reference checker finds."""
+        report = self.run.report(-1, "")
+        found = [
+            violation
+            for history in self._histories(ended=not report.violations)
+            for violation in check(history).violations
+            if violation.kind != "withheld_unjustified"  # reasons are not looked for here
+        ]
+        return report, found
+
+    # ------------------------------------------------------------ what is seen; ClientObserver
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        if source is not None:
+            self._sources[client] = source
+
+    def started(self, client: ClientId, number: int) -> None:
+        seen = self._subscription(client, number)
+        if seen.started is None:
+            seen.started = {name: len(contents) for name, contents in self._published.items()}
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        digest = zlib.crc32(payload, zlib.crc32(blob))
+        self._subscription(client, number).delivered.append((source, sequence, digest))
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        seen = self._subscription(client, notice.subscription)
+        seen.notices.append((notice, len(seen.delivered)))
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """Every publication counts as committed: publishers of a swarm never give up."""
+
+    def _subscription(self, client: ClientId, number: int) -> _Seen:
+        return self._seen.setdefault((client, number), _Seen())
+
+    # ------------------------------------------------------------ as histories
+
+    def _histories(self, *, ended: bool) -> Iterator[History]:
+        asked: dict[tuple[ClientId, int], str] = {}
+        numbers: dict[ClientId, int] = {}
+        for move in self._plan.moves:
+            if isinstance(move, Subscribing):
+                numbers[move.client] = number = numbers.get(move.client, 0) + 1
+                asked[move.client, number] = move.predicate
+        content = self._content()
+        for (client, number), seen in self._seen.items():
+            closed = ended and not seen.ended and seen.started is not None
+            logs = []
+            fences: dict[SourceId, tuple[Delivered, Delivered]] = {}
+            for name, source in self._sources.items():
+                log = self._publisher_log(content, name, source, seen, closed)
+                logs.append(log)
+                at = [row.sequence for row in log.published if row.sequence % 2]
+                if at:
+                    place = self._place(source)
+                    first, last = (Delivered(place, 1, n, 0, 0, FENCE) for n in at)
+                    fences[source] = first, last
+            rows, places = self._delivered(seen, fences)
+            names = self._plan.topology.brokers
+            yield History(
+                content,
+                logs,
+                [
+                    SubscriptionLog(
+                        f"{client}/{number}",
+                        client.partition("-")[2],
+                        asked[client, number],
+                        rows,
+                        closed,
+                        self._notices(seen, places),
+                    )
+                ],
+                [(names[a], names[b]) for a, b in self._plan.topology.links],
+                deliveries_per_pair_min=0,
+                delta=self._plan.topology.delta,
+            )
+
+    def _publisher_log(
+        self, content: SwarmContent, name: ClientId, source: SourceId, seen: _Seen, closed: bool
+    ) -> PublisherLog:
+        """Its log, with fences of odd sequences.
+
+        Sequences are doubled, which leaves room for fences. Where a stream was not heard from
+        the start on, it opens with its first delivery.
+        """
+        index = content.publishers[name].index
+        count = len(self._published.get(name, ()))
+        rows = [
+            Published(1, 2 * sequence, content.chosen[index, 2 * sequence][0], 0)
+            for sequence in range(1, count + 1)
+        ]
+        got = [sequence for of, sequence, _ in seen.delivered if of == source]
+        told = any(notice.source == source for notice, _ in seen.notices)
+        opening = None
+        if told:
+            opening = min(got, default=None)
+            opening = None if opening is None else opening - 1
+        elif seen.started is not None:
+            opening = min([*(sequence - 1 for sequence in got), seen.started.get(name, 0)])
+        if closed and opening is not None:
+            for at in (2 * opening + 1, 2 * count + 3):
+                rows.append(Published(1, at, content.fence_set, 0))
+            rows.sort(key=lambda row: row.sequence)
+        answers = [(1, 1, 2 * count + 3, ACKNOWLEDGED)]
+        return PublisherLog(self._place(source), name, rows, answers)
+
+    def _delivered(
+        self, seen: _Seen, fences: Mapping[SourceId, tuple[Delivered, Delivered]]
+    ) -> tuple[list[Delivered], list[int]]:
+        """What came, each source between its fences; and where each of what came stands."""
+        rows: list[Delivered] = []
+        places: list[int] = []
+        opening = {source: first for source, (first, _) in fences.items()}
+        for source, sequence, digest in seen.delivered:
+            places.append(len(rows))
+            if source in opening:
+                rows.append(opening.pop(source))
+            rows.append(Delivered(self._place(source), 1, 2 * sequence, 0, digest))
+        places.append(len(rows))
+        return [*rows, *opening.values(), *(last for _, last in fences.values())], places
+
+    def _notices(self, seen: _Seen, places: list[int]) -> list[Told]:
+        names = self._plan.topology.brokers
+        return [
+            Told(
+                self._place(notice.source),
+                1,
+                2 * first,
+                2 * last,
+                Partition(
+                    names[notice.partition.detector],
+                    notice.partition.incarnation,
+                    notice.partition.number,
+                    tuple(names[node] for node in notice.partition.nodes),
+                ),
+                places[place],
+                0,
+            )
+            for notice, place in seen.notices
+            for first, last in notice.ranges
+        ]
+
+    def _place(self, source: SourceId) -> str:
+        return f"{self._plan.topology.brokers[source.broker]}/{source.publisher}"
+
+    def _content(self) -> SwarmContent:
+        sets: dict[bytes, int] = {}
+        chosen: dict[tuple[int, int], tuple[int, int]] = {}
+        publishers: dict[str, ExpectedPublisher] = {}
+        for index, name in enumerate(self._sources):
+            publishers[name] = ExpectedPublisher(name, name.partition("-")[2], index, 0)
+            for sequence, (blob, payload) in enumerate(self._published.get(name, ()), 1):
+                digest = zlib.crc32(payload, zlib.crc32(blob))
+                chosen[index, 2 * sequence] = sets.setdefault(blob, len(sets)), digest
+        attributes = [decode_attributes(blob) for blob in sets]
+        return SwarmContent("swarm", 0, attributes, publishers, chosen=chosen)
