@@ -8,7 +8,6 @@ the oracle like everything on simulated brokers.
 
 import json
 import multiprocessing
-import signal
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -21,6 +20,7 @@ from bench.run_directory import RunDirectory, new_run_directory
 from bench.simulated_experiments import Progress, SimulationFailed
 from bench.spec import MAXIMUM_SEED
 from bench.toml_text import toml_text
+from bench.workers import begin_worker
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
@@ -287,9 +287,8 @@ def _draw_all(experiment: BehaviourExperiment, progress: Progress, processes: in
     draws = [(point, run) for point in experiment.points() for run in range(experiment.runs)]
     progress.phase(f"simulating {experiment.figure}")
     progress.update({"draws": f"0/{len(draws)}"})
-    pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), initializer=_leave_interrupts_alone
-    )
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=begin_worker)
     try:
         futures: list[Future[Tables | str]] = [
             pool.submit(_draw, experiment, point, run) for point, run in draws
@@ -311,10 +310,6 @@ def _draw_all(experiment: BehaviourExperiment, progress: Progress, processes: in
         for name, rows in found.items():
             tables.setdefault(name, []).extend(rows)
     return tables
-
-
-def _leave_interrupts_alone() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides when to end
 
 
 def _draw(experiment: BehaviourExperiment, point: Row, run: int) -> Tables | str:
