@@ -189,3 +189,24 @@ def test_who_cannot_join(name, at, why) -> None:
 def test_who_cannot_leave() -> None:
     with pytest.raises(ConfigError, match="b2 is linked to b1, b3; only a leaf can leave"):
         _chain().leave("b2")
+
+
+def test_what_a_departed_leaf_had_leaves_the_disks_too() -> None:
+    """Its client ends a subscription; before everybody has heard of that, the leaf is gone."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, seed=2).start()
+    cluster.join("n", "b3").start()
+    cluster.subscribe("n", client="s")
+    cluster.run_until_quiet()
+    assert all(broker.core.status()["subscriptions"] for broker in cluster.brokers)
+    cluster.link("b3", "n").blackhole()
+    cluster.detach("s")
+    cluster.run_for(0.05)
+    cluster.leave("n")
+    cluster.run_for(0.5)
+    for name in ("b1", "b2", "b3"):
+        cluster.broker(name).kill()
+    for name in ("b1", "b2", "b3"):
+        cluster.broker(name).start()
+    cluster.run_for(1)
+    subscriptions = {b.name: b.core.status()["subscriptions"] for b in cluster.brokers if b.alive}
+    assert subscriptions == {"b1": 0, "b2": 0, "b3": 0}

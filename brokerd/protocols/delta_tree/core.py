@@ -290,6 +290,7 @@ class DeltaTree(EventMachine):
         for broker in self._sessions.adjust_to_neighbourhood():
             state.machine.emit(CloseSession(broker, "has left the tree"))
         self._queue.forget_hop(event.broker)
+        self._unsubscriptions.departed(event.broker)
         self._subscriptions.remove_broker(event.broker)
         self._partitions.forget(event.broker)
         state.machine.record("topology_shrunk", broker=event.broker)

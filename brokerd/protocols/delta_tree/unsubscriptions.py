@@ -28,6 +28,10 @@ from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.interface import Change, Commit
 
 
+NEVER = (1 << 32) - 1
+"""An incarnation that no broker comes to."""
+
+
 class Unsubscriptions:
     """What one broker does about subscriptions that are over."""
 
@@ -71,6 +75,13 @@ class Unsubscriptions:
         self._table.add(EndedSubscriptions(here, before, ()))
         news = EndedSubscriptions(here, before, _joined(ranges, before))
         self._tell((news,), None)
+
+    def departed(self, home: BrokerNumber) -> None:
+        """A leaf has left the tree: all that it issued is over, and who is farther away is told.
+
+        Its own word may not have come through. Nobody near takes what has its path any more.
+        """
+        self._learn(home, (EndedSubscriptions(home, NEVER, ()),), told_on=True)
 
     # ------------------------------------------------------------ from other brokers
 
