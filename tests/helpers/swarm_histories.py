@@ -67,7 +67,7 @@ class Recorder:
         self.run = PlanRun(plan, check_purity=False)
         self._published: dict[ClientId, list[tuple[bytes, bytes]]] = {}
         self._sources: dict[ClientId, SourceId] = {}
-        self._seen: dict[tuple[ClientId, int], _Seen] = {}
+        self.seen: dict[tuple[ClientId, int], _Seen] = {}
         cluster = self.run._cluster
         oracle = cluster.oracle
         cluster._observer = Observers(self, oracle)
@@ -87,13 +87,16 @@ class Recorder:
     def play(self) -> tuple[SeedReport, list[Violation]]:
         """The oracle's report, and what the reference checker finds."""
         report = self.run.report(-1, "")
-        found = [
+        return report, self.judge(ended=report.rule in ("", "incomplete"))
+
+    def judge(self, *, ended: bool) -> list[Violation]:
+        """What the reference checker finds in what was seen; `ended`: all owed must be there."""
+        return [
             violation
-            for history in self._histories(ended=not report.violations)
+            for history in self._histories(ended=ended)
             for violation in check(history).violations
             if violation.kind != "withheld_unjustified"  # reasons are not looked for here
         ]
-        return report, found
 
     # ------------------------------------------------------------ what is seen; ClientObserver
 
@@ -126,7 +129,7 @@ class Recorder:
         """Every publication counts as committed: publishers of a swarm never give up."""
 
     def _subscription(self, client: ClientId, number: int) -> _Seen:
-        return self._seen.setdefault((client, number), _Seen())
+        return self.seen.setdefault((client, number), _Seen())
 
     # ------------------------------------------------------------ as histories
 
@@ -138,7 +141,7 @@ class Recorder:
                 numbers[move.client] = number = numbers.get(move.client, 0) + 1
                 asked[move.client, number] = move.predicate
         content = self._content()
-        for (client, number), seen in self._seen.items():
+        for (client, number), seen in self.seen.items():
             closed = ended and not seen.ended and seen.started is not None
             logs = []
             fences: dict[SourceId, tuple[Delivered, Delivered]] = {}
@@ -150,7 +153,7 @@ class Recorder:
                     place = self._place(source)
                     first, last = (Delivered(place, 1, n, 0, 0, FENCE) for n in at)
                     fences[source] = first, last
-            rows, places = self._delivered(seen, fences)
+            rows, places = self._delivered(seen, fences, closed)
             names = self._plan.topology.brokers
             yield History(
                 content,
@@ -192,7 +195,7 @@ class Recorder:
             opening = None if opening is None else opening - 1
         elif seen.started is not None:
             opening = min([*(sequence - 1 for sequence in got), seen.started.get(name, 0)])
-        if closed and opening is not None:
+        if opening is not None and (closed or got):
             for at in (2 * opening + 1, 2 * count + 3):
                 rows.append(Published(1, at, content.fence_set, 0))
             rows.sort(key=lambda row: row.sequence)
@@ -200,7 +203,10 @@ class Recorder:
         return PublisherLog(self._place(source), name, rows, answers)
 
     def _delivered(
-        self, seen: _Seen, fences: Mapping[SourceId, tuple[Delivered, Delivered]]
+        self,
+        seen: _Seen,
+        fences: Mapping[SourceId, tuple[Delivered, Delivered]],
+        closed: bool,
     ) -> tuple[list[Delivered], list[int]]:
         """What came, each source between its fences; and where each of what came stands."""
         rows: list[Delivered] = []
@@ -212,7 +218,9 @@ class Recorder:
                 rows.append(opening.pop(source))
             rows.append(Delivered(self._place(source), 1, 2 * sequence, 0, digest))
         places.append(len(rows))
-        return [*rows, *opening.values(), *(last for _, last in fences.values())], places
+        if closed:
+            rows += [*opening.values(), *(last for _, last in fences.values())]
+        return rows, places
 
     def _notices(self, seen: _Seen, places: list[int]) -> list[Told]:
         names = self._plan.topology.brokers

@@ -5,13 +5,18 @@ looks for ranks that are not there. On sound swarms both find nothing; where a b
 oracle object to what a client saw, the checker objects to the same.
 """
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from brokerd.config import Mutant
-from brokerd.simulator.swarm import SwarmOptions, plan_of
+from brokerd.simulator.plan import read_plan
+from brokerd.simulator.swarm import plan_of
 from tests.helpers.swarm_histories import Recorder
 
 SOUND = range(50)
+PLANS = Path(__file__).parent / "plans"
 
 ALIKE = {
     "gap": ("missing",),
@@ -38,24 +43,28 @@ def test_both_find_nothing_in_sound_swarms(first: int) -> None:
     assert streams > 500
 
 
-BUGS = {
-    Mutant.EDGE_FORGETS: (0, 40, "crashes-beyond"),
-    Mutant.RESEND_AFTER_NEWER: (0, 12, ""),
-    Mutant.NO_UPSTREAM_COPY: (0, 12, ""),
-    Mutant.NO_TAGS_UNREACHABLE_DONE: (0, 12, ""),
-    Mutant.TAGS_MAY_GROW: (0, 12, ""),
-}
-
-
-@pytest.mark.parametrize("mutant", BUGS, ids=lambda mutant: mutant.value)
-def test_what_the_oracle_calls_wrong_at_a_client_is_wrong_by_rank(mutant: Mutant) -> None:
-    first, count, row = BUGS[mutant]
+def test_what_the_oracle_calls_wrong_at_a_client_is_wrong_by_rank() -> None:
     rules = []
-    for seed in range(first, first + count):
-        options = SwarmOptions(mutants=frozenset((mutant,)), campaign=row)
-        report, found = Recorder(plan_of(seed, "delta_tree", options)).play()
+    for path in sorted(PLANS.glob("*.plan")):
+        report, found = Recorder(read_plan(path.read_text(encoding="utf-8"))).play()
+        assert report.violations, f"{path.name} has become sound"
         if report.rule in ALIKE:
             rules.append(report.rule)
             kinds = {violation.kind for violation in found}
-            assert kinds & set(ALIKE[report.rule]), f"{report.in_words()}\n{found[:5]}"
-    assert rules, "no seed went wrong where a client could see it"
+            assert kinds & set(ALIKE[report.rule]), f"{path.name}: {report.in_words()}\n{found[:5]}"
+    assert rules, "no plan is wrong where a client could see it"
+
+
+@pytest.mark.parametrize(
+    "kind, spoil",
+    [
+        ("missing", lambda rows: rows.pop(len(rows) // 2)),
+        ("duplicate", lambda rows: rows.append(rows[0])),
+        ("reordered", lambda rows: rows.reverse()),
+    ],
+)
+def test_a_spoilt_history_is_wrong_by_rank(kind: str, spoil: Callable[[list[Any]], object]) -> None:
+    recorder = Recorder(plan_of(0, "delta_tree"))
+    recorder.play()
+    spoil(max((seen.delivered for seen in recorder.seen.values()), key=len))
+    assert kind in {violation.kind for violation in recorder.judge(ended=True)}

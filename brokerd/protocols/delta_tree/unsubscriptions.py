@@ -27,7 +27,6 @@ from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.interface import Change, Commit
 
-
 NEVER = (1 << 32) - 1
 """An incarnation that no broker comes to."""
 
