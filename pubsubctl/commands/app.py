@@ -43,6 +43,7 @@ from pubsubctl.commands import (
     lab,
     load,
     logs,
+    names,
     plot,
     report,
     simulate,
@@ -180,11 +181,23 @@ def global_options(
     context: typer.Context,
     inventory_file: Annotated[
         str | None,
-        typer.Option("--inventory", "-i", metavar="INV", help="A path or a bare name."),
+        typer.Option(
+            "--inventory",
+            "-i",
+            metavar="INV",
+            help="A path or a bare name.",
+            autocompletion=names.inventories,
+        ),
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option("--limit", "-l", metavar="SEL", help="Host, group, pattern, !not."),
+        typer.Option(
+            "--limit",
+            "-l",
+            metavar="SEL",
+            help="Host, group, pattern, !not.",
+            autocompletion=names.selectors,
+        ),
     ] = None,
     forks: Annotated[
         int | None,

@@ -1,28 +1,41 @@
 """`help TOPIC`: short texts on what holds for all verbs."""
 
+import textwrap
 from importlib import resources
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from brokerd.overlay.topology import nearest
+from pubsubctl.commands import names
 from pubsubctl.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
 
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+ALIASES = {"exit-codes": "exit-statuses", "inventory": "inventories", "fault": "faults"}
+VERBS_HERE = "@verbs@"
+
+
+def topic_files() -> "dict[str, Traversable]":
+    """The texts by topic, in order."""
+    folder = resources.files("pubsubctl").joinpath("help")
+    found = sorted(folder.iterdir(), key=lambda path: path.name)
+    return {path.name.removesuffix(".md"): path for path in found if path.name.endswith(".md")}
+
 
 def help_topic(
     topic: Annotated[
-        str | None, typer.Argument(help="The topic; without one, the list of them.")
+        str | None,
+        typer.Argument(
+            help="The topic; without one, the list of them.", autocompletion=names.topics
+        ),
     ] = None,
 ) -> Result:
     """Explain what holds for all verbs."""
-    texts = {
-        path.name.removesuffix(".md"): path
-        for path in sorted(
-            resources.files("pubsubctl").joinpath("help").iterdir(), key=lambda path: path.name
-        )
-    }
+    texts = topic_files()
     if topic is None:
         lines = [
             f"{name:16} {path.read_text('utf-8').splitlines()[0].lstrip('# ')}"
@@ -30,8 +43,33 @@ def help_topic(
         ]
         document = {"schema": "pubsubctl/help/1", "topics": list(texts)}
         return Result(document=document, text="\n".join(lines))
+    topic = ALIASES.get(topic, topic)
     if topic not in texts:
         raise UserError(f"help: no topic called {shown(topic)}{nearest(topic, list(texts))}")
-    text = texts[topic].read_text("utf-8")
+    text = texts[topic].read_text("utf-8").replace(VERBS_HERE, _verbs())
     document = {"schema": "pubsubctl/help/1", "topic": topic, "text": text}
     return Result(document=document, text=text)
+
+
+def _verbs() -> str:
+    """The verbs of faults, as the code that carries them out has them."""
+    from fault_injection.verbs import VERB_TABLE
+
+    rows = [
+        (verb.name, " or ".join(_ON[kind] for kind in verb.on), verb.effect)
+        for verb in VERB_TABLE.values()
+    ]
+    width = max(len(on) for _, on, _ in rows)
+    indent = " " * (17 + width)
+    return "\n".join(
+        textwrap.fill(
+            effect,
+            100,
+            initial_indent=f"    {name:11}{on:{width}}  ",
+            subsequent_indent=indent,
+        )
+        for name, on, effect in rows
+    )
+
+
+_ON = {"broker": "BROKER", "link": "LINK", "machine": "MACHINE", "sets": "SETS"}

@@ -1,67 +1,163 @@
-"""What a shell offers when one presses Tab: names of files, runs and brokers that are there."""
+"""What a shell offers when one presses Tab: names of files, hosts, runs and brokers.
 
+Nobody is asked over a network for that, and what cannot be read offers nothing.
+"""
+
+import functools
+import json
+import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from pubsubctl.project import Project
+import typer
+
+from pubsubctl.errors import PubsubctlError
+from pubsubctl.project import Kind, Project, xdg_folder
+
+Names = Callable[[typer.Context, str], list[str]]
 
 
-def workloads(incomplete: str) -> list[str]:
+def _offered(find: Callable[[typer.Context, str], Iterable[str]]) -> Names:
+    """A completion from a function that may fail: what begins with what was typed."""
+
+    @functools.wraps(find)
+    def names(context: typer.Context, incomplete: str) -> list[str]:
+        try:
+            found = find(context, incomplete)
+            return [name for name in dict.fromkeys(found) if name.startswith(incomplete)]
+        except (PubsubctlError, OSError, ValueError, KeyError, TypeError):
+            return []  # half a command line is no place for an error message
+
+    return names
+
+
+@_offered
+def workloads(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of workloads."""
-    return _beginning(Project(Path.cwd()).names("workload"), incomplete)
+    return _files("workload")
 
 
-def topologies(incomplete: str) -> list[str]:
+@_offered
+def topologies(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of topologies."""
-    return _beginning(Project(Path.cwd()).names("topology"), incomplete)
+    return _files("topology")
 
 
-def schedules(incomplete: str) -> list[str]:
+@_offered
+def schedules(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Bare names of fault schedules."""
-    return _beginning(Project(Path.cwd()).names("schedule"), incomplete)
+    return _files("schedule")
 
 
-def faults(incomplete: str) -> list[str]:
-    """What `inject` takes first: a verb or a schedule."""
-    from fault_injection.verbs import VERBS
+@_offered
+def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Bare names of inventories."""
+    return _files("inventory")
 
-    return _beginning([*VERBS, *Project(Path.cwd()).names("schedule")], incomplete)
+
+@_offered
+def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """What `inject` takes: a verb or a schedule, and behind a verb what it can be done to."""
+    from fault_injection.verbs import VERB_TABLE
+
+    typed = list(context.params.get("what") or ())
+    if not typed:
+        return [*VERB_TABLE, *_files("schedule")]
+    if len(typed) > 1 or typed[0] not in VERB_TABLE:
+        return []
+    on = VERB_TABLE[typed[0]].on
+    found: list[str] = []
+    if "broker" in on:
+        found += _brokers(context)
+    if "link" in on:
+        found += _links(context)
+    if "machine" in on:
+        found += _hosts(context)
+    return found
 
 
-def runs(incomplete: str) -> list[str]:
+@_offered
+def runs(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`latest` and run ids, the newest first."""
     folder = Project(Path.cwd()).results_folder(None)
-    found = sorted((path.parent.name for path in folder.glob("*/2*/manifest.json")), reverse=True)
-    return _beginning(["latest", *found], incomplete)
+    found = (path.parent.name for path in folder.glob("*/2*/manifest.json"))
+    return ["latest", *sorted(found, reverse=True)]
 
 
-def hosts(incomplete: str) -> list[str]:
+@_offered
+def hosts(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Hosts of the inventory that holds."""
+    return _hosts(context)
+
+
+@_offered
+def selectors(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """What --limit takes: hosts and groups, also with `!` before them."""
     from pubsubctl.inventory import load_inventory
 
-    inventory = load_inventory(Project(Path.cwd()).inventory_file(None))
-    return _beginning([host.name for host in inventory.hosts], incomplete)
+    inventory = load_inventory(_inventory_file(context))
+    groups = {group for host in inventory.hosts for group in host.groups}
+    found = [*(host.name for host in inventory.hosts), *sorted(groups)]
+    return [f"!{name}" for name in found] if incomplete.startswith("!") else found
 
 
-def brokers(incomplete: str) -> list[str]:
-    """Brokers of what is deployed, as far as this machine knows without asking anybody."""
-    return _beginning(_deployed_brokers(), incomplete)
+@_offered
+def brokers(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """Brokers of what is deployed on this machine, or else of the topologies there are."""
+    return _brokers(context)
 
 
-def logged(incomplete: str) -> list[str]:
-    """What has a log: brokers of what is deployed, and the agents."""
-    return _beginning(["agent", *_deployed_brokers()], incomplete)
+@_offered
+def logged(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """What has a log: brokers, and the agents."""
+    return ["agent", *_brokers(context)]
 
 
-def _deployed_brokers() -> list[str]:
-    return []
-
-
-def figures(incomplete: str) -> list[str]:
+@_offered
+def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of figures."""
     from results.figures import FIGURES
 
-    return _beginning(sorted(FIGURES), incomplete)
+    return sorted(FIGURES)
 
 
-def _beginning(known: list[str], incomplete: str) -> list[str]:
-    return [name for name in known if name.startswith(incomplete)]
+@_offered
+def topics(context: typer.Context, incomplete: str) -> Iterable[str]:
+    """What `help` explains."""
+    from pubsubctl.commands.help_topics import topic_files
+
+    return list(topic_files())
+
+
+def _files(kind: Kind) -> list[str]:
+    return Project(Path.cwd()).names(kind)
+
+
+def _inventory_file(context: typer.Context) -> Path:
+    given = context.find_root().params.get("inventory_file")
+    return Project(Path.cwd()).inventory_file(given)
+
+
+def _hosts(context: typer.Context) -> list[str]:
+    from pubsubctl.inventory import load_inventory
+
+    return [host.name for host in load_inventory(_inventory_file(context)).hosts]
+
+
+def _brokers(context: typer.Context) -> list[str]:
+    return [name for about in _topologies(context) for name in about.get("brokers", ())]
+
+
+def _links(context: typer.Context) -> list[str]:
+    return [f"{a}-{b}" for about in _topologies(context) for a, b in about.get("links", ())]
+
+
+def _topologies(context: typer.Context) -> list[dict[str, Any]]:
+    """What is deployed on logical hosts of this machine, or else every topology there is."""
+    name = tomllib.loads(_inventory_file(context).read_text(encoding="utf-8"))["name"]
+    for record in sorted((xdg_folder("state") / str(name)).glob("*/deployment.json")):
+        return [json.loads(record.read_text(encoding="utf-8"))["topology"]]
+    project = Project(Path.cwd())
+    paths = [project.find("topology", bare) for bare in project.names("topology")]
+    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]

@@ -399,3 +399,94 @@ def test_a_shell_is_offered_what_there_is(
         command_line.run([])
     assert ended.value.code == 0
     assert capsys.readouterr().out.split() == offered
+
+
+def completions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str
+) -> list[str]:
+    """What bash is offered behind this line."""
+    monkeypatch.setenv("_PUBSUBCTL_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        command_line.run([])
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    "line, offered",
+    [
+        ("pubsubctl sta", ["status"]),
+        ("pubsubctl clock s", ["sample", "show"]),
+        ("pubsubctl inventory show t", ["t1", "t2"]),
+        ("pubsubctl --limit !", ["!t1", "!t2"]),
+        ("pubsubctl -i lo", ["local"]),
+        ("pubsubctl inject free", ["freeze"]),
+        ("pubsubctl inject host-loss ", ["t1", "t2"]),
+        ("pubsubctl inject freeze y", ["y1", "y2"]),
+        ("pubsubctl inject cut y1-", ["y1-y2"]),
+        ("pubsubctl inject freeze y1 ", []),
+        ("pubsubctl logs y", ["y1", "y2"]),
+        ("pubsubctl logs ag", ["agent"]),
+        ("pubsubctl help cl", ["clocks"]),
+        ("pubsubctl report ", ["latest", "20260102T030405Z-0a1b2c"]),
+        ("pubsubctl -i broken inventory show t", []),
+    ],
+)
+def test_the_shell_is_offered_what_there_is(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    offered: list[str],
+) -> None:
+    run_folder = project / "results/runs/demo/20260102T030405Z-0a1b2c"
+    run_folder.mkdir(parents=True)
+    (run_folder / "manifest.json").write_text("{}")
+    (project / "inventories" / "broken.toml").write_text("name = ")
+    record = project.parent / "state/pubsubctl/test/t1/deployment.json"
+    record.parent.mkdir(parents=True)
+    topology = {"brokers": ["y1", "y2"], "links": [["y1", "y2"]]}
+    record.write_text(json.dumps({"topology": topology}))
+    assert completions(capsys, monkeypatch, line) == offered
+
+
+def test_completion_loads_nothing_that_takes_its_time() -> None:
+    """Spark, matplotlib, SSH and the event loop are for those who run something."""
+    heavy = ("pyspark", "matplotlib", "paramiko", "fabric", "numpy", "pandas", "rich.live")
+    code = (
+        "import os, sys; os.environ.update(_PUBSUBCTL_COMPLETE='complete_bash', "
+        "COMP_WORDS='pubsubctl inject free', COMP_CWORD='2')\n"
+        "from pubsubctl.commands.app import run\n"
+        "try:\n    run([])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr.strip()) == (["freeze"], "[]")
+
+
+@pytest.mark.parametrize(
+    "topic, said",
+    [
+        ("faults", "slow-fsync"),
+        ("clocks", "a tenth of the"),
+        ("ssh", "inventory trust"),
+        ("exit-codes", "UNKNOWN"),
+        ("inventories", "[[hosts]]"),
+        ("conventions", "NO_COLOR"),
+    ],
+)
+def test_help_explains_what_holds_for_all_verbs(call: Call, topic: str, said: str) -> None:
+    answer = call("help", topic)
+    assert answer.status == 0
+    assert said in answer.out
+    assert "@" not in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 100
+
+
+def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
+    from fault_injection.verbs import VERB_TABLE
+
+    text = call("help", "faults").out
+    assert [verb for verb in VERB_TABLE if f"    {verb} " not in text] == []
