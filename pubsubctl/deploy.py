@@ -41,7 +41,9 @@ from pubsubctl.files import shown
 from pubsubctl.held import Held
 from pubsubctl.hosts import Lab as Lab
 from pubsubctl.interruption import Interruption
-from pubsubctl.placement import PlacedBroker, Placement, place
+from pubsubctl.pinning import check_pinning
+from pubsubctl.placement import PlacedBroker, Placement
+from pubsubctl.placing import Placing, chosen_placement
 from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
@@ -147,8 +149,10 @@ class Deployment:
                 pass  # tried again before the lease is over
 
 
-async def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Wanted:
-    """What is to run on a lab, with every broker placed.
+async def wanted_deployment(
+    lab: Lab, topology: Topology, protocol: str, placing: Placing | None = None
+) -> Wanted:
+    """What is to run on a lab, with every broker placed; what runs already stays where it is.
 
     Raises:
         UserError: an unknown protocol, or more brokers than ports.
@@ -156,13 +160,8 @@ async def wanted_deployment(lab: Lab, topology: Topology, protocol: str) -> Want
     """
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
-    hosts = [connector.host for connector in lab.connectors]
-    cores = {
-        connector.host.name: await connector.cores() if connector.host.cores == "own" else ()
-        for connector in lab.connectors
-    }
     parameters = asdict(topology.delta_tree_parameters())
-    placement = place(topology, hosts, cores)
+    placement = await chosen_placement(lab, topology, protocol, placing or Placing())
     addresses = {row.broker: row.address for row in placement.brokers}
     # Brokers that run already learn from the topology file where the newcomers listen.
     joined = tuple(
@@ -255,6 +254,7 @@ async def deployed(
                 brokers = len(wanted.placement.brokers)
                 patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
                 await wait_ready(deployment, progress, patience_s)
+                await check_pinning(deployment.agents, wanted.placement)
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):

@@ -84,7 +84,9 @@ class Placement:
         """What `to_mapping` said."""
         return cls(
             tuple(
-                PlacedBroker(row["broker"], row["host"], row["port"], row["core"], row["ip"])
+                PlacedBroker(
+                    row["broker"], row["host"], row["port"], row["core"], row.get("ip", LOOPBACK)
+                )
                 for row in values["brokers"]
             ),
             values["clients_host"],

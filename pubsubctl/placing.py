@@ -1,8 +1,11 @@
-"""`topology place`: a placement, what it costs, and whether a lost machine breaks the promise."""
+"""Which placement is taken: by policy, from a file, or that of what runs already; and its price."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brokerd.overlay.topology import Topology, nearest
 from pubsubctl.delta_safety import (
@@ -12,12 +15,32 @@ from pubsubctl.delta_safety import (
     longest_lost,
     loss_units,
 )
-from pubsubctl.errors import UserError
+from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.facts import known_cores
-from pubsubctl.files import shown
+from pubsubctl.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts import Lab
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.inventory_model import THIS_MACHINE
-from pubsubctl.placement import POLICIES, Placement, Policy, brokers_hosts, place
+from pubsubctl.placement import POLICIES, PlacedBroker, Placement, Policy, brokers_hosts, place
+
+
+@dataclass(frozen=True)
+class Placing:
+    """How brokers are to be placed.
+
+    Attributes:
+        policy: as `place` takes it; None for the usual one, or for what runs already.
+        file: a placement that `topology place -o` wrote; it wins over the policy.
+    """
+
+    policy: str | None = None
+    delta_safe: bool = False
+    file: Path | None = None
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether what runs already has to be just so."""
+        return self.policy is not None or self.delta_safe or self.file is not None
 
 
 @dataclass(frozen=True)
@@ -87,11 +110,160 @@ def placed(
         UserError: no such policy; or as `place`.
         PreflightFailed: as `place`.
     """
-    if policy not in POLICIES:
-        raise UserError(f"--policy {shown(policy)}: no such policy{nearest(policy, POLICIES)}")
-    known: Policy = next(name for name in POLICIES if name == policy)
-    placement = place(topology, hosts, known_cores(inventory, hosts), known, delta_safe=delta_safe)
+    cores = known_cores(inventory, hosts)
+    placement = place(topology, hosts, cores, known_policy(policy), delta_safe=delta_safe)
     return judged(topology, hosts, placement)
+
+
+def known_policy(policy: str) -> Policy:
+    """The policy of that name; UserError where there is none."""
+    for known in POLICIES:
+        if known == policy:
+            return known
+    raise UserError(f"--policy {shown(policy)}: no such policy{nearest(policy, POLICIES)}")
+
+
+async def chosen_placement(
+    lab: Lab, topology: Topology, protocol: str, placing: Placing
+) -> Placement:
+    """Where the brokers of a topology go on a lab.
+
+    What runs already stays where it is, brokers that join it excepted, unless another placement
+    was asked for: then the plan says that it differs.
+
+    Raises:
+        UserError: as `place` and `read_placement`.
+        PreflightFailed: as `place`.
+    """
+    hosts = [connector.host for connector in lab.connectors]
+    policy = known_policy(placing.policy or "spread")
+    pinned = policy == "pin"
+    cores = {
+        connector.host.name: await connector.cores()
+        if pinned or connector.host.cores == "own"
+        else ()
+        for connector in lab.connectors
+    }
+    if placing.file is not None:
+        wanted = read_placement(placing.file, topology, hosts)
+    else:
+        wanted = place(topology, hosts, cores, policy, delta_safe=placing.delta_safe)
+    for row in await lab.observe():
+        record = row.deployment
+        if record is None or record["protocol"] != protocol:
+            continue
+        before = Topology.from_mapping(record["topology"], "deployment.json")
+        recorded = Placement.from_mapping(record["placement"])
+        if not {*recorded.hosts} <= {host.name for host in hosts}:
+            continue  # the plan says what differs
+        if before.to_mapping() == topology.to_mapping() and not placing.is_asked_for:
+            return recorded
+        if before != topology and topology.follows(before):
+            found = extended(recorded, wanted, hosts)
+            if placing.is_asked_for and found != wanted:
+                raise PreflightFailed(
+                    "what runs is placed in another way than asked for; `pubsubctl down` first"
+                )
+            return found
+    return wanted
+
+
+def extended(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Placement:
+    """What runs stays where it is; who joins goes where it is wanted, on the next free port.
+
+    Raises:
+        UserError: a host has no port left.
+    """
+    ports = {host.name: host.ports for host in hosts}
+    there = {row.broker: row for row in running.brokers}
+    taken = {(row.ip, row.port) for row in running.brokers}
+    rows: list[PlacedBroker] = []
+    for row in wanted.brokers:
+        if row.broker in there:
+            rows.append(there[row.broker])
+            continue
+        free = [port for port in ports[row.host] if (row.ip, port) not in taken]
+        if not free:
+            raise UserError(f"host {row.host}: no port is left for {row.broker}")
+        port = row.port if row.port in free else free[0]
+        taken.add((row.ip, port))
+        rows.append(replace(row, port=port))
+    return Placement(tuple(rows), running.clients_host)
+
+
+class _PlacedRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    broker: str
+    host: str
+    ip: str
+    port: int
+    core: int
+
+
+class _PlacementFile(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    schema_: Literal["pubsubctl/placement/1"] = Field(alias="schema")
+    clients_host: str
+    brokers: list[_PlacedRow]
+
+
+def read_placement(path: Path, topology: Topology, hosts: Sequence[Host]) -> Placement:
+    """The placement in a file that `topology place -o` wrote, or somebody by hand.
+
+    Raises:
+        UserError: it is none, or not one of this topology on these hosts; names each problem.
+    """
+    try:
+        with path.open("rb") as source:
+            file = _PlacementFile.model_validate_json(source.read(LARGEST_FILE_BYTES))
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: no placement: {where}: {first['msg']}") from None
+    problems = [f"{path}: {text}" for text in _wrong_in(file, topology, hosts)]
+    if problems:
+        raise UserError(*problems)
+    by_name = {row.broker: row for row in file.brokers}
+    rows = [by_name[name] for name in topology.present()]
+    return Placement(
+        tuple(PlacedBroker(row.broker, row.host, row.port, row.core, row.ip) for row in rows),
+        file.clients_host,
+    )
+
+
+def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -> Iterator[str]:
+    known = {host.name: host for host in hosts}
+    names = [row.broker for row in file.brokers]
+    missing = [name for name in topology.present() if name not in names]
+    if missing:
+        yield f"brokers of {topology.name} are missing: {', '.join(missing[:8])}"
+    if file.clients_host not in known:
+        hint = nearest(file.clients_host, [*known])
+        yield f"clients_host {shown(file.clients_host)}: no host called so{hint}"
+    taken: dict[tuple[str, int], str] = {}
+    for row in file.brokers:
+        what = f"broker {shown(row.broker)}"
+        if row.broker not in topology.present():
+            yield f"{what}: not one of {topology.name}{nearest(row.broker, topology.present())}"
+            continue
+        if names.count(row.broker) > 1:
+            yield f"{what} is placed twice"
+        if row.host not in known:
+            yield f"{what}: no host called {shown(row.host)}{nearest(row.host, [*known])}"
+            continue
+        host = known[row.host]
+        if row.port not in host.ports:
+            yield f"{what}: port {row.port} is not one of {host.name}'s ports"
+        if row.ip != host.bench_address:
+            yield f"{what}: {shown(row.ip)} is not {host.name}'s bench_address"
+        if row.core < -1 or row.core in host.cores_reserved:
+            yield f"{what}: core {row.core} is not for brokers"
+        if (other := taken.setdefault((row.ip, row.port), row.broker)) != row.broker:
+            yield f"{what}: {other} has port {row.port} of {host.name}"
 
 
 def judged(topology: Topology, hosts: Sequence[Host], placement: Placement) -> Judged:

@@ -56,6 +56,21 @@ class ProcessIdentity:
             return False
         return states == {STOPPED}
 
+    def cores(self) -> list[int] | None:
+        """The CPUs that its threads may run on, all of them together; None when it is gone."""
+        found: set[int] = set()
+        try:
+            if ProcessIdentity.of(self.pid) != self:
+                return None
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{thread}/status", encoding="utf-8") as file:
+                    for line in file:
+                        if line.startswith("Cpus_allowed_list:"):
+                            found |= _cpu_list(line.partition(":")[2])
+        except (ProcessLookupError, FileNotFoundError):
+            return None
+        return sorted(found)
+
     def processor_s(self) -> float | None:
         """User and system time it has used so far; None when it is gone."""
         try:
@@ -114,3 +129,12 @@ def _fields(path: str) -> list[bytes]:
         raise ProcessLookupError(f"{path}: no such process") from None
     # The second field is the name in brackets, and may hold spaces and brackets itself.
     return content[content.rindex(b")") + 2 :].split()
+
+
+def _cpu_list(text: str) -> set[int]:
+    """The numbers in 0-3,8."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found

@@ -1,5 +1,6 @@
 """`deploy`: make a topology run on the hosts of the inventory."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import PreflightFailed
+from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
     from pubsubctl.deploy import Deployment
@@ -39,6 +40,17 @@ def deploy(
             "--max-unavailable", metavar="N", min=1, help="So many at once; never delta in a row."
         ),
     ] = 1,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="spread, pack or pin; see `topology place`.")
+    ] = None,
+    delta_safe: Annotated[
+        bool,
+        typer.Option("--delta-safe", help="No lost machine may take more than delta in a row."),
+    ] = False,
+    placement: Annotated[
+        Path | None,
+        typer.Option("--placement", metavar="FILE", help="As `topology place -o` wrote it."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Wait so long for brokers.")
     ] = 60.0,
@@ -48,10 +60,14 @@ def deploy(
 
     from pubsubctl.deploy import Deployment, Lab, deployed, planned, wanted_deployment
     from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.placing import Placing
     from pubsubctl.plan import Plan
     from pubsubctl.rolling import Rolled, outdated_hosts, roll
     from pubsubctl.topologies import load_topology, warn_of_profile
 
+    if placement is not None and (policy is not None or delta_safe):
+        raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
+    placing = Placing(policy, delta_safe, placement)
     call = invocation(context)
     wanted_topology = load_topology(call.project.find("topology", topology))
     inventory = call.inventory()
@@ -61,7 +77,7 @@ def deploy(
 
         async def look() -> tuple[Plan, dict[str, list[str]]]:
             async with lab.opened():
-                wanted = await wanted_deployment(lab, wanted_topology, protocol)
+                wanted = await wanted_deployment(lab, wanted_topology, protocol, placing)
                 plan = await planned(lab, wanted)
                 return plan, await lab.commands() if plan.steps else {}
 
@@ -84,7 +100,7 @@ def deploy(
                 lab.operated(purpose, progress, interruption),
                 deployed(
                     lab,
-                    await wanted_deployment(lab, wanted_topology, protocol),
+                    await wanted_deployment(lab, wanted_topology, protocol, placing),
                     progress,
                     interruption,
                     purpose=purpose,

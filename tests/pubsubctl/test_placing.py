@@ -1,0 +1,141 @@
+"""Stories about placements from files and of what runs, and about cores that /proc confirms."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.agent.processes import ProcessIdentity
+from brokerd.overlay.generate import chain
+from pubsubctl.errors import HostError, UserError
+from pubsubctl.inventory import Host, load_inventory
+from pubsubctl.pinning import check_pinning
+from pubsubctl.placement import PlacedBroker, Placement, place
+from pubsubctl.placing import extended, read_placement
+from tests.pubsubctl.conftest import Call
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> tuple[Host, ...]:
+    (tmp_path / "lab.toml").write_text(
+        'schema = "pubsubctl/inventory/1"\nname = "lab"\n[[hosts]]\nname = "n[1:2]"\n'
+        'address = "10.0.0.[1:2]"\nvars = { ports = "22000-22003", cores_reserved = [0] }\n'
+    )
+    return load_inventory(tmp_path / "lab.toml").hosts
+
+
+def test_a_placement_is_read_back_as_it_was_written(
+    hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    topology = chain(3, 1)
+    placement = place(topology, hosts, {host.name: [1, 2] for host in hosts}, "pin")
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(placement.to_mapping()))
+    assert read_placement(path, topology, hosts) == placement
+
+
+@pytest.mark.parametrize(
+    "place_, key, value, said",
+    [
+        (0, "host", "n3", "no host called 'n3'; did you mean 'n2'?"),
+        (0, "port", 23000, "port 23000 is not one of n1's ports"),
+        (0, "port", True, "brokers.0.port"),
+        (0, "port", "22000", "brokers.0.port"),
+        (0, "ip", "0.0.0.0", "'0.0.0.0' is not n1's bench_address"),
+        (0, "core", 0, "core 0 is not for brokers"),
+        (0, "broker", "x;y", "'x;y': not one of"),
+        (2, "broker", "b1", "is placed twice"),
+        (2, "port", 22000, "b1 has port 22000 of n1"),
+        (0, "command", "reboot", "brokers.0.command"),
+    ],
+)
+def test_a_placement_that_somebody_broke_is_refused(
+    hosts: tuple[Host, ...], tmp_path: Path, place_: int, key: str, value: Any, said: str
+) -> None:
+    topology = chain(3, 1)
+    content = place(topology, hosts, {}).to_mapping()
+    content["brokers"][place_][key] = value
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError) as caught:
+        read_placement(path, topology, hosts)
+    assert said in str(caught.value)
+    for text in ("", "[]", "{}", '{"schema": "pubsubctl/plan/1"}', "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(UserError, match="no placement"):
+            read_placement(path, topology, hosts)
+
+
+def test_who_joins_gets_a_port_that_nobody_has_and_moves_nobody(hosts: tuple[Host, ...]) -> None:
+    packed = place(chain(3, 1), hosts, {"n1": [1, 2, 3], "n2": []}, "pack")
+    assert {row.host for row in packed.brokers} == {"n1"}
+    found = extended(packed, place(chain(4, 1), hosts[:1], {}), hosts)
+    assert found.brokers[:3] == packed.brokers
+    assert found.brokers[3].port == 22003
+    with pytest.raises(UserError, match="no port is left for b5"):
+        newcomer = PlacedBroker("b5", "n1", 22003, -1, "10.0.0.1")
+        extended(found, Placement((*found.brokers, newcomer), "n1"), hosts)
+
+
+class Told:
+    """An agent that says where processes run."""
+
+    def __init__(self, **cores: list[int] | None) -> None:
+        self.cores = cores
+
+    async def status(self) -> dict[str, Any]:
+        return {"processes": {name: {"cores": cores} for name, cores in self.cores.items()}}
+
+
+def test_a_broker_that_runs_on_other_cores_than_it_was_given_is_an_error() -> None:
+    placement = Placement(
+        (
+            PlacedBroker("b1", "n1", 22000, 1),
+            PlacedBroker("b2", "n1", 22001, 2),
+            PlacedBroker("b3", "n2", 22000),
+        ),
+        "n1",
+    )
+    well = {"n1": Told(b1=[1], b2=[2]), "n2": Told(b3=[0, 1, 2])}
+    trio.run(check_pinning, well, placement)
+    wrong = {"n1": Told(b1=[0, 1, 2], b2=None), "n2": Told()}
+    with pytest.raises(HostError) as caught:
+        trio.run(check_pinning, wrong, placement)
+    assert caught.value.problems == (
+        "host n1: b1 was given core 1, and runs on cores 0,1,2",
+        "host n1: b2 was given core 2, and runs on unknown cores",
+    )
+
+
+def test_cores_of_a_process_are_read_from_proc() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    before = os.sched_getaffinity(0)
+    one = min(before)
+    try:
+        os.sched_setaffinity(0, {one})
+        assert own.cores() is not None
+        assert one in (own.cores() or [])
+    finally:
+        os.sched_setaffinity(0, before)
+    assert set(own.cores() or []) == before
+    assert ProcessIdentity(own.pid, own.start_time + 1).cores() is None
+
+
+def test_a_file_and_a_policy_do_not_go_together(call: Call) -> None:
+    answer = call("deploy", "chain3", "--placement", "p.json", "--policy", "pack")
+    assert answer.status == 2
+    assert "--placement says where brokers go" in answer.err
+    assert call("deploy", "chain3", "--policy", "spred", "-n").status == 2
+    assert call("deploy", "chain3", "--placement", "nowhere.json").status == 2
+
+
+def test_a_deployment_is_planned_as_a_file_says(call: Call, project: Path) -> None:
+    assert call("topology", "place", "chain3", "--policy", "pack", "-o", "p.json").status == 0
+    written = json.loads((project / "p.json").read_text())
+    written["brokers"][0]["port"] = 23507
+    (project / "p.json").write_text(json.dumps(written))
+    answer = call("-n", "deploy", "chain3", "--placement", "p.json")
+    assert "127.0.0.1:23507" in answer.out
