@@ -75,9 +75,10 @@ def test_who_joins_gets_a_port_that_nobody_has_and_moves_nobody(hosts: tuple[Hos
     found = extended(packed, place(chain(4, 1), hosts[:1], {}), hosts)
     assert found.brokers[:3] == packed.brokers
     assert found.brokers[3].port == 22003
+    newcomer = PlacedBroker("b5", "n1", 22003, -1, "10.0.0.1")
+    wanted = Placement((*found.brokers, newcomer), "n1")
     with pytest.raises(UserError, match="no port is left for b5"):
-        newcomer = PlacedBroker("b5", "n1", 22003, -1, "10.0.0.1")
-        extended(found, Placement((*found.brokers, newcomer), "n1"), hosts)
+        extended(found, wanted, hosts)
 
 
 class Told:
