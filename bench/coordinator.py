@@ -513,7 +513,7 @@ class _Experiment:
             self._note(f"files of {process} on {host} could not be fetched: {error}")
             return
         for name in damaged:
-            self._note(f"{name} changed while it was fetched")
+            self._note(f"{name} is not here as its host saw it")
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         phases = self._spec.workload.phases

@@ -1,5 +1,6 @@
 """A deployment as an experiment sees it: hosts with agents, brokers on them, and their files."""
 
+import logging
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -17,7 +18,11 @@ from brokerd.overlay.topology import Topology
 FetchFile = Callable[[str, str, Path, int], Awaitable[None]]
 """Copies a regular file of a host (host, path there, path here, at most so many bytes)."""
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+GROWTH_BYTES: Final = 16 << 20
+"""What a file that is written to may have grown by since it was listed."""
 MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 64 << 30
 """Of one process in one run."""
@@ -128,12 +133,16 @@ class Testbed:
         listed, source = await self._list(host, process, folder)
         damaged = []
         for name in [name for name in listed if names is None or name in names]:
-            if not await self._fetch(host, source, destination, listed[name]):
+            try:
+                if await self._fetch(host, source, destination, listed[name]):
+                    continue
                 # It may have grown since it was listed.
                 listed, _ = await self._list(host, process, folder)
-                again = listed.get(name)
-                if again is None or not await self._fetch(host, source, destination, again):
-                    damaged.append(f"{host}:{source}/{name}")
+                if await self._fetch(host, source, destination, listed[name]):
+                    continue
+            except (OSError, KeyError) as error:
+                logger.warning("%s:%s/%s: %s", host, source, name, error)
+            damaged.append(f"{host}:{source}/{name}")
         return damaged
 
     async def _list(
@@ -146,7 +155,8 @@ class Testbed:
     async def _fetch(self, host: str, source: str, destination: Path, listed: "ListedFile") -> bool:
         """Copy a file to here; whether it is what was listed."""
         target = destination / listed.name
-        await self.fetch_file(host, f"{source}/{listed.name}", target, listed.size_bytes)
+        most_bytes = listed.size_bytes + GROWTH_BYTES
+        await self.fetch_file(host, f"{source}/{listed.name}", target, most_bytes)
         return await trio.to_thread.run_sync(file_sha256, target) == listed.sha256
 
 

@@ -149,7 +149,10 @@ async def as_testbed(deployment: Deployment) -> Testbed:
     hosts = wanted.placement.hosts
 
     async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
-        await lab.connector(host).fetch(source, target, most_bytes)
+        try:
+            await lab.connector(host).fetch(source, target, most_bytes)
+        except PubsubctlError as error:
+            raise OSError(str(error)) from error
 
     async def certificate(suffix: str) -> dict[str, str] | None:
         clients_host = wanted.placement.clients_host

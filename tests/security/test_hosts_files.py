@@ -3,6 +3,7 @@
 S-PERM-1, S-TAR-1 and S-PIP-1 of the security list.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 import trio
 
 from bench.host import DEPLOYMENT_FILE, TOPOLOGY_FILE, HostSide
-from bench.testbed import MOST_BYTES, MOST_FILES, ListingRefused, listed_files
+from bench.testbed import MOST_BYTES, MOST_FILES, ListingRefused, Testbed, listed_files
 from brokerd.agent.agent import list_files
 from brokerd.errors import ControlError
 
@@ -154,3 +155,50 @@ def test_what_is_no_regular_file_is_not_even_listed(tmp_path: Path) -> None:
     (folder / "link.log").symlink_to("/etc/passwd")
     (folder / "folder.log").mkdir()
     assert [row["name"] for row in list_files(folder)] == ["real.log"]
+
+
+class ListingAgent:
+    """Says to have what it is told to."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    async def files(self, process: str, folder: str) -> dict[str, Any]:
+        rows = [
+            {"name": name, "size_bytes": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
+            for name in self.names
+        ]
+        return {"folder": "/far/run", "files": rows}
+
+
+def collected(names: list[str], target: Path, broken: str = "") -> list[str]:
+    async def fetch(host: str, source: str, destination: Path, most_bytes: int) -> None:
+        if source.endswith(f"/{broken}"):
+            raise OSError("no regular file")
+        assert most_bytes < 1 << 30
+        destination.write_bytes(b"x")
+
+    testbed = Testbed(
+        agents={"n01": ListingAgent(names)},  # type: ignore[dict-item]
+        brokers={},
+        topology=None,  # type: ignore[arg-type]
+        topology_digest="",
+        protocol="delta_tree",
+        deployment_id="d1",
+        host_roots={},
+        clients_host="n01",
+        fetch_file=fetch,
+    )
+    return trio.run(testbed.collect, "n01", "b1", None, target)
+
+
+def test_a_hostile_listing_leaves_nothing_here(tmp_path: Path) -> None:
+    with pytest.raises(ListingRefused):
+        collected(["a.rec", "../../escape"], tmp_path / "raw")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_cannot_be_fetched_is_named_and_the_others_are_here(tmp_path: Path) -> None:
+    damaged = collected(["a.rec", "b.rec", "c.rec"], tmp_path / "raw", broken="b.rec")
+    assert damaged == ["n01:/far/run/b.rec"]
+    assert sorted(path.name for path in (tmp_path / "raw").iterdir()) == ["a.rec", "c.rec"]
