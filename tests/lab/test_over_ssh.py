@@ -76,7 +76,7 @@ def test_whoever_shows_another_key_is_not_logged_in_to(lab: Controller, how: str
     tried = logins(lab, "n01")
 
     answer = lab.call("deploy", "chain3", "-i", str(copy / "inventory.toml"))
-    assert answer.status == 6, answer.err
+    assert answer.status in (5, 6), answer.err  # 5: other hosts were reached
     assert "SHA256:" in answer.err
     assert "n01" in answer.err
     assert "inventory trust n01" in answer.err
