@@ -175,8 +175,13 @@ class HostSide:
         except OSError as error:
             raise ControlError("user", f"{path}: {error.strerror}") from None
 
-    async def start_agent(self, deployment_id: str) -> dict[str, Any]:
-        """Start the agent; it outlives us."""
+    async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> dict[str, Any]:
+        """Start the agent; it outlives us, and has its lease before we can be ended."""
+        with trio.CancelScope(shield=True):
+            await self._start_agent(deployment_id, lease_ms)
+        return {}
+
+    async def _start_agent(self, deployment_id: str, lease_ms: int) -> None:
         make_private_folder(self.root)
         isolated = ["-I"] if sys.flags.isolated else []
         command = [sys.executable, *isolated, "-m", "bench.machine", "agent"]
@@ -192,7 +197,9 @@ class HostSide:
             said = result.stderr.decode(errors="replace").strip().splitlines()
             reason = said[-1] if said else f"exit status {result.returncode}"
             raise ControlError("internal", f"the agent did not start: {reason}")
-        return {}
+        if lease_ms:
+            async with open_agent_of(self.root) as agent:
+                await agent.hold(lease_ms)
 
     async def stop_agent(self) -> dict[str, Any]:
         """End the agent and nothing else: what it started runs on, for the next one to adopt."""

@@ -54,6 +54,7 @@ CLEANUP_TIMEOUT_S = 30.0
 DISCONNECT_TIMEOUT_S = 5.0
 HOLD_TIMEOUT_S = 5.0
 LEASE_MS = 15_000
+FIRST_LEASE_MS = 45_000
 REPLACEMENT_TIMEOUT_S = 90.0
 REPLACEMENT_LEASE_MS = 120_000
 """More than usual, for the time in which a host has no agent that could renew it."""
@@ -240,7 +241,7 @@ async def deployed(
     try:
         try:
             with interruption.stoppable():
-                await _start_agents(deployment, progress, purpose)
+                await _start_agents(deployment, progress, purpose, lease_ms)
             # Outside of what a signal stops: rolling back needs them.
             for host in wanted.placement.hosts:
                 await deployment.connect(host)
@@ -403,7 +404,9 @@ async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
     await lab.on_all(write, [lab.connector(host) for host in hosts])
 
 
-async def _start_agents(deployment: Deployment, progress: Progress, purpose: str) -> None:
+async def _start_agents(
+    deployment: Deployment, progress: Progress, purpose: str, lease_ms: int
+) -> None:
     lab = deployment.lab
     await _record(deployment, purpose)
     starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
@@ -412,7 +415,9 @@ async def _start_agents(deployment: Deployment, progress: Progress, purpose: str
     progress.phase("starting agents", 1.0)
 
     async def start(connector: Connector) -> None:
-        await connector.start_agent(deployment.identity)
+        # From its first moment on: until all of them are reached nobody renews anything.
+        first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
+        await connector.start_agent(deployment.identity, first_ms)
 
     await lab.on_all(start, starting)
 

@@ -197,9 +197,13 @@ class Connector:
         """The end of a text file below the root; HostError when it is elsewhere, or missing."""
         return str((await self._ask("read_text", path=str(path))).get("text", ""))
 
-    async def start_agent(self, deployment_id: str) -> None:
-        """Start the agent; it outlives us. HostError when it does not come up."""
-        await self._ask("start_agent", deployment_id=deployment_id)
+    async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> None:
+        """Start the agent; it outlives us, by its lease at most if it has one.
+
+        Raises:
+            HostError: it does not come up.
+        """
+        await self._ask("start_agent", deployment_id=deployment_id, lease_ms=lease_ms)
 
     async def stop_agent(self) -> None:
         """End the agent alone; what it started runs on, for the next one to adopt."""

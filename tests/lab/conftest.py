@@ -150,10 +150,10 @@ def controller() -> Iterator[Controller]:
 
 @pytest.fixture(scope="session")
 def shared_lab() -> Iterator[Controller]:
-    """Four hosts for all tests that leave them as they were; no trace of them afterwards."""
+    """Three hosts for all tests that leave them as they were; no trace of them afterwards."""
     made = make_controller(f"s{os.getpid():x}")
     try:
-        answer = made.lab("up", "--hosts", "4")
+        answer = made.lab("up", "--hosts", "3")
         assert answer.status == 0, answer.err
         yield made
         answer = made.lab("down")

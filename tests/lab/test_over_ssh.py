@@ -85,8 +85,8 @@ def test_whoever_shows_another_key_is_not_logged_in_to(lab: Controller, how: str
     assert lab.left_behind() == []
 
 
-def test_hosts_behind_two_gateways_are_deployed_to(controller: Controller) -> None:
-    assert controller.lab("up", "--hosts", "2", "--gateways", "2").status == 0
+def test_a_host_behind_two_gateways_is_deployed_to(controller: Controller) -> None:
+    assert controller.lab("up", "--hosts", "1", "--gateways", "2").status == 0
     controller.environment["PUBSUBCTL_INVENTORY"] = controller.name
     answer = controller.call("deploy", "chain3")
     assert answer.status == 0, answer.err
@@ -126,9 +126,9 @@ def test_a_lost_host_is_named_and_cleaned_when_it_is_back(lab: Controller) -> No
 
 def test_the_second_operator_is_told_who_since_when_and_for_what(lab: Controller) -> None:
     assert lab.call("deploy", "chain3").status == 0
-    process = lab.start("inject", "freeze", "c2", "--for", "60s")
+    process = lab.start("inject", "freeze", "c2", "--for", "300s")
     try:
-        wait_until("c2 is frozen", lambda: _faults(lab))
+        wait_until("c2 is frozen", lambda: _faults(lab), timeout_s=120)
         for arguments in (["deploy", "chain3"], ["down"], ["inject", "cut", "c1", "--for", "1s"]):
             refused = lab.call(*arguments)
             assert refused.status == 4, refused.err
