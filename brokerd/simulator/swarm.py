@@ -153,7 +153,11 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
     if options.profile:
         profile = "paper" if literal else options.profile
         plan = replace(plan, parameters=plan.parameters.in_profile(profile))
-    return with_settings(plan, options.settings) if options.settings else plan
+    if options.settings:
+        plan = with_settings(plan, options.settings)
+    if plan.parameters.legitimacy == "hold" or plan.parameters.switch == "drain":
+        return replace(plan, broken=())  # what waits for a link would wait for ever
+    return plan
 
 
 def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
