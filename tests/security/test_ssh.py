@@ -232,6 +232,22 @@ def known_hosts_of(project: Path) -> Path:  # noqa: F811
 TRUST = ("-i", "ssh-test", "inventory", "trust", "n01")
 
 
+@pytest.mark.parametrize("verb", ["doctor", "status"])
+def test_commands_say_whose_key_is_unknown_and_what_to_do(
+    met: Server,
+    project: Path,  # noqa: F811
+    call: Call,  # noqa: F811
+    verb: str,
+) -> None:
+    answer = call("-i", "ssh-test", verb)
+    assert answer.status != 0
+    said = answer.out + answer.err
+    assert print_of(met.host_key) in said
+    assert "inventory trust n01" in said
+    assert login_attempts(met) == []
+    assert not known_hosts_of(project).exists()
+
+
 def test_a_script_that_names_no_fingerprint_trusts_nobody(
     met: Server,
     project: Path,  # noqa: F811
