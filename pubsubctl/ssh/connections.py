@@ -300,7 +300,7 @@ class SshConnections:
             self._workers,
             host=host.name,
             name=command[0],
-            why_lost=line.why_lost,
+            why_lost=line.settled,
             take_stderr=take_stderr,
             status_matters=take_stderr is None,
         )

@@ -32,6 +32,7 @@ Accept = Callable[[HostKey], None]  # raises what says why not
 
 TRANSFER_STALL_S: Final = 60.0
 END_DEADLINE_S: Final = 1.0
+SETTLE_S: Final = 0.5
 MOST_AGENT_KEYS: Final = 5  # sshd ends the connection after the sixth refused key
 OWN_KEYS: Final = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
@@ -126,6 +127,14 @@ class Line:
             return None
         return self._why or "the other side ended it"
 
+    def settled(self) -> str | None:
+        """`why_lost`, when something has just failed; blocks for a moment if it lives.
+
+        Channels learn of the end of their connection an instant before anybody can ask for it.
+        """
+        self._transport.join(SETTLE_S)
+        return self.why_lost()
+
     def cut(self, why: str) -> None:
         """End it, whatever is going on over it; does not block."""
         self._why = self._why or why
@@ -152,11 +161,12 @@ class Line:
         try:
             channel = self._transport.open_session()
         except _FAILURES as error:
+            self.settled()
             raise NotBegun(said(error)) from error
         try:
             channel.exec_command(text)
         except _FAILURES as error:
-            if (reason := self.why_lost()) is not None:
+            if (reason := self.settled()) is not None:
                 raise Lost(reason) from error
             raise Refused("refuses to run commands") from error
         return channel  # type: ignore[return-value]  # its types say less than it can
@@ -176,7 +186,7 @@ class Line:
             what = "it may not be used as one" if error.code == _FORBIDDEN else "no connection"
             raise Refused(f"{what} ({error.text.lower()})") from error
         except _FAILURES as error:
-            raise Lost(self.why_lost() or said(error)) from error
+            raise Lost(self.settled() or said(error)) from error
 
     def transfer(self, work: Callable[[Sftp], None]) -> None:
         """Do `work` in this connection's file session; one at a time.
@@ -197,7 +207,9 @@ class Line:
                 self.drop_files()
             if isinstance(error, TimeoutError):
                 raise Refused(f"nothing moves for {TRANSFER_STALL_S:g} s") from error
-            if (reason := self.why_lost()) is not None:
+            is_answer = isinstance(error, OSError) and error.errno  # such as: no such file
+            reason = self.why_lost() if is_answer else self.settled()
+            if reason is not None:
                 raise Lost(reason) from error
             raise Refused(said(error)) from error
 

@@ -178,7 +178,8 @@ class CommandStream(trio.abc.HalfCloseableStream):
         """
         Args:
             host, name: of machine and command, for messages.
-            why_lost: asked when the channel has ended: None while the connection lives.
+            why_lost: asked, in a thread, when the channel has ended and the command's status is
+                not known: None while the connection lives.
             take_stderr: gets what the command says on standard error; otherwise the last
                 4 KiB are kept for the message.
             status_matters: whether a status other than 0 breaks the stream.
@@ -193,6 +194,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
         self._status_matters = status_matters
         self._is_closed = False
         self._has_ended = False
+        self._reason: str | None = None
         self._tail = b""
         self._taken: deque[bytes] = deque()
         self._taking = threading.Lock()
@@ -230,6 +232,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     await self._wait_ended()
                     # Behind whatever a cancelled receive is still taking.
                     await self._workers.run(self._take, wanted, discard=self._wake_up)
+                    await self._look_why()
                     self._has_ended = True
                 else:
                     await self._wakeup.wait()
@@ -248,6 +251,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
             if not await self._workers.run(self._send, bytes(data)):
                 if self._is_closed:
                     raise trio.ClosedResourceError
+                await self._look_why()
                 raise self._broken()
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -263,6 +267,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
             try:
                 await self._workers.run(self._channel.shutdown_write)
             except OSError:
+                await self._look_why()
                 raise self._broken() from None
 
     async def aclose(self) -> None:
@@ -316,19 +321,24 @@ class CommandStream(trio.abc.HalfCloseableStream):
                     return
                 await self._wakeup.wait()
 
+    async def _look_why(self) -> None:
+        """Find out whether the connection is lost, unless we know how the command ended."""
+        if self._channel.closed and self.status == -1 and self._reason is None:
+            self._reason = await self._workers.run(self._why_lost)
+
     def _end(self) -> bytes:
         if not self._channel.closed:
             return b""  # the command closed its output and runs on
-        reason = self._why_lost()
-        if reason is None and (self.status == 0 or not self._status_matters):
+        is_good = self.status == 0 or not self._status_matters
+        if self._reason is None and is_good:
             return b""
         raise self._broken()
 
     def _broken(self) -> trio.BrokenResourceError:
         if self.failure is None:
-            if (reason := self._why_lost()) is not None:
+            if self._reason is not None:
                 self.failure = ConnectionLost(
-                    self._host, f"connection lost during `{self._name}`: {reason}"
+                    self._host, f"connection lost during `{self._name}`: {self._reason}"
                 )
             else:
                 self.failure = HostError(self._how_it_ended())

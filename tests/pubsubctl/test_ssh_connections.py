@@ -164,6 +164,23 @@ def test_a_connection_that_is_cut_is_told_to_those_who_wait(tell: Tell, server: 
     tell(story)
 
 
+def test_a_command_that_a_signal_ended_is_not_a_lost_connection(tell: Tell) -> None:
+    async def story(connections: SshConnections, host: Host) -> None:
+        done = await connections.run(host, ["sh", "-c", "echo before; kill -9 $$"])
+        assert (done.status, done.stdout) in {(-1, b"before\n"), (137, b"before\n")}
+
+    tell(story)
+
+
+def test_a_command_whose_connection_is_cut_has_no_status(tell: Tell, server: Sshd) -> None:
+    async def story(connections: SshConnections, host: Host) -> None:
+        for _ in range(5):
+            with pytest.raises(ConnectionLost):
+                await connections.run(host, ["sh", "-c", 'echo x; kill -9 "$PPID"'])
+
+    tell(story)
+
+
 def test_a_host_that_falls_silent_is_noticed(tell: Tell, server: Sshd) -> None:
     frozen: list[int] = []
 
