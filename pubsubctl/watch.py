@@ -272,7 +272,9 @@ class Watch:
         state = look.state
         ready, missing = set(state.ready), [n for n in state.wanted if n not in state.ready]
         text = state.state
-        if state.exit and state.state != "stopped":
+        if state.state == "silent":
+            text = "does not answer"
+        elif state.exit and state.state != "stopped":
             text = f"{state.state} {state.exit}"
         elif state.state == "running" and missing:
             text = f"no session to {', '.join(missing)}"

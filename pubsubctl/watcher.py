@@ -5,6 +5,7 @@ a view may be opened before there is anything to see and stays open when it is g
 """
 
 import os
+import shutil
 import sys
 import termios
 import time
@@ -282,4 +283,5 @@ def last_words(view: View | None) -> str:
     """What stays on the terminal when the view is closed."""
     if view is None:
         return ""
-    return "\n".join(line_text(line) for line in screen_lines(view, 100, 40)[:-1])
+    width, height = shutil.get_terminal_size()
+    return "\n".join(line_text(line) for line in screen_lines(view, width, height)[:-1])

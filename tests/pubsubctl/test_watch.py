@@ -176,6 +176,14 @@ def test_a_restarted_broker_has_no_rates_until_it_was_seen_twice() -> None:
     assert (row.received, row.cpu) == (None, None)
 
 
+def test_a_broker_that_does_not_answer_is_said_to_be_silent() -> None:
+    about = deployment({"b1": "h1"})
+    silent = BrokerState("b1", "h1", 1, 7, "silent", exit="b1 did not answer status within 900 ms")
+    look = HostLook(host="h1", deployment=about, brokers=(BrokerLook(state=silent),))
+    (row,) = Watch().take([look], "1").brokers
+    assert (row.state, row.is_healthy) == ("does not answer", False)
+
+
 def test_stamps_of_different_hosts_are_never_compared() -> None:
     about = deployment({"b1": "h1"})
     hosts = [
