@@ -66,6 +66,7 @@ class HostLook:
         deployment: what is recorded there, or None.
         lease_ms: what is left of the deployment's lease; None when it has none.
         unreachable: why it does not answer, or "".
+        is_awaited: nothing was heard of it yet.
     """
 
     host: str
@@ -75,6 +76,7 @@ class HostLook:
     faults: tuple[Mapping[str, Any], ...] = ()
     lease_ms: int | None = None
     unreachable: str = ""
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +130,7 @@ class View:
         outbox_bytes: waiting to be written to sockets.
         cpu: processors that all brokers together used.
         leases_ms: by host, what is left until it stops by itself.
+        awaited: hosts of which nothing was heard yet.
     """
 
     clock: str
@@ -149,6 +152,7 @@ class View:
     faults: tuple[FaultRow, ...] = ()
     unreachable: Mapping[str, str] = field(default_factory=dict)
     leases_ms: Mapping[str, int] = field(default_factory=dict)
+    awaited: tuple[str, ...] = ()
     published_history: tuple[float, ...] = ()
     delivered_history: tuple[float, ...] = ()
 
@@ -209,6 +213,7 @@ class View:
             ],
             "leases_ms": dict(self.leases_ms),
             "unreachable": dict(self.unreachable),
+            "awaited": list(self.awaited),
         }
 
 
@@ -264,6 +269,7 @@ class Watch:
             faults=tuple(_fault(row, host.host) for host in hosts for row in host.faults),
             unreachable={host.host: host.unreachable for host in hosts if host.unreachable},
             leases_ms={host.host: host.lease_ms for host in hosts if host.lease_ms is not None},
+            awaited=tuple(host.host for host in hosts if host.is_awaited),
             published_history=tuple(self._published),
             delivered_history=tuple(self._delivered),
         )
@@ -372,6 +378,7 @@ def one_line(view: View) -> str:
         f"cpu {_decimal(view.cpu, 2)}",
         *(_fault_text(row) for row in view.faults),
         *(f"{host} does not answer" for host in view.unreachable),
+        *([_reaching(view)] if view.awaited else []),
     ]
     return f"{view.clock}  " + "  ".join(parts)
 
@@ -459,6 +466,8 @@ def _head(view: View, width: int, plain: bool) -> Iterator[Line]:
 def _alarms(view: View) -> Iterator[Line]:
     for host, why in view.unreachable.items():
         yield ((f"! {host} does not answer: {why}", "bad"),)
+    if view.awaited and view.deployment is not None:
+        yield ((_reaching(view), "doubtful"),)
     for row in view.faults[:4]:
         yield ((f"! {_fault_text(row)}", "doubtful"), (f"  on {row.host}, {row.fault_id}", "dim"))
     if len(view.faults) > 4:
@@ -538,7 +547,12 @@ def _fault_text(row: FaultRow) -> str:
 def _nothing(view: View) -> str:
     if view.unreachable:
         return "; ".join(f"{host}: {why}" for host, why in view.unreachable.items())
-    return "nothing is deployed; waiting"
+    return _reaching(view) if view.awaited else "nothing is deployed; waiting"
+
+
+def _reaching(view: View) -> str:
+    more = f" and {len(view.awaited) - 4} more" if len(view.awaited) > 4 else ""
+    return f"reaching {', '.join(view.awaited[:4])}{more}"
 
 
 def _spread(left: str, right: str, width: int) -> Line:

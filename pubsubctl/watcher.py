@@ -59,7 +59,10 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
                 await trio.sleep(0.02)
         due = trio.current_time()
         while True:
-            hosts = [looks[c.host.name] for c in lab.connectors if c.host.name in looks]
+            hosts = [
+                looks.get(name, HostLook(host=name, is_awaited=True))
+                for name in (connector.host.name for connector in lab.connectors)
+            ]
             on_view(watch.take(hosts, time.strftime("%H:%M:%S")))
             due = max(due + LOOK_EVERY_S, trio.current_time())
             await trio.sleep_until(due)

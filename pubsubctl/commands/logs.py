@@ -31,7 +31,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as more is written; Ctrl-C ends.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="D", help="Only what is younger: 30s, 5m.")
+        str | None, typer.Option("--since", metavar="D", help="Only what is younger: 30s, 5min.")
     ] = None,
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="RE", help="Only lines that match.")

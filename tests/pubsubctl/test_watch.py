@@ -258,3 +258,12 @@ def test_a_host_that_does_not_answer_is_said_and_does_not_hide_the_others() -> N
 def test_before_anything_is_deployed_the_view_waits() -> None:
     view = Watch().take([HostLook(host="h1")], "10:00:00")
     assert one_line(view) == "10:00:00  nothing is deployed; waiting"
+
+
+def test_hosts_of_which_nothing_was_heard_yet_are_not_said_to_be_empty() -> None:
+    hosts = [HostLook(host="h1", is_awaited=True), HostLook(host="h2", is_awaited=True)]
+    assert one_line(Watch().take(hosts, "10:00:00")) == "10:00:00  reaching h1, h2"
+    about = deployment({"b1": "h1"})
+    looks = (broker("b1", "h1", 10, received=1, cpu_s=1.0),)
+    hosts[0] = HostLook(host="h1", deployment=about, brokers=looks)
+    assert one_line(Watch().take(hosts, "10:00:01")).endswith("cpu -  reaching h2")
