@@ -26,6 +26,7 @@ from brokerd.overlay.topology import nearest
 from pubsubctl.commands import (
     bench,
     bundle,
+    certificate,
     check,
     claims,
     clock,
@@ -92,6 +93,7 @@ app.add_typer(topology.app, name="topology")
 app.add_typer(lab.app, name="lab")
 app.add_typer(bundle.app, name="bundle")
 app.command("deploy", epilog=_ANYWHERE)(deploy.deploy)
+app.command("certificate", epilog=_ANYWHERE)(certificate.certificate)
 app.command("status", epilog=_ANYWHERE)(status.status)
 app.command("logs", epilog=_ANYWHERE)(logs.logs)
 app.command("exec", epilog=_ANYWHERE)(exec_.execute)

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import trio
 
+from brokerd.client.client import connect
+from brokerd.config import TlsFiles
 from tests.end_to_end.conftest import Lab
 
 pytestmark = pytest.mark.end_to_end
@@ -113,6 +116,15 @@ def files_with(secrets: set[str], *folders: Path) -> list[str]:
     return found
 
 
+async def publish_to_oneself(address: str, files: TlsFiles) -> None:
+    """As a program of somebody's own does."""
+    with trio.fail_after(60):
+        async with connect(address, "me", publishes=True, tls=files) as client:
+            await client.subscribe("true")
+            await client.publish({"a": 1}, b"mine")
+            assert (await anext(client.publications())).payload == b"mine"
+
+
 def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
     state = secured.folder / "state"
     printed: list[str] = []
@@ -126,10 +138,12 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
     with command_lines() as seen:
         call("deploy", "chain3")
         call("bench", "secured.toml", "--faults", "cut.toml", "--no-check", "-vv")
+        issued = json.loads(call("certificate", "me", "-o", str(secured.folder / "mine"), "--json"))
+        mine = TlsFiles(issued["authority"], issued["certificate"], issued["key"])
         call("inject", "cut", "c1-c2", "--for", "500ms", "-vv")
         (authority,) = state.rglob("authority.key")
-        secrets = keys_below(state) | {TOKEN}
-        assert len(secrets) == 6, "the authority's, three brokers', the clients', and the token"
+        secrets = keys_below(state) | keys_below(secured.folder / "mine") | {TOKEN}
+        assert len(secrets) == 7, "of the authority, three brokers, the load, me; and the token"
 
         # What is on the hosts is for one user alone, and the authority's key is not there.
         roots = [secured.state / host for host in ("e1", "e2")]
@@ -158,6 +172,9 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
             except ConnectionResetError:
                 answer = b""
             assert answer[:1] in (b"", b"\x15"), "nothing, or a TLS alert"
+        trio.run(
+            publish_to_oneself, f"127.0.0.1:{min(listening, key=lambda row: row.port).port}", mine
+        )
         call("down", "--verify")
 
     (run,) = (secured.folder / "results" / "secured").glob("2*")
