@@ -265,6 +265,8 @@ RULES: Final = (
             f"{_SLOW}test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits",
             f"{_SLOW}test_without_the_rule_everybody_waits_for_the_one_who_takes_nothing",
             f"{_SLOW}test_one_that_is_only_slow_keeps_its_subscription",
+            f"{_SECURITY}test_slow_subscriber_for_long.py::"
+            "test_brokers_stay_small_and_others_are_served_beside_one_who_never_reads",
             f"{_LINKS}test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_that",
         ),
     ),
