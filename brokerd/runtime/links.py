@@ -341,6 +341,7 @@ class Links:
             return
         assert isinstance(peer, str), f"broker {peer} is not put out for being slow"
         self.counters["slow_consumers"] += 1
+        self._record("slow_consumer_put_out", {"peer": peer, "session": session.number})
         self._stuck[peer] = None
         if len(self._stuck) > STUCK_REMEMBERED:
             del self._stuck[next(iter(self._stuck))]
