@@ -81,7 +81,7 @@ async def test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits(
                 taken += sum(len(item.run) for item in await subscriber.receive())
             assert trio.current_time() - began < 60 / 0.95
             assert b0.links.counters["slow_consumers"] == 1
-            assert b0.links.session_peers() == ["p", "s"]
+            assert set(b0.links.session_peers()) == {"p", "s"}
             with trio.move_on_after(1):
                 await subscriber.receive()
             await publisher.flush()
