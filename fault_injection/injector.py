@@ -16,7 +16,14 @@ from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
 from fault_injection.log import FaultLog, HealedBy
-from fault_injection.schedule import END, FaultSchedule, PlannedStep, expand
+from fault_injection.schedule import (
+    END,
+    FaultSchedule,
+    PlannedStep,
+    Problem,
+    ScheduleError,
+    expand,
+)
 from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 
@@ -150,6 +157,9 @@ class Injector:
         seed: instead of the schedule's own.
         prefix: of fault ids, such as the run's id: agents remember ids.
         clock_ns: what stamps are read from, and what the origin is a time of.
+
+    Raises:
+        ScheduleError: a target that is not there.
     """
 
     def __init__(
@@ -173,20 +183,19 @@ class Injector:
         self._problems: list[str] = []
         self._not_healed: list[str] = []
         self._progress = {
-            step.id: _Progress(
-                step,
-                Fault(
-                    prefix + step.id,
-                    step.verb,
-                    read_target(step.on, backend.topology, step.verb, backend.machines),
-                    step.signal,
-                    step.parameters,
-                ),
-            )
+            step.id: _Progress(step, self._fault(step, prefix, schedule.source))
             for step in self.steps
         }
         self._failed: list[_Progress] = []
         log.plan(self.steps, prefix)
+
+    def _fault(self, step: PlannedStep, prefix: str, source: str) -> Fault:
+        topology, machines = self._backend.topology, self._backend.machines
+        try:
+            target = read_target(step.on, topology, step.verb, machines)
+        except ValueError as error:  # of machines lint knows only where brokers are placed
+            raise ScheduleError([Problem(source, step.id, "on", step.on, str(error))]) from None
+        return Fault(prefix + step.id, step.verb, target, step.signal, step.parameters)
 
     async def run(self, origin_ns: int | None = None) -> Injection:
         """Carry the schedule out; returns when the last step is over and has recovered.

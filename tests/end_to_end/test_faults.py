@@ -24,6 +24,7 @@ from brokerd.agent.watchdog import recorded_identity
 from brokerd.client.client import Client, connect
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
+from brokerd.runtime.control import open_control
 from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
@@ -314,5 +315,54 @@ def test_a_controller_that_is_gone_leaves_brokers_that_heal_themselves(host: Hos
                     await trio.sleep(0.05)
             faults = {row["fault_id"]: row for row in (await agent.status())["faults"]}
             assert {row["healed_by"] for row in faults.values()} == {"lease"}
+
+    trio.run(story)
+
+
+def test_brokers_of_an_agent_that_is_killed_heal_themselves(host: Host) -> None:
+    """Every verb that lasts and needs no agent to end, at once; then nobody is left to ask."""
+    faults: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("blackhole", "c2", "c3", {}),
+        ("cut", "c2", "c4", {}),
+        ("partition", "c1", "", {"peers": ["c2"], "mode": "cut"}),
+        ("delay", "c2", "c1", {"delay_ms": 100}),
+        ("bandwidth", "c4", "", {"bytes_per_second": 1_000}),
+        ("absorb", "c4", "", {}),
+        ("disk-full", "c1", "", {}),
+        ("slow-fsync", "c2", "", {"delay_ms": 100}),
+        ("freeze", "c3", "", {}),
+    ]
+
+    async def is_healed(broker: str) -> bool:
+        with trio.move_on_after(1):
+            try:
+                async with open_control(host.config(broker)["control_socket"]) as control:
+                    status = await control.request("status")
+                    return not status["faults"] and set(status["wanted"]) <= set(status["ready"])
+            except ControlError:
+                pass
+        return False
+
+    async def story() -> None:
+        async with open_agent(host.socket) as agent:
+            for broker in NAMES:
+                config = host.config(broker)
+                await agent.start(broker, "broker", config, config["control_socket"])
+            with trio.fail_after(30):
+                while not all([await is_healed(broker) for broker in NAMES]):
+                    await trio.sleep(0.05)
+            for verb, broker, peer, parameters in faults:
+                await agent.fault_apply(
+                    verb, verb, broker, peer=peer, lease_ms=3_000, parameters=parameters
+                )
+            status = await agent.status()
+            frozen = status["processes"]["c3"]
+            assert frozen["frozen"]
+            os.kill(status["pid"], 9)
+        assert not await is_healed("c1")
+        with trio.fail_after(60):
+            while not all([await is_healed(broker) for broker in NAMES]):
+                await trio.sleep(0.05)
+        assert not ProcessIdentity(frozen["pid"], frozen["start_time"]).is_stopped()
 
     trio.run(story)

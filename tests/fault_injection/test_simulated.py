@@ -1,15 +1,18 @@
 """Stories about fault schedules on a simulated cluster: minutes of trouble in a moment."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from bench.simulated import simulate_experiment
+from bench.spec import load_experiment
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
 from fault_injection.injector import Injection
 from fault_injection.log import FaultLog
-from fault_injection.schedule import load_schedule, read_schedule
+from fault_injection.schedule import FOLDER, ScheduleError, load_schedule, read_schedule
 from tests.fault_injection.test_schedule import HEAD, TOPOLOGY, step
 from tests.helpers.simulated_faults import play_schedule
 
@@ -137,3 +140,24 @@ def test_what_cannot_be_simulated_is_refused_by_name() -> None:
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     injection = play_schedule(cluster, schedule, FaultLog())
     assert injection.problems == ("t: t: simulated brokers know no orderly end",)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"do": "delay", "on": "b1-s1", "latency": "1s", "for": "1s"},
+        {"do": "partition", "on": "b1|b3", "for": "1s"},
+        {"do": "disk-full", "on": "b1", "for": "1s"},
+    ],
+)
+def test_verbs_of_real_processes_are_refused_by_both_simulations(keys: dict[str, str]) -> None:
+    quoted = {key: f'"{value}"' for key, value in keys.items()}
+    quoted["for_"] = quoted.pop("for")
+    text = step(id='"x"', at='"1s"', **quoted)
+    schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
+    cluster = cluster_of(TOPOLOGY, "delta_tree", 0)
+    injection = play_schedule(cluster, schedule, FaultLog())
+    assert injection.problems == (f"x: x: {keys['do']} needs real processes",)
+    spec = load_experiment(Path(FOLDER).parent / "bench" / "workloads" / "demo.toml")
+    with pytest.raises(ScheduleError, match="needs real processes; simulated are absorb"):
+        simulate_experiment(spec, schedule)

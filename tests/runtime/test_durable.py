@@ -1,0 +1,207 @@
+"""Stories about full, slow and broken disks: what waits, what is late, and what ends the broker."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.runtime.disk import Disk
+from brokerd.runtime.durable import DurableWrites
+from brokerd.sessions.link_faults import LinkFaults, read_fault
+from brokerd.storage.memory_store import MemoryMetaStore
+from brokerd.storage.meta_store import SqliteMetaStore
+from brokerd.storage.publication_log import PublicationLogFiles
+from tests.storage.test_publication_log import A, entry, reopened
+
+
+class Story:
+    """Writes one after another, with what was recorded of them."""
+
+    def __init__(self) -> None:
+        self.faults = LinkFaults()
+        self.recorded: list[str] = []
+        self.written: list[str] = []
+        self.writes = DurableWrites(self.faults, lambda event, _: self.recorded.append(event))
+        self.limiter = trio.CapacityLimiter(1)
+
+    def fault(self, verb: str, **parameters: int) -> None:
+        self.faults.apply(read_fault(verb, verb, None, "both", parameters, None))
+
+    def counter(self, verb: str, name: str) -> int:
+        (fault,) = [fault for fault in self.faults if fault.fault_id == verb]
+        return fault.counters[name]
+
+    async def write(self, what: str, size_bytes: int = 10) -> None:
+        await self.writes.perform(lambda: self.written.append(what), size_bytes, self.limiter)
+
+
+def tell(story: Callable[[Story], Any]) -> None:
+    async def live() -> None:
+        with trio.fail_after(30):
+            await story(Story())
+
+    trio.run(live)
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_written_meanwhile() -> None:
+    async def live(story: Story) -> None:
+        story.fault("disk-full")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(story.write, "one")
+            while story.counter("disk-full", "refused_writes") < 2:
+                await trio.sleep(0.01)
+            assert story.written == []
+            assert story.recorded == ["disk_full"], "once, not at every attempt"
+            story.faults.heal("disk-full")
+        assert story.written == ["one"]
+        assert story.recorded == ["disk_full", "disk_has_room"]
+
+    tell(live)
+
+
+def test_a_quota_lets_what_fits_through_and_counts_it() -> None:
+    async def live(story: Story) -> None:
+        story.fault("disk-full", free_bytes=25)
+        await story.write("one")
+        await story.write("two")
+        assert story.counter("disk-full", "written_bytes") == 20
+        with trio.move_on_after(0.05):
+            await story.write("three")
+        assert story.written == ["one", "two"]
+        await story.write("small", 5)
+        assert story.counter("disk-full", "written_bytes") == 25
+
+    tell(live)
+
+
+def test_a_real_lack_of_room_is_waited_for_as_well() -> None:
+    async def live(story: Story) -> None:
+        attempts = []
+
+        def write() -> None:
+            attempts.append(1)
+            if len(attempts) < 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        await story.writes.perform(write, 1, story.limiter)
+        assert len(attempts) == 3
+        assert story.recorded == ["disk_full", "disk_has_room"]
+
+    tell(live)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EFBIG])
+def test_any_other_failure_is_not_tried_again(number: int) -> None:
+    async def live(story: Story) -> None:
+        attempts = []
+
+        def write() -> None:
+            attempts.append(1)
+            raise OSError(number, os.strerror(number))
+
+        with pytest.raises(OSError, match=os.strerror(number)):
+            await story.writes.perform(write, 1, story.limiter)
+        assert attempts == [1]
+
+    tell(live)
+
+
+def test_a_slow_disk_delays_what_is_said_and_not_what_is_written() -> None:
+    async def live(story: Story) -> None:
+        story.fault("slow-fsync", delay_ms=60_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(story.write, "one")
+            while story.written != ["one"]:
+                await trio.sleep(0.01)
+            await trio.sleep(0)
+            assert len(nursery.child_tasks) == 1, "written, and not yet called so"
+            story.faults.heal("slow-fsync")
+        assert story.written == ["one"]
+
+    tell(live)
+
+
+def test_a_probe_says_whether_there_is_room_and_leaves_nothing(tmp_path: Path) -> None:
+    async def live(story: Story) -> None:
+        disk = Disk(MemoryMetaStore(), lambda _: None, story.writes)
+        assert await disk.probe(tmp_path / "probe") is True
+        story.fault("disk-full")
+        assert await disk.probe(tmp_path / "probe") is False
+        assert list(tmp_path.iterdir()) == []
+
+    tell(live)
+
+
+# ---------------------------------------------------------------- the files themselves
+
+
+def test_a_group_that_did_not_fit_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PublicationLogFiles(tmp_path / "log")
+    files.begin(recovering=True)
+    files.write([entry(A, 1, b"one")])
+    real = os.write
+    left = [7]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = real(descriptor, data[: left[0]])
+        left[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        files.write([entry(A, 2, b"two")])
+    monkeypatch.undo()
+    files.write([entry(A, 2, b"two")])
+    files.close()
+    found, again = reopened(tmp_path / "log")
+    assert found == [(A, 1, b"one"), (A, 2, b"two")]
+    assert again.torn_bytes == 0
+    again.close()
+
+
+def test_a_next_segment_without_room_is_put_off_and_nothing_is_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PublicationLogFiles(tmp_path / "log", segment_bytes=1)
+    files.begin(recovering=True)
+    real = os.open
+
+    def refuse(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    files.write([entry(A, 1, b"one")])
+    monkeypatch.undo()
+    files.write([entry(A, 2, b"two")])
+    files.close()
+    found, again = reopened(tmp_path / "log")
+    assert found == [(A, 1, b"one"), (A, 2, b"two")]
+    again.close()
+
+
+def test_a_full_store_says_so_and_takes_the_rows_later(tmp_path: Path) -> None:
+    store = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    store.begin("d")
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    big = "x" * 100_000
+    with pytest.raises(OSError, match="full") as caught:
+        store.commit([("t", "a", big)])
+    assert caught.value.errno == errno.ENOSPC
+    store._connection.execute("PRAGMA max_page_count = 1000000")
+    store.commit([("t", "a", big)])
+    store.close()
+    again = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    assert again.begin("d").rows["t"]["a"] == big
+    again.close()
