@@ -2,7 +2,8 @@
 
 Each waits until the lease in its file has run out, however often that was moved on, and then
 undoes one thing. It is in a session of its own, so neither the controller's death nor the
-agent's reaches it.
+agent's reaches it. Told to end by SIGTERM, a fault's watchdog undoes it at once: whoever takes
+a host down must not have to know what was done to it.
 """
 
 import fcntl
@@ -10,7 +11,10 @@ import json
 import select
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from brokerd.agent.nft import Table, delete_table
@@ -53,9 +57,10 @@ def run_thaw_watchdog(config: dict[str, Any]) -> None:
         return
     ended = select.poll()
     ended.register(descriptor, select.POLLIN)
-    while (left_ns := _left_ns(lease_file)) > 0:
-        if ended.poll(left_ns / 1_000_000):
-            return
+    with _until_told():
+        while (left_ns := _left_ns(lease_file)) > 0:
+            if ended.poll(left_ns / 1_000_000):
+                return
     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
     replace_file(lease_file, json.dumps({"healed_ns": time.monotonic_ns()}))
 
@@ -66,8 +71,9 @@ def run_nft_watchdog(config: dict[str, Any]) -> None:
     A table of this name without that marker is somebody else's, and stays.
     """
     lease_file = Path(config["lease_file"])
-    while (left_ns := _left_ns(lease_file)) > 0:
-        time.sleep(left_ns / 1e9)
+    with _until_told():
+        while (left_ns := _left_ns(lease_file)) > 0:
+            time.sleep(left_ns / 1e9)
     for attempts_left in range(_ATTEMPTS, 0, -1):
         try:
             delete_table(Table(config["table"], config["owner"]))
@@ -111,6 +117,26 @@ def recorded_identity(process_file: Path) -> ProcessIdentity | None:
     if found.get("boot_id") != boot_id():
         return None
     return ProcessIdentity(found["pid"], found["start_time"])
+
+
+class _Told(BaseException):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def _until_told() -> Iterator[None]:
+    """Leave this block when SIGTERM comes; what follows is not disturbed by another one."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _Told
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+        yield
+    except _Told:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _left_ns(lease_file: Path) -> int:

@@ -183,6 +183,24 @@ def test_a_freeze_is_healed_although_the_agent_was_killed(lab: Lab) -> None:
     run(story)
 
 
+def test_a_watchdog_that_is_told_to_end_heals_first(lab: Lab) -> None:
+    """Whoever takes down a host without an agent ends what it finds, and knows no faults."""
+
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            identity = await lab.start(client, "b1")
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=LONG_MS)
+            agent.kill()
+            agent.wait()
+        (watchdog,) = lab.called("pubsub:thaw")
+        watchdog.signal(signal.SIGTERM)
+        await until(lambda: not identity.is_stopped(), "thawed long before its lease")
+        await until(lambda: not watchdog.is_alive())
+
+    run(story)
+
+
 def test_a_new_agent_takes_over_the_freeze_of_the_old_one(lab: Lab) -> None:
     async def story() -> None:
         first = lab.start_agent()

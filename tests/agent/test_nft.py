@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -217,6 +218,24 @@ def test_a_table_is_deleted_although_the_agent_was_killed(namespace: Namespace, 
         async with lab.client() as client:
             fault = (await client.status())["faults"][0]
             assert (fault["state"], fault["healed_by"]) == ("healed", "lease")
+
+    run(story)
+
+
+@pytest.mark.lab
+def test_a_table_is_deleted_at_once_when_its_watchdog_is_told_to_end(
+    namespace: Namespace, lab: Lab
+) -> None:
+    async def story() -> None:
+        agent = lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            await client.fault_apply("f", "blackhole", "b1", lease_ms=LONG_MS, parameters=NFT)
+            agent.kill()
+            agent.wait()
+        (watchdog,) = lab.called("pubsub:nft")
+        watchdog.signal(signal.SIGTERM)
+        await until(lambda: "pubsubctl_" not in namespace.tables(), "long before its lease")
 
     run(story)
 
