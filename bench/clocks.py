@@ -15,6 +15,7 @@ import trio
 
 from bench.run_directory import RunDirectory, append_line
 from brokerd.agent.client import AgentClient
+from brokerd.agent.clock import clock_reading
 from brokerd.errors import ControlError
 
 CLOCK_FILE = "clock.jsonl"
@@ -197,8 +198,11 @@ async def record_clocks(
     reference: str,
     directory: RunDirectory,
     when: Literal["before", "after"],
-) -> None:
+) -> int:
     """Write down how far the hosts' clocks are apart, into the clock.jsonl of a run.
+
+    Returns:
+        by how many nanoseconds the reference's clock is ahead of this machine's.
 
     After the load a host may be gone, which is the experiment's business: then the rows from
     before have to do.
@@ -207,16 +211,24 @@ async def record_clocks(
         ControlError: before the load, an agent does not answer.
     """
     try:
-        rows = clock_rows(await sample(agents), reference)
+        clocks = await sample(agents)
     except ControlError as error:
         if when == "before":
             raise
         directory.log("clocks_not_sampled", reason=str(error))
-        return
+        return 0
+    rows = clock_rows(clocks, reference)
     for row in rows:
         append_line(directory.path / CLOCK_FILE, {"phase": when, **row})
     if when == "before":
         directory.manifest["clock"]["clock_ids"] = {row["host_id"]: row["clock_id"] for row in rows}
+    return ahead_ns(clocks, reference, str(clock_reading()["clock_id"]))
+
+
+def ahead_ns(clocks: Iterable[HostClock], reference: str, own_clock_id: str) -> int:
+    """By how much a host's clock is ahead of ours; nothing where it is ours."""
+    (found,) = [clock for clock in clocks if clock.host == reference]
+    return 0 if found.clock_id == own_clock_id else found.estimate.offset_ns
 
 
 def _quickest_of_bins(exchanges: Sequence[Exchange], first_ns: int, span_ns: int) -> list[Exchange]:

@@ -117,6 +117,7 @@ class _Experiment:
         self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._origin_ns = 0
+        self._ahead_ns = 0
         self._certificate: Mapping[str, str] | None = None
         self._injection: Injection | None = None
         self._notes: list[str] = []
@@ -212,7 +213,9 @@ class _Experiment:
             "host_id": testbed.clients_host,
             "boot_id": status["boot_id"],
         }
-        await record_clocks(testbed.agents, testbed.clients_host, self._directory, "before")
+        self._ahead_ns = await record_clocks(
+            testbed.agents, testbed.clients_host, self._directory, "before"
+        )
         self._directory.write_manifest()
 
         progress.phase("attaching clients", 1.0)
@@ -297,7 +300,14 @@ class _Experiment:
         log = FaultLog(self._directory.path / "faults", self._tell_of_fault)
         # Agents remember the ids of faults, so each run needs its own.
         prefix = f"{self._run_id.rpartition('-')[2]}-"
-        injector = Injector(schedule, DeployedBackend(self._testbed), log, prefix=prefix)
+        injector = Injector(
+            schedule,
+            DeployedBackend(self._testbed),
+            log,
+            prefix=prefix,
+            # The origin is a time of the clients' clock, which may be another machine's.
+            clock_ns=lambda: time.monotonic_ns() + self._ahead_ns,
+        )
         try:
             await injector.run(self._origin_ns)
         finally:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import trio
 
-from bench.clocks import Estimate, Exchange, HostClock, between, clock_rows, estimate, sample
+from bench.clocks import (
+    Estimate,
+    Exchange,
+    HostClock,
+    ahead_ns,
+    between,
+    clock_rows,
+    estimate,
+    sample,
+)
 
 MS, US = 1_000_000, 1_000
 SECOND = 1_000_000_000
@@ -119,3 +128,10 @@ def test_every_host_is_asked_in_turn_as_often_as_wanted() -> None:
     a, b = trio.run(work)
     assert (a.host, a.estimate.n, a.estimate.rtt_min_ns) == ("a", 7, 2 * MS)
     assert (a.estimate.offset_ns, b.estimate.offset_ns) == (5_000, -9 * SECOND)
+
+
+def test_schedules_go_by_the_clients_clock_wherever_they_are_carried_out() -> None:
+    found = Estimate(t_ns=5, offset_ns=123, drift_ppb=0.0, rtt_min_ns=60, err_ns=30, n=8)
+    clocks = [HostClock("far", "boot2", found, None, None)]
+    assert ahead_ns(clocks, "far", "boot1") == 123
+    assert ahead_ns(clocks, "far", "boot2") == 0
