@@ -281,7 +281,7 @@ class _Experiment:
             if self._schedule is not None:
                 nursery.start_soon(self._inject, self._schedule)
             if self._meanwhile is not None:
-                nursery.start_soon(self._meanwhile)
+                nursery.start_soon(self._do_meanwhile, self._meanwhile, end_ns)
             self._begin_phase("measure", self._origin_ns)
             self._progress.phase("measure", phases.measure / SECOND_NS)
             before = await self._processor_seconds()
@@ -294,6 +294,16 @@ class _Experiment:
         await record_clocks(
             self._testbed.agents, self._testbed.clients_host, self._directory, "after"
         )
+
+    async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
+        """Do what was asked for; a run whose load was over by then does not show what it should."""
+        await meanwhile()
+        late_s = (await self._clients_now_ns() - end_ns) / SECOND_NS
+        if late_s > 0:
+            self._note(
+                f"what was to be done under load took {late_s:.0f} s longer than the load; "
+                "measure longer (--duration)"
+            )
 
     async def _inject(self, schedule: FaultSchedule) -> None:
         """Break what the schedule says; whatever happens, it is healed and in the fault log."""

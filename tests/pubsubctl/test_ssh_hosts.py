@@ -244,6 +244,11 @@ def test_the_second_operator_is_told_who_and_gets_the_lock_when_the_first_is_gon
                 await process.wait()
             async with fourth.locked("deploy"):
                 pass
+            # Whoever lost the connection makes it anew, and has the lock again before all else.
+            await third.connectors[0].observe()
+            with pytest.raises(PreflightFailed, match="for `bench demo`"):
+                async with fourth.connectors[0].lock("deploy"):
+                    pytest.fail("two operators at once")
 
     run(story)
 
