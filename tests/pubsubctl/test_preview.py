@@ -177,8 +177,10 @@ def test_preview_says_who_would_be_cut_off_and_touches_nothing(call: Call) -> No
     assert answer.status == 0
     assert "0s to the end: kill b1" in answer.out
     assert "nobody is cut off: all 72 pairs of 9 live brokers go on" in answer.out
-    cut = call("inject", "--preview", "cut", "b3-s3", "--for", "5s", "--topology", "demo", "-j")
-    (window,) = cut.document["windows"]
+    relayed = call("inject", "--preview", "cut", "b3-s3", "--for", "5s", "--topology", "demo")
+    assert "nobody is cut off: all 90 pairs" in relayed.out  # p1 relays for the two
+    lost = call("inject", "--preview", "absorb", "b3-s3", "--for", "5s", "--topology", "demo", "-j")
+    (window,) = lost.document["windows"]
     assert ["p1", "s3"] in window["cut_off"]
     assert window["begin_ns"] == 0
     assert window["end_ns"] == 5_000_000_000
