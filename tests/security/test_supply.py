@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-UNIT = ROOT / "packaging" / "brokerd@.service"
+UNIT = ROOT / "brokerd" / "systemd" / "brokerd@.service"
 
 FLOORS = {
     "cbor2": (5, 9),  # before: deep nesting was a RecursionError, which no decoder error covers
