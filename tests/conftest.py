@@ -1,6 +1,7 @@
 """What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,12 @@ from pubsubctl.lab import requirements
 settings.register_profile("house", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+
+def pytest_configure() -> None:
+    """Let the programs under test hear Ctrl-C: what is started in the background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -37,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 

@@ -36,7 +36,7 @@ CAUGHT = {
     Mutant.NOTIFIER_BEFORE_TABLES: Catch(5, 40),
     Mutant.CONFIRM_COVERS_PENDING: Catch(5, 30),
     Mutant.NO_CUT: Catch(13, 100),
-    Mutant.NO_UPSTREAM_COPY: Catch(0, 10),
+    Mutant.NO_UPSTREAM_COPY: Catch(13, 10),
     Mutant.NO_TAGS_UNREACHABLE_DONE: Catch(0, 20),
     Mutant.NO_NOTIFIERS: Catch(0, 10),
     Mutant.TAGS_MAY_GROW: Catch(0, 20),
