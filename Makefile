@@ -14,6 +14,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_OPTIONS ?=
+ALONE := spark or end_to_end or lab
+# pytest's status for options that choose no test of one of the two halves.
+NONE_CHOSEN := [ $$? = 5 -a -n "$(TEST_OPTIONS)" ]
 RUNS ?=
 SEEDS ?= 1..2000
 LEDGER ?= results/reliability.json
@@ -41,9 +44,11 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
 	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
 
-test: setup ## run the whole test suite on all cores: units, simulator, Spark, local clusters
-	@$(BIN)/python -m pytest -m "not report" -n auto --dist loadgroup --no-loadscope-reorder \
-	    $(TEST_OPTIONS)
+# Those that start a Java machine, or share ports and processors, run alone and one by one.
+test: setup ## run the whole test suite: units and simulator on all cores, then Spark, then clusters
+	@$(BIN)/python -m pytest -m "not ($(ALONE)) and not report" -n auto --dist loadfile \
+	    $(TEST_OPTIONS) || $(NONE_CHOSEN)
+	@$(BIN)/python -m pytest -m "($(ALONE)) and not report" $(TEST_OPTIONS) || $(NONE_CHOSEN)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

@@ -44,23 +44,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
-    Where several processes share the suite, Spark is started in one of them only, and clusters,
-    which share ports, run one after the other; other tests stay together file by file. Where no
-    lab can be made, its tests are skipped, with the reason on the line that says so.
+    Where no lab can be made, its tests are skipped, with the reason on the line that says so.
     """
-    items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
-    problems = requirements.missing()
-    skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
     for item in items:
-        is_lab = any(item.iter_markers("lab"))
-        if problems and is_lab:
-            item.add_marker(skip)
-        alone = "lab" if is_lab else {4: "spark", 5: "clusters"}.get(_phase(item))
-        item.add_marker(pytest.mark.xdist_group(alone or item.path.as_posix()))
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+    items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
+    if problems := requirements.missing():
+        skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
+        for item in items:
+            if any(item.iter_markers("lab")):
+                item.add_marker(skip)
 
 
 def _phase(item: pytest.Item) -> int:
@@ -68,7 +65,7 @@ def _phase(item: pytest.Item) -> int:
         return 0
     if any(item.iter_markers("end_to_end")) or any(item.iter_markers("lab")):
         return 5
-    if any(item.iter_markers("spark")) or "spark" in getattr(item, "fixturenames", ()):
+    if any(item.iter_markers("spark")):
         return 4
     if any(item.iter_markers("slow")):
         return 3
