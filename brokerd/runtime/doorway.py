@@ -5,7 +5,7 @@ kept its place longest goes first, at the address that takes up most of them: a 
 address pushes out its own, and brokers and clients elsewhere find a place.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -16,7 +16,7 @@ DESCRIPTOR_RESERVE: Final = 256
 
 
 class Doorway:
-    """The incoming connections of one broker.
+    """The incoming connections of one broker; whatever comes, deciding takes the same time.
 
     Attributes:
         open: connections at once.
@@ -29,7 +29,11 @@ class Doorway:
         if descriptors is not None:
             self._limit = max(1, min(self._limit, descriptors - DESCRIPTOR_RESERVE))
         self._by_address: Counter[str] = Counter()
-        self._strangers: dict[Visit, None] = {}
+        self._strangers = 0
+        self._strangers_at: defaultdict[str, dict[Visit, None]] = defaultdict(dict)
+        self._crowds: defaultdict[int, dict[str, None]] = defaultdict(dict)
+        """Number of strangers → the addresses that have so many."""
+        self._largest_crowd = 0
 
     def enter(self, address: str, put_out: Callable[[], None]) -> "Visit | None":
         """A connection came; None when it cannot stay.
@@ -41,13 +45,12 @@ class Doorway:
         if self._by_address[address] >= self._parameters.connections_per_address:
             return None
         visit = Visit(self, address, put_out)
-        self._strangers[visit] = None
-        if len(self._strangers) > self._parameters.strangers_limit or self.open >= self._limit:
+        self._add(visit)
+        if self._strangers > self._parameters.strangers_limit or self.open >= self._limit:
             out = self._least_welcome()
+            self._remove(out)
             if out is visit:
-                del self._strangers[visit]
                 return None
-            del self._strangers[out]
             out._put_out()
         self.open += 1
         self._by_address[address] += 1
@@ -56,12 +59,36 @@ class Doorway:
     def may_stay(self, is_broker: bool) -> bool:
         """Whether there is a place for one who has said who it is: some are kept for brokers."""
         reserve = 0 if is_broker else min(self._parameters.broker_reserve, self._limit // 2)
-        return self.open - len(self._strangers) <= self._limit - reserve
+        return self.open - self._strangers <= self._limit - reserve
 
     def _least_welcome(self) -> "Visit":
-        counts = Counter(visit.address for visit in self._strangers)
-        most = max(counts.values())
-        return next(visit for visit in self._strangers if counts[visit.address] == most)
+        address = next(iter(self._crowds[self._largest_crowd]))
+        return next(iter(self._strangers_at[address]))
+
+    def _add(self, visit: "Visit") -> None:
+        there = self._strangers_at[visit.address]
+        there[visit] = None
+        self._strangers += 1
+        self._regroup(visit.address, len(there) - 1, len(there))
+
+    def _remove(self, visit: "Visit") -> None:
+        there = self._strangers_at.get(visit.address, {})
+        if visit not in there:
+            return
+        del there[visit]
+        self._strangers -= 1
+        self._regroup(visit.address, len(there) + 1, len(there))
+        if not there:
+            del self._strangers_at[visit.address]
+
+    def _regroup(self, address: str, before: int, now: int) -> None:
+        self._crowds[before].pop(address, None)
+        if now:
+            self._crowds[now][address] = None
+        if now > self._largest_crowd or not self._crowds[self._largest_crowd]:
+            self._largest_crowd = now  # it was the only one of its size, and changes by one
+        if not self._crowds[before]:
+            del self._crowds[before]
 
 
 class Visit:
@@ -78,7 +105,7 @@ class Visit:
 
     def greeted(self) -> None:
         """It has said who it is, or has failed to: it is no stranger any more."""
-        self._doorway._strangers.pop(self, None)
+        self._doorway._remove(self)
 
     def left(self) -> None:
         """It is closed."""

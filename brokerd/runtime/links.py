@@ -454,7 +454,7 @@ class Links:
                     visit = self._doorway.enter(_address_of(stream), patience.cancel)
                 if visit is None:
                     self.counters["connections_refused"] += 1
-                    await trio.aclose_forcefully(stream)
+                    await _drop(stream)
                 else:
                     self._nursery.start_soon(self._welcome, stream, visit, patience)
 
@@ -485,7 +485,7 @@ class Links:
                 await self._decide(hello, stream, decoder)
             else:
                 self.counters["connections_refused"] += 1
-                await trio.aclose_forcefully(stream)
+                await _drop(stream)
         except trio.Cancelled:
             await trio.aclose_forcefully(stream)
             raise
@@ -594,3 +594,12 @@ def _address_of(stream: trio.abc.Stream) -> str:
         return str(transport.socket.getpeername()[0])
     except OSError:
         return ""  # it is gone already
+
+
+async def _drop(stream: trio.abc.Stream) -> None:
+    """Close a stranger's connection, at no more cost than a system call where that can be."""
+    transport = transport_of(stream)
+    if isinstance(transport, trio.SocketStream):
+        transport.socket.close()
+    else:
+        await trio.aclose_forcefully(stream)

@@ -65,7 +65,7 @@ class TlsCredentials:
             TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
         """
         self._refresh()
-        return await _shake_hands(TlsStream(transport, self._server, server_side=True))
+        return await _shake_hands(transport, self._server, server_side=True)
 
     async def dial(self, transport: trio.abc.Stream) -> "TlsStream":
         """The opening end of a connection; `transport` is closed when that fails.
@@ -77,7 +77,7 @@ class TlsCredentials:
             TlsError: the other end has no certificate of the authority, or does not speak TLS 1.3.
         """
         self._refresh()
-        return await _shake_hands(TlsStream(transport, self._client, server_side=False))
+        return await _shake_hands(transport, self._client, server_side=False)
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
@@ -163,13 +163,17 @@ class TlsStream(trio.abc.Stream):
             raise TlsError(_words(error)) from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def handshake(self) -> None:
+    async def handshake(self, beginning: bytes = b"") -> None:
         """Show certificates to each other and agree on keys.
+
+        Args:
+            beginning: what has come already.
 
         Raises:
             TlsError: one of the two is not content with the other.
         """
-        taken = 0
+        taken = len(beginning)
+        self._incoming.write(beginning)
         while True:
             try:
                 self._records.do_handshake()
@@ -250,12 +254,19 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-async def _shake_hands(stream: TlsStream) -> TlsStream:
+async def _shake_hands(
+    transport: trio.abc.Stream, context: ssl.SSLContext, *, server_side: bool
+) -> TlsStream:
     try:
-        await stream.handshake()
+        # Most of a flood says nothing: what a handshake needs is made for who begins one.
+        beginning = await transport.receive_some(HANDSHAKE_RECEIVE_BYTES) if server_side else b""
+        if server_side and not beginning:
+            raise TlsError("closed during the handshake")
+        stream = TlsStream(transport, context, server_side=server_side)
+        await stream.handshake(bytes(beginning))
     except BaseException as error:
         # Who fails must close: the other end may be waiting for us, for ever.
-        await trio.aclose_forcefully(stream)
+        await trio.aclose_forcefully(transport)
         if isinstance(error, trio.BrokenResourceError):
             raise TlsError("closed during the handshake") from error
         raise

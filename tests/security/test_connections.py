@@ -1,8 +1,10 @@
 """Who connects too often, too slowly, or again: S-FRAME-2, S-FLOOD-1, S-WIRE-1 and S-CTRL-1."""
 
 import contextlib
+import random
 import resource
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -71,6 +73,32 @@ def test_a_flood_pushes_out_its_own_and_others_keep_their_places() -> None:
     assert all(name.startswith("flood") for name in door.put_out)
     assert door.put_out[:2] == ["flood0", "flood1"], "whoever has been there longest goes first"
     assert all(quiet)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: int) -> None:
+    draw = random.Random(seed)
+    door = Door(strangers_limit=20)
+    inside: dict[str, Any] = {}
+    for number in range(2_000):
+        address = f"10.0.0.{int(draw.paretovariate(1)) % 9}"
+        name = f"{address}/{number}"
+        before = [*inside, name]
+        counts = Counter(each.partition("/")[0] for each in before)
+        visit = door.knock(address, name)
+        if visit is not None:
+            inside[name] = visit
+        gone = door.put_out or [name] * (visit is None)
+        assert len(gone) == (len(before) > 20)
+        for out in gone:
+            there = out.partition("/")[0]
+            assert counts[there] == max(counts.values())
+            assert out == next(each for each in before if each.startswith(f"{there}/"))
+            if (left := inside.pop(out, None)) is not None:
+                left.left()
+        door.put_out.clear()
+        for known in draw.sample([*inside], draw.randrange(3)) if len(inside) > 5 else []:
+            inside.pop(known).greeted()
 
 
 def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
