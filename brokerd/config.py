@@ -122,6 +122,7 @@ class DeltaTreeParameters:
             it. Without, a broker that restarts knows its own clients' subscriptions only, and
             the promise holds for crashes only while its neighbours are reachable.
         client_window: publications a client may have unacknowledged before deliveries wait.
+        client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay (its deliveries
             are held, unconfirmed, meanwhile).
         audit_interval_ns: how often a broker asks again about the parts of the tree that its
@@ -165,6 +166,7 @@ class DeltaTreeParameters:
     queue_limit: int = 100_000
     persist_routing: bool = True
     client_window: int = 16_384
+    client_subscriptions: int = 1_000
     client_linger_ns: int = 60 * SECOND_NS
     audit_interval_ns: int = 10 * SECOND_NS
     cold_start_after_ns: int = 30 * SECOND_NS
@@ -228,6 +230,8 @@ class SessionParameters:
         connections_limit: connections at once, of all kinds.
         connections_per_address: of them from one address.
         broker_reserve: of them kept for brokers.
+        client_publications_per_second: how many publications of one client are read a second, on
+            average; 0 for as many as it sends.
         strangers_limit: connections whose other end has not said who it is; with one more, the
             oldest of the address that has the most of them goes.
     """
@@ -238,6 +242,7 @@ class SessionParameters:
     frame_limit_bytes: int = 1 << 20
     outbox_limit_bytes: int = 64 << 20
     slow_after_ns: int = 5 * SECOND_NS
+    client_publications_per_second: int = 0
     connections_limit: int = 4_096
     connections_per_address: int = 2_048
     broker_reserve: int = 256

@@ -13,7 +13,7 @@ import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Detach
+from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Event,
@@ -33,6 +33,7 @@ from brokerd.runtime.connection import (
     first_message,
 )
 from brokerd.runtime.doorway import Doorway, Visit
+from brokerd.runtime.quotas import PublishingRate
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
@@ -86,6 +87,7 @@ class Links:
             "connections_refused": 0,
             "outbox_overflows": 0,
             "slow_consumers": 0,
+            "publishers_slowed": 0,
         }
         self._table = table
         self._parameters = parameters
@@ -98,6 +100,8 @@ class Links:
         self._dial_stream = dial
         self._secure = welcome
         self._doorway = Doorway(parameters, descriptors)
+        per_second = parameters.client_publications_per_second
+        self._publishing = PublishingRate(per_second) if per_second else None
         self._stuck: dict[str, None] = {}
         self._refusals_second = 0
         self._refusals_recorded = self._refusals_unrecorded = 0
@@ -302,6 +306,8 @@ class Links:
         """See connection.Owner."""
         if len(self.faults):
             self._count_incoming(connection, incoming)
+        if self._publishing is not None and isinstance(connection.peer, str):
+            self._count_published(self._publishing, connection.peer, incoming)
         if not connection.inward.absorbs:
             self._post([message for message, _ in incoming])
             return
@@ -316,7 +322,23 @@ class Links:
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
-        return not (connection.inward.absorbs and self._absorbed.is_full)
+        peer, publishing = connection.peer, self._publishing
+        if publishing is not None and isinstance(peer, str):
+            may_publish = not publishing.must_wait(peer, clock_ns())
+        else:
+            may_publish = True
+        return may_publish and not (connection.inward.absorbs and self._absorbed.is_full)
+
+    def _count_published(
+        self, publishing: PublishingRate, client: str, incoming: list[Incoming]
+    ) -> None:
+        runs = [each.message.run for each, _ in incoming if isinstance(each.message, Publish)]
+        now_ns = clock_ns()
+        did_wait = publishing.must_wait(client, now_ns)
+        publishing.sent(client, sum(map(len, runs)), now_ns)
+        if publishing.must_wait(client, now_ns) and not did_wait:
+            self.counters["publishers_slowed"] += 1
+            self._record_refusal("publisher_slowed", {"client": client})
 
     def ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
@@ -578,6 +600,9 @@ class Links:
                 if beats:
                     connection.beat()
                 connection.check(now_ns)
+            for name in self._publishing.may_go_on(now_ns) if self._publishing else ():
+                if name in self._connections:
+                    self._connections[name].wake()
             for fault_id in self.faults.expired(now_ns):
                 on_fault_expired(fault_id)
 

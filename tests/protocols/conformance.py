@@ -14,6 +14,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Connected,
     Detach,
+    Refused,
     Subscribe,
     Unsubscribe,
     Unsubscribed,
@@ -62,6 +63,24 @@ def test_a_subscription_is_pending_until_every_broker_knows_it(protocol):
     assert states(subscriber) == ["pending"]
     exchange.release(1, 3)
     assert states(subscriber)[-1] == "started"
+
+
+def test_a_client_has_so_many_subscriptions_and_no_more(protocol):
+    parameters = DeltaTreeParameters(delta=1, client_subscriptions=2)
+    exchange = Exchange(TREE, protocol=protocol, parameters=parameters)
+    greedy, other = exchange.client("s", 2), exchange.client("t", 2)
+    for number in (1, 2, 3):
+        exchange.subscribe(greedy, "true", number)
+    assert [each.number for each in greedy.answers if isinstance(each, Refused)] == [3]
+    exchange.subscribe(greedy, "true", 1)
+    exchange.subscribe(other, "true")
+    assert states(other)[-1] == "started", "others have their own"
+    exchange.say(greedy, Unsubscribe(1))
+    exchange.subscribe(greedy, "true", 4)
+    refused = [each for each in greedy.answers if isinstance(each, Refused)]
+    assert len(refused) == 1, "there is room for one again"
+    assert "at most 2" in refused[0].reason
+    assert refused[0].retry is False
 
 
 def test_a_publisher_is_told_its_number_only_when_that_is_on_disk(protocol):

@@ -335,8 +335,12 @@ RULES: Final = (
     Rule(
         "S-AUTHZ-1",
         "B",
-        "quotas for each client",
-        missing="a client may publish as itself only, but has no quota of subscriptions or rate",
+        "a client publishes as itself, so often, and has so many subscriptions",
+        (
+            f"{_TLS}test_a_member_that_speaks_as_another_is_refused",
+            "tests/protocols/conformance.py::test_a_client_has_so_many_subscriptions_and_no_more",
+            f"{_CONNECTIONS}test_who_publishes_too_much_waits_and_nobody_else_does",
+        ),
     ),
     Rule(
         "S-CTRL-1",

@@ -15,6 +15,8 @@ import trio
 
 from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Publish
+from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import SessionEstablished, SessionLost
 from brokerd.runtime.connection import clock_ns, dial_tcp, first_message
@@ -25,6 +27,7 @@ from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
 from brokerd.wire.codec import encode
 from brokerd.wire.registry import TYPE_NUMBERS
+from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
 from tests.helpers.virtual_time import in_virtual_time
 
@@ -321,6 +324,47 @@ async def test_who_belongs_elsewhere_is_told_so(changes: dict[str, Any]) -> None
         assert isinstance(refusal, Farewell)
         assert refusal.kind == "refused"
         assert b0.of(SessionEstablished) == []
+
+
+# ---------------------------------------------------------------- S-AUTHZ-1: how much
+
+
+@in_virtual_time
+async def test_who_publishes_too_much_waits_and_nobody_else_does() -> None:
+    net = MemoryNet(room_bytes=1_000)
+    parameters = SessionParameters(client_publications_per_second=100, suspicion_ns=60 * 10**9)
+    b0 = LinkedBroker(net, 0, parameters)
+
+    async def publish(name: str, session: int, first: int, count: int) -> None:
+        stream = await net.dial("b0")
+        await stream.send_all(words(client_hello(name, "d", 1, session)))
+        assert isinstance(await answer(stream), Hello)
+        nursery.start_soon(listen, stream)
+        for sequence in range(first, first + count):
+            await stream.send_all(words(Publish(run_of(SourceId(0, 1, 1), sequence, b"\xa0"))))
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while await stream.receive_some():
+                pass
+
+    def taken(name: str) -> int:
+        return sum(len(message.run) for message in b0.messages(name))
+
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(b0.run)
+        nursery.start_soon(publish, "greedy", 1, 1, 1_000)
+        nursery.start_soon(publish, "modest", 1, 1, 90)
+        await trio.sleep(1)
+        assert taken("modest") == 90
+        assert 100 <= taken("greedy") < 300
+        nursery.start_soon(publish, "greedy", 2, 1, 1_000)
+        await trio.sleep(1)
+        assert taken("greedy") < 400, "connecting again gains nothing"
+        await trio.sleep(18)
+        assert b0.sequences("greedy")[-1_000:] == [*range(1, 1_001)], "in the end it all comes"
+        assert [lost.reason for lost in b0.of(SessionLost)] == ["closed_by_us"], "superseded"
+        assert b0.links.counters["publishers_slowed"] > 0
 
 
 def frame(header: bytes) -> bytes:

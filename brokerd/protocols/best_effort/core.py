@@ -23,6 +23,7 @@ from brokerd.model.client_messages import (
     Detach,
     Publish,
     PublishAcknowledged,
+    Refused,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -362,6 +363,11 @@ class BestEffort(EventMachine):
         if subscription is not None:
             pending = bool(self._subscriptions[subscription].awaited)
             self.send(client, Subscribed(message.number, "pending" if pending else "started"))
+            return
+        most = self._parameters.client_subscriptions
+        if len(state.subscriptions) >= most:
+            reason = f"a client has at most {most} subscriptions"
+            self.send(client, Refused("subscribe", message.number, reason, False))
             return
         subscription = SubscriptionId(self._broker, self._incarnation, self._next_number)
         self._next_number += 1

@@ -313,7 +313,12 @@ class Clients:
         """Make a subscription, or say how far it is; the same request again changes nothing."""
         client = self._connected_client(name, "Subscribe")
         local = client.subscriptions.get(message.number)
-        if local is None and self._state.recovering:
+        most = self._state.parameters.client_subscriptions
+        held = sum(isinstance(each, Subscribe) for each in client.held)
+        if local is None and len(client.subscriptions) + held >= most:
+            reason = f"a client has at most {most} subscriptions"
+            self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
+        elif local is None and self._state.recovering:
             client.held.append(message)
         elif local is None:
             self._subscribe(client, message)
