@@ -103,19 +103,12 @@ class HostSide:
 
     async def observe(self) -> dict[str, Any]:
         """What is there of ours: `agent`, `processes`, `deployment`, `strays`, `files`."""
-        agent: str | None = None
-        processes: dict[str, str] = {}
-        try:
-            async with open_agent_of(self.root) as client:
-                status = await client.status()
-                agent = status["deployment"]
-                processes = {name: row["state"] for name, row in status["processes"].items()}
-        except ControlError as error:
-            if error.kind != "closed":
-                raise
+        status = await self._agent_status()
+        agent = status["deployment"] if status else None
+        rows = status["processes"] if status else {}
         return {
             "agent": agent,
-            "processes": processes,
+            "processes": {name: row["state"] for name, row in rows.items()},
             "deployment": self._deployment(),
             "strays": [] if agent else [stray.row() for stray in self._strays()],
             "files": bool(self._entries()),
@@ -176,7 +169,10 @@ class HostSide:
             raise ControlError("user", f"{path}: {error.strerror}") from None
 
     async def start_agent(self, deployment_id: str, lease_ms: int = 0) -> dict[str, Any]:
-        """Start the agent; it outlives us, and has its lease before we can be ended."""
+        """Start the agent; it outlives us, and has its lease before we can be ended.
+
+        Nothing happens where one of this deployment is there already.
+        """
         with trio.CancelScope(shield=True):
             await self._start_agent(deployment_id, lease_ms)
         return {}
@@ -194,12 +190,25 @@ class HostSide:
             check=False,
         )
         if result.returncode != 0:
+            there = await self._agent_status()
+            if there is not None and there["deployment"] == deployment_id:
+                return
             said = result.stderr.decode(errors="replace").strip().splitlines()
             reason = said[-1] if said else f"exit status {result.returncode}"
             raise ControlError("internal", f"the agent did not start: {reason}")
         if lease_ms:
             async with open_agent_of(self.root) as agent:
                 await agent.hold(lease_ms)
+
+    async def _agent_status(self) -> dict[str, Any] | None:
+        """What the agent says; None when none answers."""
+        try:
+            async with open_agent_of(self.root) as agent:
+                return await agent.status()
+        except ControlError as error:
+            if error.kind != "closed":
+                raise
+            return None
 
     async def stop_agent(self) -> dict[str, Any]:
         """End the agent and nothing else: what it started runs on, for the next one to adopt."""
@@ -229,7 +238,8 @@ class HostSide:
         return {}
 
     async def remove(self, purge: bool) -> dict[str, Any]:
-        """Remove our files; with `purge` the installed program and the folder itself, too."""
+        """Remove our files, and the folder when nothing is left in it; with `purge` the installed
+        program, too."""
         for folder in self._socket_folders():
             shutil.rmtree(folder, ignore_errors=True)
         if not self.root.is_dir():
@@ -241,6 +251,11 @@ class HostSide:
                 entry.unlink()
         if purge:
             self.root.rmdir()
+        elif not self._entries(with_bundle=True):
+            try:
+                self.root.rmdir()
+            except OSError:
+                pass  # what it is in may be somebody else's
         return {}
 
     async def residue(self, address: str, ports: Sequence[int], purged: bool) -> dict[str, Any]:

@@ -81,10 +81,17 @@ class Deployment:
     _held_at_s: float = field(default=-math.inf, init=False)
     _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
 
-    async def connect(self, host: str) -> None:
-        """Reach a host's agent."""
-        self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
-        self.agents[host] = self._lines[host].client
+    async def connect(self) -> None:
+        """Reach the agents of all hosts that are used."""
+        hosts = self.wanted.placement.hosts
+
+        async def reach(connector: Connector) -> None:
+            host = connector.host.name
+            self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
+
+        rows = [self.lab.connector(host) for host in hosts]
+        await self.lab.on_all(reach, rows, only_together=True)
+        self.agents.update((host, self._lines[host].client) for host in hosts)
 
     async def replace_agent(self, host: str) -> None:
         """Let a new agent take over what the one of a host has; its users do not notice."""
@@ -243,8 +250,7 @@ async def deployed(
             with interruption.stoppable():
                 await _start_agents(deployment, progress, purpose, lease_ms)
             # Outside of what a signal stops: rolling back needs them.
-            for host in wanted.placement.hosts:
-                await deployment.connect(host)
+            await deployment.connect()
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
                 await deployment.keep()
@@ -275,8 +281,7 @@ async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
     """
     deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, Plan(()))
     try:
-        for host in wanted.placement.hosts:
-            await deployment.connect(host)
+        await deployment.connect()
         yield deployment
     finally:
         await deployment.disconnect()

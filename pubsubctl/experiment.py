@@ -140,7 +140,7 @@ async def testbed(
     finally:
         if is_ours and is_up and teardown:
             with trio.CancelScope(shield=True), trio.move_on_after(2 * CLEANUP_TIMEOUT_S):
-                await take_down(lab, progress, purge=True, verify=True)
+                await take_down(lab, progress, verify=True)
 
 
 async def as_testbed(deployment: Deployment) -> Testbed:

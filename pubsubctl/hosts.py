@@ -104,8 +104,8 @@ class Lab:
         async def install(connector: Connector) -> None:
             await connector.transport.install(only_if_used=only_if_used)
 
-        await self.on_all(upload)
-        await self.on_all(install)
+        await self.on_all(upload, only_together=True)
+        await self.on_all(install, only_together=True)
 
     @asynccontextmanager
     async def operated(
@@ -149,12 +149,17 @@ class Lab:
         async def plan(connector: Connector) -> None:
             found[connector.host.name] = await connector.transport.planned()
 
-        await self.on_all(plan)
+        await self.on_all(plan, only_together=True)
         return {row.host.name: lines for row in self.connectors if (lines := found[row.host.name])}
 
     @asynccontextmanager
     async def locked(self, purpose: str) -> AsyncIterator[None]:
         """Keep other operators away from all hosts; PreflightFailed says who has one."""
+
+        async def connect(connector: Connector) -> None:
+            await connector.lock_holder()
+
+        await self.on_all(connect, only_together=True)  # at once; locks are taken in order
         async with AsyncExitStack() as stack:
             for connector in self.connectors:
                 await stack.enter_async_context(connector.lock(purpose))
@@ -172,19 +177,25 @@ class Lab:
         async def look(connector: Connector) -> None:
             found[connector.host.name] = await connector.observe()
 
-        await self.on_all(look)
+        await self.on_all(look, only_together=True)
         return [found[connector.host.name] for connector in self.connectors]
 
     async def on_all(
         self,
         act: Callable[[Connector], Awaitable[None]],
         connectors: Sequence[Connector] | None = None,
+        *,
+        only_together: bool = False,
     ) -> None:
         """Do something on every host, some at the same time.
 
+        Args:
+            only_together: it is of no use where it is not done on all of them, so that a host
+                that cannot be reached is the failure of all.
+
         Raises:
             ExceptionGroup: of what went wrong, after all hosts had their turn. Where only some
-                cannot be reached, that is a HostError: the others had their turn.
+                cannot be reached, that is a HostError: the others are done.
         """
         chosen = self.connectors if connectors is None else tuple(connectors)
         limiter = trio.CapacityLimiter(self.forks)
@@ -201,7 +212,8 @@ class Lab:
             for connector in chosen:
                 nursery.start_soon(turn, connector)
         if failures:
-            raise ExceptionGroup("on some hosts", in_part(failures, len(chosen)))
+            done = 0 if only_together else len(chosen) - len(failures)
+            raise ExceptionGroup("on some hosts", in_part(failures) if done else failures)
 
 
 async def reached(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
@@ -210,10 +222,8 @@ async def reached(lab: Lab, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
 
-def in_part(failures: Sequence[Exception], hosts: int) -> list[Exception]:
-    """What went wrong on some of so many hosts: where others were reached, it is in part."""
-    if len(failures) == hosts:
-        return list(failures)
+def in_part(failures: Sequence[Exception]) -> list[Exception]:
+    """What went wrong on some hosts, while on others all is done."""
     return [
         HostError(*error.problems) if isinstance(error, Unreachable) else error
         for error in failures

@@ -44,7 +44,8 @@ class LabState:
     Attributes:
         deployment: what was recorded when it was made; None when nothing is deployed.
         reached: hosts whose agent has answered.
-        unreachable: hosts whose agent does not answer, with the reason.
+        unreachable: hosts that cannot be asked, or whose agent does not answer, with the reason.
+        agentless: those of them that can be asked.
         faults: the rows of all faults that are in effect.
         leases_ms: host → what is left of the deployment's lease, for those that have one.
     """
@@ -53,21 +54,31 @@ class LabState:
     brokers: list[BrokerState] = field(default_factory=list)
     reached: list[str] = field(default_factory=list)
     unreachable: dict[str, str] = field(default_factory=dict)
+    agentless: list[str] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
 
 
 async def lab_state(lab: Lab) -> LabState:
-    """Ask every host of the lab on which something is deployed."""
+    """Ask every host of the lab on which something is deployed.
+
+    Raises:
+        ExceptionGroup: of Unreachable, where none of them can be asked.
+    """
     state = LabState()
     by_broker: dict[str, BrokerState] = {}
+    lost: dict[str, Unreachable] = {}
 
     async def look(connector: Connector) -> None:
-        record = await connector.read_deployment()
+        name = connector.host.name
+        try:
+            record = await connector.read_deployment()
+        except Unreachable as error:
+            lost[name] = error
+            return
         if record is None:
             return
         state.deployment = record
-        name = connector.host.name
         rows = [row for row in record["placement"]["brokers"] if row["host"] == name]
         try:
             async with connector.open_agent() as agent:
@@ -83,14 +94,20 @@ async def lab_state(lab: Lab) -> LabState:
                     by_broker[row["broker"]] = await broker_state(agent, row, process)
         except Unreachable as error:
             state.unreachable[name] = str(error)
-            for row in rows:
-                by_broker[row["broker"]] = BrokerState(
-                    row["broker"], name, row["port"], None, "unknown"
-                )
+            state.agentless.append(name)
 
     await lab.on_all(look)
+    if len(lost) == len(lab.connectors):
+        raise ExceptionGroup("no host can be reached", list(lost.values()))
+    state.unreachable.update((name, str(lost[name])) for name in sorted(lost))
     placed = state.deployment["placement"]["brokers"] if state.deployment else []
-    state.brokers = [by_broker[row["broker"]] for row in placed if row["broker"] in by_broker]
+    for row in placed:
+        name = row["broker"]
+        if name in by_broker:
+            state.brokers.append(by_broker[name])
+        elif row["host"] in state.unreachable:
+            unknown = BrokerState(name, row["host"], row["port"], None, "unknown")
+            state.brokers.append(unknown)
     return state
 
 

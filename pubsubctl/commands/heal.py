@@ -7,10 +7,11 @@ import typer
 from brokerd.errors import ControlError
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import LabDirty, PubsubctlError
+from pubsubctl.errors import HostError, LabDirty, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:
     from pubsubctl.connectors.base import Connector
+    from pubsubctl.state import LabState
 
 
 def heal(
@@ -21,6 +22,7 @@ def heal(
 ) -> Result:
     """End every fault that is in effect, also what brokers were told by others.
 
+    Where no agent answers, one is started that knows from the journal what the last one did.
     Brokers that were killed stay so; `deploy` starts them again.
     """
     import trio
@@ -31,6 +33,9 @@ def heal(
     call = invocation(context)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+    if call.dry_run:
+        return _would_heal(trio.run(reached, lab, lambda: lab_state(lab)))
+    started: list[str] = []
     healed: list[dict[str, Any]] = []
     failed: list[PubsubctlError] = []
     verified: list[str] = []
@@ -38,6 +43,12 @@ def heal(
     async def heal_on(connector: "Connector") -> None:
         name = connector.host.name
         try:
+            record = await connector.read_deployment()
+            if record is None:
+                return
+            if await _is_agentless(connector):
+                await connector.start_agent(record["deployment_id"])
+                started.append(name)
             async with connector.open_agent() as agent:
                 answer = await agent.fault_heal_all()
                 healed.extend({**row, "host": name} for row in answer["healed"])
@@ -46,38 +57,58 @@ def heal(
                     again = await agent.fault_heal_all()
                     left = [f"{row['fault_id']} came back" for row in again["healed"]]
                     left += again["left"]
-        except ControlError as error:
+        except Unreachable as error:
+            left = [f"{error}; faults there end with their lease"]
+        except (HostError, ControlError) as error:
             left = [str(error)]
-        failed.extend(LabDirty(f"host {name}: {reason}") for reason in left)
+        own = f"host {name}: "
+        failed.extend(LabDirty(own + reason.removeprefix(own)) for reason in left)
         if not left:
             verified.append(name)
 
-    async def work() -> None:
-        state = await lab_state(lab)
-        for host, reason in state.unreachable.items():
-            # Its watchdogs heal without it; whether they have, only the next agent can say.
-            failed.append(LabDirty(f"host {host}: {reason}; faults there end with their lease"))
-        if call.dry_run:
-            healed.extend(state.faults)
-            return
-        async with trio.open_nursery() as nursery:
-            for connector in lab.connectors:
-                if connector.host.name in state.reached:
-                    nursery.start_soon(heal_on, connector)
-
-    trio.run(reached, lab, work)
-    what = "would heal" if call.dry_run else "healed"
-    lines = [f"{what} {row['fault_id']} on {row['host']}" for row in healed]
-    lines = lines or ["nothing to heal"]
-    if verify and not call.dry_run:
+    trio.run(reached, lab, lambda: lab.on_all(heal_on))
+    lines = [f"started an agent on {host}: the last one is gone" for host in sorted(started)]
+    lines += [f"healed {row['fault_id']} on {row['host']}" for row in healed]
+    if not healed:
+        lines.append("nothing to heal")
+    if verify:
         looked = ", ".join(sorted(verified)) or "no host: nothing is deployed"
         lines.append(f"verified: no fault is left on {looked}" if verified else looked)
     return Result(
         document={
             "schema": "pubsubctl/heal/1",
+            "agents_started": sorted(started),
             "healed": healed,
             "verified": sorted(verified) if verify else [],
         },
         text="\n".join(lines),
         because=tuple(failed),
+    )
+
+
+async def _is_agentless(connector: "Connector") -> bool:
+    try:
+        async with connector.open_agent() as agent:
+            await agent.status()
+    except Unreachable:
+        return True
+    return False
+
+
+def _would_heal(state: "LabState") -> Result:
+    lost = {host: why for host, why in state.unreachable.items() if host not in state.agentless}
+    lines = [f"would start an agent on {host}: the last one is gone" for host in state.agentless]
+    lines += [f"would heal {row['fault_id']} on {row['host']}" for row in state.faults]
+    return Result(
+        document={
+            "schema": "pubsubctl/heal/1",
+            "agents_started": state.agentless,
+            "healed": state.faults,
+            "verified": [],
+        },
+        text="\n".join(lines or ["nothing to heal"]),
+        because=tuple(
+            LabDirty(f"host {host}: {why}; faults there end with their lease")
+            for host, why in lost.items()
+        ),
     )

@@ -39,8 +39,15 @@ def status(
         return None
     state = trio.run(reached, lab, lambda: lab_state(lab))
     if state.deployment is None:
-        document: dict[str, object] = {"schema": "pubsubctl/status/1", "deployment": None}
-        return Result(document=document, text="nothing is deployed")
+        return Result(
+            document={
+                "schema": "pubsubctl/status/1",
+                "deployment": None,
+                "unreachable": state.unreachable,
+            },
+            text="nothing is deployed" + " as far as can be seen" * bool(state.unreachable),
+            because=tuple(HostError(text) for text in state.unreachable.values()),
+        )
     about = state.deployment
     profile = profile_of(about["topology"].get("parameters", {}))
     rows = [

@@ -1,5 +1,6 @@
 """Stories about a deployment on this machine: made once, looked at, mended, and gone."""
 
+import json
 import os
 import signal
 import socket
@@ -108,21 +109,30 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert lab.left_behind() == []
 
 
-def test_a_killed_agent_is_replaced_and_its_brokers_live_on(lab: Lab) -> None:
+def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab) -> None:
     assert lab.call("deploy", "chain3").status == 0
-    before = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
-    brokers = set(before.values())
-    root = lab.state / "e1"
-    announced = (root / "agent" / "agent.json").read_text()
-    agent = int(announced.split('"pid": ')[1].split(",")[0])
-    os.kill(agent, signal.SIGKILL)
-    psutil.wait_procs([p for p in lab.processes() if p.pid == agent], timeout=10)
+    before = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+    host = before["c2"]["host"]
+    process = lab.start("inject", "freeze", "c2", "--for", "300s")
+    wait_until("c2 is frozen", lambda: lab.call("status", "-j").document["faults"])
+    _kill_agent(lab, host)
+    process.kill()
+    process.communicate()
     assert lab.call("status").status == 5
+    assert f"would start an agent on {host}" in lab.call("heal", "--dry-run").out
+    healed = lab.call("heal", "--verify")
+    assert healed.status == 0, healed.err
+    assert f"started an agent on {host}" in healed.out
+    assert "freeze-c2" in healed.out
+    assert "verified: no fault is left on" in healed.out
+    assert psutil.Process(before["c2"]["pid"]).status() != psutil.STATUS_STOPPED
 
+    _kill_agent(lab, host)
     assert lab.call("deploy", "chain3").status == 0
-    after = {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
-    assert after == before
-    assert brokers <= {process.pid for process in lab.processes()}
+    after = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+    assert {name: row["pid"] for name, row in after.items()} == {
+        name: row["pid"] for name, row in before.items()
+    }
     assert lab.call("down", "--verify").status == 0
     assert lab.left_behind() == []
 
@@ -174,6 +184,13 @@ def test_a_second_operator_is_refused_by_name(lab: Lab) -> None:
             assert answer.status == 4
             assert "for `bench demo`" in answer.err
     assert lab.processes() == []
+
+
+def _kill_agent(lab: Lab, host: str) -> None:
+    announced = json.loads((lab.state / host / "agent" / "agent.json").read_text())
+    agent = psutil.Process(announced["pid"])
+    agent.kill()
+    psutil.wait_procs([agent], timeout=10)
 
 
 def _state(lab: Lab, broker: str) -> str:

@@ -17,6 +17,7 @@ import trio
 from bench.host import HostSide
 from brokerd.overlay.topology import Topology
 from pubsubctl import bundle as bundles
+from pubsubctl.connectors.base import Connector
 from pubsubctl.connectors.ssh import SshTransport, ssh_connector
 from pubsubctl.console import Console, Progress
 from pubsubctl.deploy import deployed, planned, take_down, wanted_deployment
@@ -24,6 +25,7 @@ from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreach
 from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption
 from pubsubctl.inventory import load_inventory
+from pubsubctl.state import lab_state
 from tests.helpers.nearby_hosts import NearbyConnections
 
 pytestmark = [pytest.mark.slow]
@@ -256,15 +258,23 @@ def test_the_second_operator_is_told_who_and_gets_the_lock_when_the_first_is_gon
 def test_hosts_that_cannot_be_reached_are_named_and_the_others_had_their_turn(
     far: FarLab,
 ) -> None:
+    async def one_by_one(connector: Connector) -> None:
+        await connector.observe()
+
     async def story() -> None:
         far.connections.down = {"n2"}
         lab = far.lab()
         async with lab.opened():
             with pytest.raises(ExceptionGroup) as caught:
+                await lab.on_all(one_by_one)
+            (error,) = caught.value.exceptions
+            assert isinstance(error, HostError)  # 5: the rest was done
+            assert "n2" in str(error)
+            with pytest.raises(ExceptionGroup) as caught:
                 await lab.installed()
-        (error,) = caught.value.exceptions
-        assert isinstance(error, HostError)
-        assert "n2" in str(error)
+            (error,) = caught.value.exceptions
+            assert isinstance(error, Unreachable)  # 6: nothing was
+            assert list((await lab_state(lab)).unreachable) == ["n2"]
         far.connections.down = {"n1", "n2"}
         lab = far.lab()
         async with lab.opened():
