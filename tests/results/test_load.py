@@ -109,6 +109,39 @@ def test_every_delivery_is_a_row_with_its_publication(
         assert row["kind"] == ("fence" if publication.attribute_set == 100 else "data")
 
 
+WICKED = "`); DROP TABLE deliveries; -- '\"\\ ${spark.master} */ =cmd"
+
+
+def test_what_looks_like_a_command_is_a_name_like_any_other(
+    spark: "SparkSession", loaded: LoadedRun, tmp_path: Path
+) -> None:
+    """S-SPARK-2: names of clients and attributes are whatever somebody typed."""
+    folder = tmp_path / "demo" / loaded.run.run_id
+    shutil.copytree(loaded.run.folder, folder, ignore=shutil.ignore_patterns("tables"))
+    quoted = json.dumps(WICKED)[1:-1]
+    renamed = 0
+    for path in [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]:
+        before = path.read_text()
+        after = before.replace("s1-sub-1", quoted).replace('"symbol"', f'"{quoted}"')
+        renamed += after != before
+        path.write_text(after)
+    assert renamed >= 3
+    seal(folder)
+    wicked = load_run(spark, folder)
+    for name, column in (("deliveries", "sub_id"), ("subscriptions", "subscriber")):
+        counted = [
+            {
+                row[column]: row["count"]
+                for row in run.table(spark, name).groupBy(column).count().toArrow().to_pylist()
+            }
+            for run in (loaded, wicked)
+        ]
+        assert counted[1] == {
+            key.replace("s1-sub-1", WICKED): count for key, count in counted[0].items()
+        }
+        assert any(WICKED in key for key in counted[1])
+
+
 def test_places_in_the_log_survive_being_cut_into_pieces(
     spark: "SparkSession", loaded: LoadedRun, run: Path
 ) -> None:

@@ -53,6 +53,28 @@ def test_no_pattern_is_made_from_what_somebody_sends() -> None:
     assert found == []
 
 
+QUERIES = ("sql", "expr", "selectExpr", "where", "filter")
+
+
+def test_no_query_is_made_from_what_logs_say() -> None:
+    """S-SPARK-2: conditions are columns, or texts that are written down in the program."""
+    calls = made = 0
+    for path in (ROOT / "results").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in QUERIES:
+                calls += 1
+                made += any(
+                    isinstance(part, ast.JoinedStr | ast.Mod)
+                    or (isinstance(part, ast.Attribute) and part.attr == "format")
+                    for argument in node.args
+                    for part in ast.walk(argument)
+                )
+    assert calls > 20, "nothing was looked at"
+    assert made == 0
+
+
 def test_ten_thousand_near_identical_predicates_are_not_tried_one_by_one() -> None:
     index: MatchingIndex[int] = MatchingIndex()
     for number in range(10_000):

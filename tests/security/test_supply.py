@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,37 @@ def test_the_unit_is_confined(tmp_path: Path) -> None:
     assert shipped.returncode == 0, shipped.stdout[-500:] + shipped.stderr
     bare = exposure("[Service]\nExecStart=/opt/pubsub/bin/python -m brokerd\n")
     assert bare.returncode != 0, "the measure would let anything through"
+
+
+@pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="systemd-analyze is not installed")
+def test_systemd_knows_every_word_of_the_unit(tmp_path: Path) -> None:
+    def complaints(text: str) -> str:
+        unit = tmp_path / "brokerd@b1.service"
+        unit.write_text(text.replace("/opt/pubsub/bin/python", sys.executable), encoding="utf-8")
+        command = ["systemd-analyze", "verify", "--recursive-errors=no", str(unit)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return "\n".join(row for row in done.stderr.splitlines() if unit.name in row)
+
+    shipped = UNIT.read_text(encoding="utf-8")
+    assert complaints(shipped) == ""
+    assert "MemoryDenyRiteExecute" in complaints(shipped.replace("DenyWrite", "DenyRite"))
+
+
+def test_brokers_run_as_nobody_special_and_nothing_asks_for_more_rights() -> None:
+    """S-SUDO-1: what needs root (nftables, namespaces) wants a root of one's own, never sudo."""
+    settings = dict(
+        row.split("=", 1)
+        for row in UNIT.read_text(encoding="utf-8").splitlines()
+        if "=" in row and not row.startswith("#")
+    )
+    assert settings["User"] == "pubsub"
+    assert settings["NoNewPrivileges"] == "yes"
+    assert settings["CapabilityBoundingSet"] == settings["AmbientCapabilities"] == ""
+    asking = re.compile(r"\b(sudo|doas|pkexec|su -c|setuid|setcap)\b")
+    programs = [
+        path
+        for top in ("brokerd", "bench", "fault_injection", "pubsubctl", "results")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    assert len(programs) > 100
+    assert [path for path in programs if asking.search(path.read_text(encoding="utf-8"))] == []
