@@ -1,13 +1,16 @@
 """Brokers' links over memory streams: the real link layer without sockets or a real clock."""
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import trio
 import trio.testing
 
 from brokerd.config import Mutant, SessionParameters
-from brokerd.model.identity import Peer
+from brokerd.model.identity import Peer, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.messages import PublicationCopy
 from brokerd.protocols.interface import Event, MessageReceived, SessionEstablished, SessionLost
 from brokerd.runtime.connection import Dial, clock_ns
 from brokerd.runtime.links import Links
@@ -212,3 +215,33 @@ async def joined(nursery: trio.Nursery, *brokers: LinkedBroker) -> None:
         brokers[0].links.open(other.number)
         await other.wait_for(SessionEstablished)
     await brokers[0].wait_for(SessionEstablished, len(brokers) - 1)
+
+
+@asynccontextmanager
+async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
+    """One whose tasks are over when the block is."""
+    async with trio.open_nursery() as nursery:
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+OneBroker = AbstractAsyncContextManager[tuple[MemoryNet, LinkedBroker, trio.Nursery]]
+
+
+@asynccontextmanager
+async def one_broker(
+    credentials: TlsCredentials | None = None,
+) -> AsyncIterator[tuple[MemoryNet, LinkedBroker, trio.Nursery]]:
+    """b0, running, the net it listens on, and a nursery for whoever comes to it."""
+    net = MemoryNet()
+    broker = LinkedBroker(net, 0, credentials=credentials)
+    async with nursery_of_the_test() as nursery:
+        await nursery.start(broker.run)
+        yield net, broker, nursery
+
+
+def copy(first: int, size: int = 10) -> PublicationCopy:
+    """A copy of one publication, of so many bytes."""
+    source = SourceId(0, 0, 1)
+    run = PublicationRun(source, range(first, first + 1), (b"a",), b"\0", size, (bytes(size),))
+    return PublicationCopy(run, (0, 1))

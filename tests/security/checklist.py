@@ -12,6 +12,8 @@ Severity = Literal["A", "B", "C"]
 
 _SECURITY: Final = "tests/security/"
 _SSH: Final = f"{_SECURITY}test_ssh.py::"
+_TRUST: Final = f"{_SECURITY}test_ssh_trust.py::"
+_WORDS: Final = f"{_SECURITY}test_ssh_words.py::"
 _INVENTORY: Final = f"{_SECURITY}test_inventory.py::"
 _TLS: Final = f"{_SECURITY}test_tls.py::"
 _CONNECTIONS: Final = f"{_SECURITY}test_connections.py::"
@@ -81,9 +83,9 @@ RULES: Final = (
         "A",
         "first contact is explicit, with the fingerprint",
         (
-            f"{_SSH}test_a_script_that_names_no_fingerprint_trusts_nobody",
-            f"{_SSH}test_a_person_is_shown_the_fingerprint_and_has_to_type_yes",
-            f"{_SSH}test_the_right_fingerprint_is_trusted_and_the_file_is_private",
+            f"{_TRUST}test_a_script_that_names_no_fingerprint_trusts_nobody",
+            f"{_TRUST}test_a_person_is_shown_the_fingerprint_and_has_to_type_yes",
+            f"{_TRUST}test_the_right_fingerprint_is_trusted_and_the_file_is_private",
         ),
     ),
     Rule(
@@ -115,9 +117,9 @@ RULES: Final = (
         "A",
         "remote commands are lists, quoted word by word, in one place",
         (
-            f"{_SSH}test_any_word_arrives_as_it_is_through_a_real_shell",
-            f"{_SSH}test_words_that_no_command_line_can_carry_are_refused",
-            f"{_SSH}test_commands_begin_in_one_module_only_and_are_never_written_as_text",
+            f"{_WORDS}test_any_word_arrives_as_it_is_through_a_real_shell",
+            f"{_WORDS}test_words_that_no_command_line_can_carry_are_refused",
+            f"{_WORDS}test_commands_begin_in_one_module_only_and_are_never_written_as_text",
         ),
     ),
     Rule(

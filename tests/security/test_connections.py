@@ -5,8 +5,6 @@ import random
 import resource
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import cbor2
@@ -19,16 +17,21 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import SessionEstablished, SessionLost
-from brokerd.runtime.connection import clock_ns, dial_tcp, first_message
+from brokerd.runtime.connection import clock_ns, dial_tcp
 from brokerd.runtime.doorway import DESCRIPTOR_RESERVE, Doorway
 from brokerd.runtime.links import Links
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
-from brokerd.wire.codec import encode
 from brokerd.wire.registry import TYPE_NUMBERS
 from tests.helpers.exchange import run_of
-from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined
+from tests.helpers.memory_links import (
+    LinkedBroker,
+    MemoryNet,
+    joined,
+    nursery_of_the_test,
+    one_broker,
+)
+from tests.helpers.raw_peer import RawPeer, answer, broker_hello, words
 from tests.helpers.virtual_time import in_virtual_time
 
 YES = RecoveryFlag(True)
@@ -36,21 +39,6 @@ PORTS = (27_100, 27_101)
 FLOOD = 5_000
 LOITERERS = 500
 """Connections of the flood that its author keeps open."""
-
-
-@asynccontextmanager
-async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
-    async with trio.open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()
-
-
-def words(*messages: Any) -> bytes:
-    return b"".join(piece for message in messages for piece in encode(message))
-
-
-async def answer(stream: trio.abc.Stream) -> Any:
-    return await first_message(stream, FrameDecoder())
 
 
 # ---------------------------------------------------------------- S-FLOOD-1: places
@@ -260,31 +248,10 @@ async def test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile
 # ---------------------------------------------------------------- S-WIRE-1: again
 
 
-def broker_hello(session: int, newest: int = 0, **changes: Any) -> Hello:
-    values = {
-        "wire_version": WIRE_VERSION,
-        "protocol": "p",
-        "deployment_id": "d",
-        "topology_digest": "t",
-        "role": "broker",
-        "name": "b1",
-        "number": 1,
-        "incarnation": 1,
-        "session": session,
-        "newest": newest,
-        "recovering": False,
-        "capabilities": (),
-    }
-    return Hello(**{**values, **changes})
-
-
 @in_virtual_time
 async def test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterwards() -> None:
-    net = MemoryNet()
-    b0 = LinkedBroker(net, 0)
-    recording = words(broker_hello(3), YES)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    recording = words(broker_hello(), YES)
+    async with one_broker() as (net, b0, _):
         first = await net.dial("b0")
         await first.send_all(recording)
         assert isinstance(await answer(first), Hello)
@@ -298,7 +265,7 @@ async def test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterw
             await b0.wait_for(SessionLost)
         assert b0.messages(1) == [YES]
         fresh = await net.dial("b0")
-        await fresh.send_all(words(broker_hello(5, newest=3)))
+        await fresh.send_all(words(broker_hello(session=5, newest=3)))
         assert isinstance(await answer(fresh), Hello), "a new session is none that was recorded"
 
 
@@ -314,12 +281,9 @@ async def test_a_recorded_plaintext_session_is_refused_while_it_is_up_and_afterw
 )
 @in_virtual_time
 async def test_who_belongs_elsewhere_is_told_so(changes: dict[str, Any]) -> None:
-    net = MemoryNet()
-    b0 = LinkedBroker(net, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with one_broker() as (net, b0, _):
         stream = await net.dial("b0")
-        await stream.send_all(words(broker_hello(3, **changes)))
+        await stream.send_all(words(broker_hello(**({"number": 1} | changes))))
         refusal = await answer(stream)
         assert isinstance(refusal, Farewell)
         assert refusal.kind == "refused"
@@ -387,16 +351,11 @@ def frame(header: bytes) -> bytes:
 @pytest.mark.parametrize("greeted", [False, True])
 @in_virtual_time
 async def test_no_command_is_obeyed_over_a_link(said: list[Any], greeted: bool) -> None:
-    net = MemoryNet()
-    b0 = LinkedBroker(net, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with one_broker() as (net, b0, _):
         stream = await net.dial("b0")
         await stream.send_all(words(client_hello("c", "d", 1, 1)) * greeted)
         await stream.send_all(frame(cbor2.dumps(said)))
-        with contextlib.suppress(trio.BrokenResourceError):
-            while await stream.receive_some(1_000):
-                pass
+        await RawPeer(stream).read_to_the_end()
         assert len(b0.links.faults) == 0
         assert [lost.reason for lost in b0.of(SessionLost)] == ["protocol_error"] * greeted
         assert trio.current_time() < 1

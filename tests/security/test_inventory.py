@@ -14,9 +14,7 @@ import pytest
 
 from pubsubctl.errors import UserError
 from pubsubctl.inventory import load_inventory
-from tests.pubsubctl.conftest import Call, call, project
-
-__all__ = ["call", "project"]
+from tests.pubsubctl.conftest import Call
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 HOST = '[[hosts]]\nname = "n"\naddress = "10.0.0.1"\n'

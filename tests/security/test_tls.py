@@ -6,8 +6,6 @@ over before the server has looked at the client's certificate.
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +20,23 @@ from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy, RecoveryFlag
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
-from brokerd.runtime.connection import first_message
 from brokerd.runtime.tls import HANDSHAKE_LIMIT_BYTES, TlsCredentials, TlsError, TlsStream
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.identity import Identity
-from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
+from brokerd.sessions.messages import Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
 from brokerd.wire.codec import encode
 from tests.helpers.certificates import Certificates
 from tests.helpers.memory_broker import MemoryBroker, chain
-from tests.helpers.memory_links import LinkedBroker, MemoryNet, joined, securely
+from tests.helpers.memory_links import (
+    LinkedBroker,
+    MemoryNet,
+    OneBroker,
+    joined,
+    nursery_of_the_test,
+    one_broker,
+    securely,
+)
+from tests.helpers.raw_peer import all_that_comes, answer, broker_hello, say
 from tests.helpers.virtual_time import in_virtual_time
 
 YES = RecoveryFlag(True)
@@ -43,23 +48,13 @@ def lab(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path)
 
 
-@asynccontextmanager
-async def nursery_of_the_test() -> AsyncIterator[trio.Nursery]:
-    async with trio.open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()
-
-
 def secured(net: MemoryNet, lab: Certificates, number: int, **options: Any) -> LinkedBroker:
     return LinkedBroker(net, number, credentials=lab.credentials("broker", f"b{number}"), **options)
 
 
-def broker_hello(name: str, number: int, session: int = 3) -> Hello:
-    return Hello(WIRE_VERSION, "p", "d", "t", "broker", name, number, 1, session, 0, False, ())
-
-
-async def say(stream: trio.abc.Stream, *messages: Any) -> None:
-    await stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
+def secured_broker(lab: Certificates) -> OneBroker:
+    """b0, running, with a certificate."""
+    return one_broker(lab.credentials("broker", "b0"))
 
 
 async def answer_to(
@@ -69,16 +64,7 @@ async def answer_to(
     stream = await credentials.dial(await net.dial(at))
     async with stream:
         await say(stream, *messages)
-        return await first_message(stream, FrameDecoder())
-
-
-async def outcome(stream: trio.abc.Stream) -> bytes:
-    """All that comes until the other end closes."""
-    received = b""
-    with contextlib.suppress(trio.BrokenResourceError):
-        while chunk := await stream.receive_some(10_000):
-            received += bytes(chunk)
-    return received
+        return await answer(stream)
 
 
 # ---------------------------------------------------------------- members
@@ -195,7 +181,7 @@ async def test_who_has_no_good_certificate_gets_no_answer(
             stream._read_identity = lambda: Identity("d", "broker", "b0")  # type: ignore[method-assign]
             await stream.handshake()
             await say(stream, client_hello("c", "d", 1, 1))
-            answer = await outcome(stream)
+            answer = await all_that_comes(stream)
         assert answer == b""
         await trio.sleep(1)
         assert len(b0.of(SessionEstablished)) == 1, "only the other broker's"
@@ -209,23 +195,17 @@ async def test_who_has_no_good_certificate_gets_no_answer(
 @in_virtual_time
 async def test_the_same_certificate_that_expires_was_good_before(lab: Certificates) -> None:
     """So that what refuses the expired one is its date and nothing else."""
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, _, _):
         good = TlsCredentials(lab.files("client", "c", days_ago=29.9))
         assert isinstance(await answer_to(net, good, client_hello("c", "d", 1, 1)), Hello)
 
 
 @in_virtual_time
 async def test_plaintext_gets_no_answer_where_there_are_certificates(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         stream = await net.dial("b0")
         await say(stream, client_hello("c", "d", 1, 1))
-        answer = await outcome(stream)
+        answer = await all_that_comes(stream)
         assert b"b0" not in answer
         assert answer[:1] in (b"", b"\x15"), "nothing, or a TLS alert"
         assert b0.of(SessionEstablished) == []
@@ -270,9 +250,9 @@ def test_files_that_are_no_certificates_are_named(
 @pytest.mark.parametrize(
     "certified, hello",
     [
-        (("client", "subscriber-7"), broker_hello("b1", 1)),
-        (("load", "b1"), broker_hello("b1", 1)),
-        (("broker", "b2"), broker_hello("b1", 1)),
+        (("client", "subscriber-7"), broker_hello()),
+        (("load", "b1"), broker_hello()),
+        (("broker", "b2"), broker_hello()),
         (("broker", "b1"), client_hello("b1", "d", 1, 1)),
         (("client", "c1"), client_hello("c2", "d", 1, 1)),
         (("load", "r1"), client_hello("s1.r2", "d", 1, 1)),
@@ -283,10 +263,7 @@ def test_files_that_are_no_certificates_are_named(
 async def test_a_member_that_speaks_as_another_is_refused(
     lab: Certificates, certified: tuple[Any, str], hello: Hello
 ) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         answer = await answer_to(net, lab.credentials(*certified), hello)
         assert isinstance(answer, Farewell)
         assert answer.kind == "refused"
@@ -296,12 +273,9 @@ async def test_a_member_that_speaks_as_another_is_refused(
 
 @in_virtual_time
 async def test_a_member_of_another_deployment_is_refused(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, _, _):
         other = TlsCredentials(lab.files("broker", "b1", deployment="last-week"))
-        answer = await answer_to(net, other, broker_hello("b1", 1))
+        answer = await answer_to(net, other, broker_hello())
         assert isinstance(answer, Farewell)
         assert "last-week" in answer.reason
 
@@ -315,7 +289,7 @@ async def test_a_client_that_sends_what_only_brokers_say_is_put_out(lab: Certifi
         await nursery.start(broker.run)
         stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
         await say(stream, client_hello("c", "d", 1, 1), YES)
-        await outcome(stream)
+        await all_that_comes(stream)
         assert [details["reason"] for event, details in broker.records if event == "protocol_error"]
         assert broker.links.session_peers() == []
 
@@ -326,8 +300,6 @@ async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
     lab: Certificates, who: tuple[Any, str]
 ) -> None:
     """Whoever listens at b1's address shows another's certificate: no Hello, and a close."""
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
     files = lab.files(*who)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_verify_locations(files.authority)
@@ -340,12 +312,11 @@ async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
             stream._read_identity = lambda: Identity("d", "broker", "b0")  # type: ignore[method-assign]
             try:
                 await stream.handshake()
-                heard.append(await outcome(stream))
+                heard.append(await all_that_comes(stream))
             except (TlsError, trio.BrokenResourceError):
                 heard.append(b"")
 
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, nursery):
         nursery.start_soon(pretend, net.listen("b1"))
         b0.links.open(1)
         failed = await b0.wait_for(OpenFailed)
@@ -357,12 +328,9 @@ async def test_a_broker_that_reaches_another_than_it_dialled_says_nothing(
 
 @in_virtual_time
 async def test_a_client_that_reaches_no_broker_goes_on_looking(lab: Certificates) -> None:
-    net = MemoryNet()
     other = Certificates(Path(lab.files("client", "c").key).parent.parent, "elsewhere")
-    b0 = LinkedBroker(net, 0, credentials=other.credentials("broker", "b0"))
     reasons: list[str] = []
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with one_broker(other.credentials("broker", "b0")) as (net, b0, _):
 
         def note(what: str, details: Any) -> None:
             reasons.append(f"{what}: {details.get('reason')}")
@@ -386,10 +354,7 @@ async def test_a_client_that_reaches_no_broker_goes_on_looking(lab: Certificates
 async def test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds(
     lab: Certificates, share: float
 ) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         stream = await net.dial("b0")
         context = _with(lab.files("client", "c"))
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -398,7 +363,7 @@ async def test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds(
             records.do_handshake()
         beginning = outgoing.read()
         await stream.send_all(beginning[: int(len(beginning) * share)])
-        await outcome(stream)
+        await all_that_comes(stream)
         assert 4 < trio.current_time() < PATIENCE_S
         await trio.sleep(0.1)
         assert b0.links.counters["connections_refused"] == 1
@@ -406,14 +371,11 @@ async def test_a_handshake_that_goes_nowhere_is_given_up_after_five_seconds(
 
 @in_virtual_time
 async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         stream = await net.dial("b0")
         # The beginning of a ClientHello that says that it is very long.
         await stream.send_all(b"\x16\x03\x01\x40\x00\x01\x01\xf0\x00" + bytes(30_000))
-        await outcome(stream)
+        await all_that_comes(stream)
         await trio.sleep(0.1)
         assert trio.current_time() < 1
         (reason,) = [d["reason"] for event, d in b0.records if event == "stranger_refused"]
@@ -423,11 +385,9 @@ async def test_a_handshake_that_never_ends_is_cut_off_by_its_size(lab: Certifica
 @in_virtual_time
 async def test_who_refuses_the_other_end_closes(lab: Certificates, tmp_path: Path) -> None:
     """A client that fails and stays would leave the server waiting for ever."""
-    net = MemoryNet()
     rogue = Certificates(tmp_path, "rogue")
-    b0 = LinkedBroker(net, 0, credentials=TlsCredentials(rogue.files("broker", "b0", trust=lab)))
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    credentials = TlsCredentials(rogue.files("broker", "b0", trust=lab))
+    async with one_broker(credentials) as (net, b0, _):
         transport = await net.dial("b0")
         with pytest.raises(TlsError, match="certificate is not accepted"):
             await lab.credentials("client", "c").dial(transport)
@@ -440,10 +400,7 @@ async def test_who_refuses_the_other_end_closes(lab: Certificates, tmp_path: Pat
 
 @in_virtual_time
 async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         net.listen("b1")
         b0.links.open(1)
         assert "no answer in time" in (await b0.wait_for(OpenFailed)).reason
@@ -455,14 +412,11 @@ async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates)
 
 @in_virtual_time
 async def test_a_client_that_trickles_a_record_is_cut_off(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, nursery):
         stream = await lab.credentials("client", "slow").dial(await net.dial("b0"))
         await say(stream, client_hello("slow", "d", 1, 1))
         await b0.wait_for(SessionEstablished)
-        nursery.start_soon(outcome, stream.transport)
+        nursery.start_soon(all_that_comes, stream.transport)
         record = stream.encrypt(b"".join(encode(Heartbeat())) * 100)
         with contextlib.suppress(trio.BrokenResourceError):
             for byte in record:
@@ -475,10 +429,7 @@ async def test_a_client_that_trickles_a_record_is_cut_off(lab: Certificates) -> 
 
 @in_virtual_time
 async def test_one_changed_byte_ends_the_session_and_reaches_nobody(lab: Certificates) -> None:
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
         await say(stream, client_hello("c", "d", 1, 1), YES)
         await b0.wait_for(SessionEstablished)
@@ -514,20 +465,17 @@ class Recorder(trio.abc.Stream):
 @in_virtual_time
 async def test_a_recorded_session_that_is_played_again_gets_no_answer(lab: Certificates) -> None:
     """S-WIRE-1: between machines, where somebody could have recorded it."""
-    net = MemoryNet()
-    b0 = secured(net, lab, 0)
-    async with nursery_of_the_test() as nursery:
-        await nursery.start(b0.run)
+    async with secured_broker(lab) as (net, b0, _):
         recorder = Recorder(await net.dial("b0"))
         stream = await lab.credentials("broker", "b1").dial(recorder)
-        await say(stream, broker_hello("b1", 1), YES)
+        await say(stream, broker_hello(), YES)
         await b0.wait_for(SessionEstablished)
         await stream.aclose()
         await b0.wait_for(SessionLost)
         replay = await net.dial("b0")
         with contextlib.suppress(trio.BrokenResourceError):
             await replay.send_all(recorder.written)
-        await outcome(replay)
+        await all_that_comes(replay)
         await trio.sleep(PATIENCE_S)
         assert len(b0.of(SessionEstablished)) == 1
         assert b0.messages(1) == [YES]

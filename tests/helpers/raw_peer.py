@@ -1,0 +1,98 @@
+"""Somebody at the other end of a memory stream who says what no broker or client would."""
+
+import contextlib
+import struct
+from typing import Any
+
+import trio
+
+from brokerd.runtime.connection import first_message
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
+from brokerd.wire.codec import decode, encode
+from tests.helpers.memory_links import MemoryNet
+
+
+def words(*messages: Any) -> bytes:
+    """Messages as they are on the wire."""
+    return b"".join(piece for message in messages for piece in encode(message))
+
+
+async def say(stream: trio.abc.Stream, *messages: Any) -> None:
+    """Write messages, all at once."""
+    await stream.send_all(words(*messages))
+
+
+async def answer(stream: trio.abc.Stream) -> Any:
+    """The next message; None when the other end closes instead."""
+    return await first_message(stream, FrameDecoder())
+
+
+def broker_hello(name: str = "b1", session: int = 3, **changes: Any) -> Hello:
+    """What a broker called b<number> says first, of the deployment of `LinkedBroker`."""
+    values = {
+        "wire_version": WIRE_VERSION,
+        "protocol": "p",
+        "deployment_id": "d",
+        "topology_digest": "t",
+        "role": "broker",
+        "name": name,
+        "number": int(name.removeprefix("b")),
+        "incarnation": 1,
+        "session": session,
+        "newest": 0,
+        "recovering": False,
+        "capabilities": (),
+    }
+    return Hello(**{**values, **changes})
+
+
+class RawPeer:
+    """Somebody who speaks bytes."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.received = b""
+
+    async def say(self, *messages: Any) -> None:
+        await say(self.stream, *messages)
+
+    async def trickle(self, data: bytes, pause_s: float) -> None:
+        for byte in data:
+            await self.stream.send_all(bytes([byte]))
+            await trio.sleep(pause_s)
+
+    async def live(self) -> None:
+        """Send heartbeats for as long as anybody takes them."""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                await self.say(Heartbeat())
+                await trio.sleep(0.25)
+
+    async def read_to_the_end(self) -> bytes:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while chunk := await self.stream.receive_some(10_000):
+                self.received += bytes(chunk)
+        return self.received
+
+    def messages(self) -> list[Any]:
+        """What was received, heartbeats left out; it must be whole frames."""
+        found, rest = [], self.received
+        while rest:
+            length, header = struct.unpack_from(">II", rest)
+            assert len(rest) >= length + 4, f"{len(rest)} bytes of a frame of {length + 4}"
+            found.append(decode(rest[8 : 8 + header], memoryview(rest)[8 + header : length + 4]))
+            rest = rest[length + 4 :]
+        return [message for message in found if message != Heartbeat()]
+
+
+async def raw_peer(net: MemoryNet, *hello: Any, broker: str = "b0") -> RawPeer:
+    """Somebody who has dialled a broker and said this."""
+    peer = RawPeer(await net.dial(broker))
+    await peer.say(*hello)
+    return peer
+
+
+async def all_that_comes(stream: trio.abc.Stream) -> bytes:
+    """Until the other end closes, in whatever way."""
+    return await RawPeer(stream).read_to_the_end()

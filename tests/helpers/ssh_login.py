@@ -1,0 +1,40 @@
+"""Whom one is connected to by SSH: logins, and what servers and keys say of themselves."""
+
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import trio
+
+from pubsubctl.inventory import Inventory
+from pubsubctl.ssh.connections import SshConnections
+from tests.helpers.ssh_server import KeyPair, Sshd
+from tests.helpers.ssh_stand_in import StandIn
+
+Server = Sshd | StandIn
+Start = Callable[[KeyPair], AbstractContextManager[Server]]
+
+
+def login_attempts(server: Server) -> list[str]:
+    """How anybody tried to log in so far."""
+    return server.login_attempts() if isinstance(server, Sshd) else server.attempts
+
+
+def say_hello(inventory: Inventory) -> None:
+    """Run a command on the first host."""
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with SshConnections(inventory) as connections:
+                done = await connections.run(inventory.hosts[0], ["true"])
+                assert done.status == 0
+
+    trio.run(main)
+
+
+def print_of(key: KeyPair) -> str:
+    """A key's fingerprint as ssh-keygen computes it."""
+    said = subprocess.run(
+        ["ssh-keygen", "-lf", f"{key.private}.pub"], capture_output=True, text=True, check=True
+    )
+    return said.stdout.split()[1]

@@ -1,0 +1,308 @@
+"""What [DFT11] promises of its protocol, sentence by sentence: §III to §VIII.
+
+As in test_dft11.py: the docstrings name the promise in our words and the lines it stands in.
+"""
+
+from itertools import combinations
+
+import pytest
+
+from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.model.identity import PartitionId
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.partitions import partition_kind
+from brokerd.simulator.cluster import Published, Subscription
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import chain, tree
+from tests.helpers.paper_stories import names, publish, settled, start
+
+# ---------------------------------------------------------------- §III and §IV
+
+FIGURE_4 = tree(
+    "b0-b1", "b1-b2", "b2-b3", "b3-b4", "b4-b5", "b5-b6", "b6-b7",
+    "b4-c1", "c1-c2", "c2-c3", "b3-d1", "d1-d2", "d2-d3", delta=2,
+)  # fmt: skip
+
+
+def test_the_partitions_of_figure_4_have_the_ids_of_the_paper() -> None:
+    """A tuple of detector, a number that rises, and the path of the nodes (lines 336-346)."""
+    cluster = start(FIGURE_4)
+    made = []
+    for name in ("b3", "b4", "c1"):
+        cluster.broker(name).kill()
+        cluster.run_for(3)
+    for event, details in cluster.broker("b2").broker.recorded:
+        if event == "partition_new":
+            made.append((details["number"], names(cluster, details["nodes"])))
+    assert made == [(1, ["b3"]), (2, ["b3", "b4"]), (3, ["b3", "b4", "c1"])]
+
+
+def test_one_partition_is_a_barrier_for_some_and_an_island_for_others() -> None:
+    """B3 alone: a barrier on the way to itself, an island on the way to D3 (lines 332-336)."""
+    number = {name: place for place, name in enumerate(FIGURE_4.brokers)}
+    path = PrimaryTree(FIGURE_4).path
+    alone = PartitionId(number["b2"], 1, 1, (number["b3"],))
+    reached = [number["b4"], number["d1"]]
+    assert partition_kind(alone, path(number["b2"], number["b3"]), reached) == "barrier"
+    assert partition_kind(alone, path(number["b2"], number["d3"]), reached) == "island"
+    assert partition_kind(alone, path(number["b2"], number["b0"]), reached) is None
+
+
+def test_a_broken_session_is_replaced_by_sessions_to_all_neighbours_beyond() -> None:
+    """X tries the neighbours of F in the background (lines 357-361)."""
+    cluster = start(FIGURE_4)
+    cluster.broker("b3").kill()
+    cluster.run_for(3)
+    assert {*names(cluster, cluster.broker("b2").status()["ready"])} >= {"b1", "b4", "d1"}
+
+
+def test_partition_information_spreads_and_is_taken_back() -> None:
+    """Those within D_PT of a detector have its id (lines 362-370), and then not (891-900)."""
+    cluster = start(chain(*(f"b{place}" for place in range(7))))
+    cluster.broker("b5").kill()
+    cluster.run_for(3)
+    tables = [cluster.broker(f"b{place}").status()["partitions"] for place in (0, 1, 2, 3, 4)]
+    assert tables == [0, 0, 1, 1, 2]  # of b4 within 2δ = 2, and of b6, who detects it as well
+    cluster.broker("b5").start()
+    settled(cluster)
+    assert [cluster.broker(name).status()["partitions"] for name in cluster.topology.brokers] == [
+        0
+    ] * 7
+
+
+# ---------------------------------------------------------------- §V
+
+
+def test_a_subscription_starts_when_every_broker_behind_has_confirmed() -> None:
+    """Each waits for those it sent to; an edge broker confirms at once (lines 400-424)."""
+    cluster = start(chain("s", "b", "edge"))
+    cluster.broker("edge").absorb()
+    subscription = cluster.subscribe("s")
+    cluster.run_for(0.3)
+    assert not subscription.started
+    cluster.broker("edge").release()
+    cluster.run_for(0.3)
+    assert subscription.started
+
+
+def test_a_crashed_broker_does_not_block_a_subscription_for_ever() -> None:
+    """The choice between liveness and reliability that the tags avoid (lines 425-436)."""
+    cluster = start(chain("s", "b", "dead"))
+    cluster.broker("dead").kill()
+    cluster.run_for(2)
+    subscription = cluster.subscribe("s")
+    cluster.run_for(2)
+    assert subscription.started
+    cluster.broker("dead").start()
+    settled(cluster)
+    one = cluster.publish("dead", n=1)
+    settled(cluster)
+    assert subscription.received == [one]
+
+
+def _publish_into_an_island(mutants: frozenset[Mutant]) -> None:
+    """s-a-b-c, the link a-b is cut: c hears of s around b, and publishes through b at once."""
+    cluster = start(chain("s", "a", "b", "c"), mutants=mutants)
+    cluster.link("a", "b").cut()
+    cluster.run_for(2)
+    subscriber = cluster.subscribe("s")
+    cluster.run_for(0.1)
+    sent = publish(cluster, "c", 3)
+    cluster.link("a", "b").heal()
+    settled(cluster)
+    sent.append(cluster.publish("c", n=9))
+    settled(cluster)
+    assert subscriber.received == sent[-len(subscriber.received) :]
+
+
+def test_an_island_is_given_the_subscription_before_a_publication_that_matches_it() -> None:
+    """The copy upstream, tagged, is accepted at once (lines 445-465)."""
+    _publish_into_an_island(frozenset())
+
+
+def test_what_lies_behind_a_barrier_is_not_delivered_before_it_is_aware() -> None:
+    """Tags in confirmations reach the source, which keeps them in its table (lines 466-613)."""
+    cluster = start(chain("s", "b1", "b2", "far"))
+    for name in ("b1", "b2"):
+        cluster.broker(name).kill()
+    cluster.run_for(3)
+    subscriber = cluster.subscribe("s")
+    cluster.run_for(3)
+    assert subscriber.started
+    assert cluster.broker("s").broker.core.statistics()["subscriptions_tagged"] == 1
+    early = publish(cluster, "far", 3)
+    for name in ("b2", "b1"):
+        cluster.broker(name).start()
+        cluster.run_for(1)
+    settled(cluster)
+    later = publish(cluster, "far", 3)
+    settled(cluster)
+    assert cluster.broker("s").broker.core.statistics()["subscriptions_tagged"] == 0
+    assert [each for each in subscriber.received if each not in early] == later
+    kept = [each for each in subscriber.received if each in early]
+    assert kept == early[len(early) - len(kept) :]
+
+
+# ---------------------------------------------------------------- §VI
+
+
+def test_a_copy_is_kept_until_everybody_behind_has_it() -> None:
+    """Until a confirmation says so, for each subscriber accepted by then (lines 627-630)."""
+    cluster = start(chain("p", "b", "s"))
+    cluster.subscribe("s")
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    cluster.publish("p", n=1)
+    cluster.run_for(0.3)
+    assert [cluster.broker(name).status()["queue"] for name in ("p", "b")] == [1, 1]
+    cluster.broker("s").release()
+    cluster.run_until_quiet()
+    assert [cluster.broker(name).status()["queue"] for name in ("p", "b", "s")] == [0, 0, 0]
+
+
+def _subscribers_broker_dies(mutants: frozenset[Mutant]) -> None:
+    cluster = start(chain("p", "b", "s"), mutants=mutants)
+    subscriber = cluster.subscribe("s")
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    sent = publish(cluster, "p", 3)
+    cluster.broker("s").kill()
+    cluster.run_for(2)
+    cluster.broker("s").start()
+    settled(cluster)
+    assert subscriber.received == sent
+
+
+def test_a_broker_with_subscribers_is_waited_for() -> None:
+    """Unlike others it is not taken out of the outgoing set (lines 658-662)."""
+    _subscribers_broker_dies(frozenset())
+
+
+def test_what_is_for_its_subscribers_is_lost_if_it_is_not_waited_for() -> None:
+    with pytest.raises(InvariantViolated, match="too early"):
+        _subscribers_broker_dies(frozenset((Mutant.DROP_UNREACHABLE_DESTINATIONS,)))
+
+
+@pytest.mark.parametrize("profile", ["robust", "paper"])
+def test_what_is_excluded_is_excluded_at_the_last_broker_and_told(profile: str) -> None:
+    """Not at interim brokers (lines 645-652); the subscriber is told, which is ours."""
+    parameters = DeltaTreeParameters(delta=1, profile=profile)
+    cluster = start(chain("s", "b1", "b2", "far"), parameters=parameters)
+    other = cluster.subscribe("b1", "true", "near")
+    cluster.run_until_quiet()
+    cluster.link("s", "b1").cut()
+    cluster.link("s", "b2").cut()
+    cluster.run_for(3)
+    subscriber = cluster.subscribe("s")
+    cluster.run_for(3)
+    assert subscriber.started
+    sent = publish(cluster, "far", 4)
+    cluster.run_for(1)
+    assert other.received == sent
+    cluster.link("s", "b1").heal()
+    cluster.link("s", "b2").heal()
+    settled(cluster)
+    late = cluster.publish("far", n=9)
+    settled(cluster)
+    assert subscriber.received[-1] == late
+    assert cluster.oracle.announced == len(sent) + 1 - len(subscriber.received)
+
+
+# ---------------------------------------------------------------- §VII
+
+
+def test_a_copy_sent_again_around_a_dead_broker_is_no_second_delivery() -> None:
+    """A sends p by B and, when that session fails, to C itself (lines 680-685)."""
+    cluster = start(chain("a", "b", "c"))
+    subscriber = cluster.subscribe("c")
+    cluster.run_until_quiet()
+    cluster.link("b", "a").absorb()
+    one = cluster.publish("a", n=1)
+    cluster.run_for(0.3)
+    cluster.broker("b").kill()
+    cluster.run_for(2)
+    two = cluster.publish("a", n=2)
+    cluster.link("b", "a").heal()
+    cluster.broker("b").start()
+    settled(cluster)
+    assert subscriber.received == [one, two]
+
+
+@pytest.mark.parametrize("delta", [0, 1, 2, 3])
+def test_two_legitimate_copies_meet_in_every_window(delta: int) -> None:
+    """2δ+1 brokers, each copy around δ of them at most: one has seen both (lines 693-700)."""
+    window = range(2 * delta + 1)
+    routes = [
+        {*window} - {*bypassed}
+        for count in range(delta + 1)
+        for bypassed in combinations(window, count)
+    ]
+    assert all(len(route) > delta for route in routes)  # a majority
+    assert all(first & second for first in routes for second in routes)
+
+
+# ---------------------------------------------------------------- §VIII
+
+
+def test_a_broker_that_was_away_gets_what_it_has_missed_and_nothing_else() -> None:
+    """Its summary says what it has; the sync point sends the rest (lines 826-850)."""
+    cluster = start(chain("s", "b", "r"))
+    cluster.subscribe("s", "n = 1", "before")
+    cluster.run_until_quiet()
+    cluster.broker("r").freeze()
+    cluster.run_for(3)
+    missed = cluster.subscribe("s", "n = 2", "missed")
+    cluster.run_for(2)
+    cluster.broker("r").thaw()
+    cluster.run_until_quiet()
+    assert cluster.broker("r").status()["subscriptions"] == 2
+    two = cluster.publish("r", n=2)
+    settled(cluster)
+    assert missed.received == [two]
+
+
+def _barrier_heals(mutants: frozenset[Mutant]) -> tuple[Subscription, list[Published]]:
+    cluster = start(chain("s", "b1", "b2", "far"), mutants=mutants)
+    for name in ("b1", "b2"):
+        cluster.broker(name).kill()
+    cluster.run_for(3)
+    subscriber = cluster.subscribe("s")
+    cluster.run_for(3)
+    for name in ("b1", "b2"):
+        cluster.broker(name).start()
+    cluster.run_for(30)
+    later = publish(cluster, "far", 3)
+    cluster.run_for(5)
+    return subscriber, later
+
+
+def test_a_recovery_notifier_opens_the_gate() -> None:
+    """The source replaces the id by what is still unaware, and delivers again (859-900)."""
+    subscriber, later = _barrier_heals(frozenset())
+    assert subscriber.received == later
+
+
+def test_without_notifiers_it_stays_closed() -> None:
+    subscriber, _ = _barrier_heals(frozenset((Mutant.NO_NOTIFIERS,)))
+    assert subscriber.received == []
+
+
+@pytest.mark.parametrize("persist_routing", [True, False])
+def test_a_broker_that_lost_everything_recovers_under_load(persist_routing: bool) -> None:
+    """It has its neighbourhood, and is done when all partial recoveries are (lines 905-916)."""
+    parameters = DeltaTreeParameters(delta=1, persist_routing=persist_routing)
+    cluster = start(chain("b0", "b1", "b2", "b3"), parameters=parameters)
+    subscribers = [cluster.subscribe(name) for name in ("b0", "b3")]
+    cluster.run_until_quiet()
+    sent = []
+    for n in range(60):
+        sent.append(cluster.publish("b0", n=n))
+        cluster.run_for(0.05)
+        if n == 15:
+            cluster.broker("b1").kill()
+        if n == 25:
+            cluster.broker("b1").start()
+    settled(cluster)
+    assert [subscriber.received for subscriber in subscribers] == [sent, sent]
+    assert cluster.broker("b1").status()["state"] == "running"
+    assert "recovered" in [event for event, _ in cluster.broker("b1").broker.recorded]
