@@ -47,6 +47,7 @@ from pubsubctl.commands import (
     names,
     plot,
     report,
+    results,
     simulate,
     status,
     topology,
@@ -105,6 +106,7 @@ app.command("load", epilog=_ANYWHERE)(load.load)
 app.command("check", epilog=_ANYWHERE)(check.check)
 app.command("plot", epilog=_ANYWHERE)(plot.plot)
 app.command("report", epilog=_ANYWHERE)(report.report)
+app.add_typer(results.app, name="results")
 app.add_typer(claims.app, name="claims")
 app.command("demo", epilog=_ANYWHERE)(demo.demo)
 app.command("down", epilog=_ANYWHERE)(down.down)

@@ -1,0 +1,57 @@
+"""`results`: what to do with runs that are there."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubsubctl.commands import names
+from pubsubctl.commands.invocation import invocation
+from pubsubctl.console import Result
+
+app = typer.Typer(
+    name="results",
+    help="Runs that are there.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("pack")
+def pack(
+    context: typer.Context,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A folder, a run id, or `latest`.", autocompletion=names.runs
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="The new folder.")
+    ],
+    keep_hosts: Annotated[
+        bool, typer.Option("--keep-hosts", help="With the names of hosts and users.")
+    ] = False,
+) -> Result:
+    """Copy a run for publication: no names of hosts, users or folders.
+
+    The copy can be checked, plotted and reported on as the run itself.
+    """
+    from pubsubctl.publishing import pack_run
+    from pubsubctl.runs import find_run
+
+    call = invocation(context)
+    call.refuse_dry_run("results pack")
+    packed = pack_run(find_run(call.project, run), output, keep_hosts=keep_hosts)
+    text = f"{packed.folder}: {packed.renamed} names replaced"
+    if packed.left_out:
+        text += f"; left out: {', '.join(packed.left_out)}"
+    return Result(
+        document={
+            "schema": "pubsubctl/packed/1",
+            "folder": str(packed.folder),
+            "renamed": packed.renamed,
+            "left_out": list(packed.left_out),
+        },
+        text=text,
+    )

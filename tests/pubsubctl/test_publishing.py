@@ -1,0 +1,98 @@
+"""S-LOG-1: a run that is given away names no host and no user, and is the same run."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from pubsubctl.errors import UserError
+from pubsubctl.publishing import pack_run
+from results.logs import read_logs
+from results.manifest import read_run, seal, verify_seal
+from tests.helpers.runs import Scenario, write_demo_run
+from tests.pubsubctl.conftest import Call
+
+INVENTORY = """\
+schema = "pubsubctl/inventory/1"
+name = "secretlab"
+[defaults]
+user = "alicia"
+jump = "gatehouse"
+# alicia keeps these in the cellar of gatehouse.example.org
+[gateways.gatehouse]
+address = "gatehouse.example.org"
+[[hosts]]
+name = "babbage[1:3]"
+address = "192.0.2.[11:13]"
+vars = { failure_domain = "cellar", root = "/data/alicia/runs" }
+"""
+CANARIES = (
+    "babbage", "192.0.2.1", "alicia", "gatehouse", "example.org", "cellar", "secretlab",
+    socket.gethostname(), "/home/bob",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_demo_run(tmp_path_factory.mktemp("runs"), Scenario(measure_s=1.0, rate=5))
+    (run / "spec" / "inventory.toml").write_text(INVENTORY)
+    for number in (1, 2, 3):
+        (run / "raw" / f"local{number}").rename(run / "raw" / f"babbage{number}")
+    for path in [*run.rglob("*.json"), *run.rglob("*.jsonl")]:
+        path.write_text(path.read_text().replace("local", "babbage"))
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["argv"] = ["/home/bob/venv/bin/pubsubctl", "-i", "secretlab", "bench", "demo"]
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "raw" / "babbage2" / "b1" / "stderr.log").write_text(
+        f"b1: alicia@babbage2 (192.0.2.12:21000) via gatehouse.example.org in "
+        f"/data/alicia/runs on {socket.gethostname()}; \udcff b1-sub-1\n",
+        errors="surrogateescape",
+    )
+    seal(run)
+    return run
+
+
+def test_no_name_of_a_host_or_user_is_left_and_the_logs_are_the_same(
+    written: Path, tmp_path: Path
+) -> None:
+    packed = pack_run(written, tmp_path / "packed")
+    assert packed.left_out == ("spec/inventory.toml",)
+    everything = b"".join(
+        str(path.relative_to(packed.folder)).encode() + path.read_bytes()
+        for path in sorted(packed.folder.rglob("*"))
+        if path.is_file()
+    )
+    assert [name for name in CANARIES if name.encode() in everything] == []
+    assert b"b1: user@h2 (h2:21000) via g1 in /root-of-h1 on controller" in everything
+    verify_seal(packed.folder)
+    before, after = (read_logs(read_run(folder)) for folder in (written, packed.folder))
+    assert [p.name for p in after.processes] == [p.name for p in before.processes]
+    assert {p.host for p in after.processes} == {"h1", "h2", "h3"}
+    assert after.rows == before.rows > 0
+    assert after.doubts == before.doubts
+
+
+def test_names_stay_where_that_is_asked_for(written: Path, tmp_path: Path) -> None:
+    packed = pack_run(written, tmp_path / "packed", keep_hosts=True)
+    assert (packed.folder / "raw" / "babbage2").is_dir()
+    assert (packed.folder / "spec" / "inventory.toml").read_text() == INVENTORY
+
+
+def test_a_host_with_the_name_of_a_broker_cannot_be_renamed(written: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(written, tmp_path / "run"))
+    (run / "spec" / "inventory.toml").write_text(INVENTORY.replace("babbage", "b"))
+    seal(run)
+    with pytest.raises(UserError, match=r"'b1' names a host.*--keep-hosts"):
+        pack_run(run, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_the_command_packs_once(call: Call, written: Path, tmp_path: Path) -> None:
+    answer = call("results", "pack", str(written), "-o", str(tmp_path / "packed"), "-j")
+    assert answer.status == 0
+    assert answer.document["left_out"] == ["spec/inventory.toml"]
+    again = call("results", "pack", str(written), "-o", str(tmp_path / "packed"))
+    assert again.status == 2
+    assert "is there already" in again.err
