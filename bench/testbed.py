@@ -70,6 +70,7 @@ class Testbed:
         transport: how brokers and clients talk, for the manifest.
         certificate_for_clients: puts a certificate for all clients with this ending of their
             names on the clients' host, and says where; None where there is no TLS.
+        protected_ports: by which hosts are reached; no fault ever touches them.
     """
 
     __test__: ClassVar[bool] = False  # pytest, it only sounds like a test
@@ -87,6 +88,7 @@ class Testbed:
     socket_folders: Mapping[str, Path] = field(default_factory=dict)
     transport: str = "plaintext, loopback only"
     certificate_for_clients: CertificateForClients = no_certificate
+    protected_ports: Sequence[int] = ()
 
     @property
     def clients_agent(self) -> AgentClient:

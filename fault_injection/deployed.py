@@ -9,24 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokerd.errors import ControlError
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
 from fault_injection.effects import SEE, see_sessions_down
 from fault_injection.ends import Deployment, End, direct_sessions, on_all
 from fault_injection.injector import Evidence, Fault
-from fault_injection.separations import check_nft_can_tell
+from fault_injection.separations import around, check_nft_can_tell, parted_pairs
 
 
 class DeployedBackend:
-    """A FaultBackend on agents and brokers.
+    """A FaultBackend on agents and brokers."""
 
-    Args:
-        protected_ports: by which machines are reached; no fault ever touches them.
-    """
-
-    def __init__(self, deployment: Deployment, protected_ports: Sequence[int] = ()) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._protected_ports = list(protected_ports)
 
     @property
     def topology(self) -> Topology:
@@ -42,7 +36,7 @@ class DeployedBackend:
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         ends = self._ends(fault)
         if fault.parameters.get("backend") == "nft":
-            pairs = [(end.broker, peer) for end in ends for peer in self._peers_of(end)]
+            pairs = parted_pairs(fault.target, self.topology)
             try:
                 check_nft_can_tell(pairs, self._addresses(), self._around)
             except ValueError as error:
@@ -162,7 +156,7 @@ class DeployedBackend:
             addresses = self._addresses()
             parameters["own"] = addresses[end.broker]
             parameters["peers"] = [addresses[peer] for peer in self._peers_of(end)]
-            parameters["protect"] = self._protected_ports
+            parameters["protect"] = list(self._deployment.protected_ports)
         return parameters
 
     def _peers_of(self, end: End) -> Sequence[str]:
@@ -171,10 +165,7 @@ class DeployedBackend:
         return [end.peer] if end.peer else self._around(end.broker)
 
     def _around(self, broker: str) -> list[str]:
-        """The brokers that a broker may have sessions with."""
-        number = self.topology.number_of(broker)
-        ball = PrimaryTree(self.topology).ball(number, self.topology.delta + 1)
-        return [self.topology.brokers[near] for near in ball]
+        return around(self.topology, broker)
 
     def _neighbours(self, broker: str) -> list[str]:
         number = self.topology.number_of(broker)

@@ -38,6 +38,9 @@ class Deployment(Protocol):
     @property
     def topology(self) -> Topology: ...
 
+    @property
+    def protected_ports(self) -> Sequence[int]: ...
+
 
 class End:
     """One process's share of a fault: the broker, or one end of a link.

@@ -20,6 +20,7 @@ from fault_injection.schedule import (
     ender_of,
     wrong_target,
 )
+from fault_injection.separations import around, check_nft_can_tell, parted_pairs
 from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import (
     ENDING_VERBS,
@@ -42,13 +43,17 @@ def lint(
     *,
     measure_ns: int | None = None,
     machines: Machines | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a schedule for this topology; errors and warnings.
 
     With `measure_ns`, also what does not fit into a measure phase of that length. Without
-    `machines` (the brokers on each), what concerns machines is believed.
+    `machines` (the brokers on each), what concerns machines is believed; without `addresses`
+    ("address:port" of each broker), that nftables can tell brokers apart.
     """
     problems = list(_check_names(schedule, topology, machines))
+    if addresses is not None:
+        problems += check_backends(schedule, topology, addresses)
     if any(problem.severity == "error" for problem in problems):
         return problems  # what follows rests on anchors and targets that exist
     cycles = list(_check_cycles(schedule))
@@ -149,6 +154,21 @@ def _check_names(
     if limit is not None and limit > topology.delta:
         text = f"more than the delta = {topology.delta} that {topology.name} tolerates"
         yield Problem(schedule.source, "", "guard.max_faulty_brokers", limit, text, "warning")
+
+
+def check_backends(
+    schedule: FaultSchedule, topology: Topology, addresses: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Steps that nftables cannot carry out, because brokers share an address."""
+    for step in schedule.steps:
+        if step.backend != "nft":
+            continue
+        try:
+            target = read_target(step.on, topology, step.do)
+            pairs = parted_pairs(target, topology)
+            check_nft_can_tell(pairs, addresses, lambda name: around(topology, name))
+        except ValueError as error:
+            yield _problem(schedule, step, "backend", step.backend, str(error))
 
 
 def _check_anchor(

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Final, Literal
@@ -65,6 +66,7 @@ _SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
 MODES: Final = ("blackhole", "cut")
 BACKENDS: Final = ("broker", "nft")
 MOST_LATENCY_NS: Final = 60 * 10**9
+MOST_PICKED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,35 @@ class Await(_Closed):
     within: DurationText = RECOVER_WITHIN_NS
 
 
+class Pick(_Closed):
+    """Targets that are drawn from the seed, in place of `on`.
+
+    Attributes:
+        count: how many, or a share of what there is, such as "17%".
+        out_of: from which; of all brokers, or all links, without.
+        chains: "<=delta" for no more than delta consecutive brokers of a path among them,
+            ">delta" for a chain of more.
+        like: the id of a step whose targets are taken, one by one.
+    """
+
+    count: int | str = 1
+    out_of: Annotated[list[str] | Literal["brokers", "links"], Field(alias="from")] = "brokers"
+    chains: Literal["any", "<=delta", ">delta"] = "any"
+    like: str | None = None
+
+    @classmethod
+    def read(cls, value: object) -> object:
+        """A count or a share alone is short for the table with it."""
+        return {"count": value} if isinstance(value, int | str) else value
+
+    def number(self, available: int) -> int:
+        """How many of so many; a share is at least one."""
+        if isinstance(self.count, int):
+            return self.count
+        share = Fraction(self.count.removesuffix("%")) / 100
+        return max(1, round(share * available))
+
+
 class Step(_Closed):
     """One [[step]] of a schedule file; `expand` gives it its drawn values."""
 
@@ -165,7 +196,8 @@ class Step(_Closed):
     after: str | None = None
     delay: SpanText | None = None
     do: str
-    on: str
+    on: str = ""
+    pick: Annotated[Pick | None, BeforeValidator(Pick.read)] = None
     lasts: Annotated[SpanText | None, Field(alias="for")] = None
     signal: str | None = None
     expect: Expect | None = None
@@ -195,6 +227,7 @@ _TABLES: Final[Mapping[str, type[BaseModel]]] = {
     "exercised": Exercised,
     "expect": Expect,
     "await": Await,
+    "pick": Pick,
 }
 
 
@@ -213,8 +246,10 @@ class FaultSchedule:
     """A schedule whose every step makes sense by itself; `lint` looks at them together.
 
     Attributes:
-        steps: in file order, each with an id; `crash` is spelled out.
+        steps: in file order, each with an id; `crash` is spelled out, unless its targets are
+            yet to be drawn.
         source: the file.
+        drawn: id of a step whose target was drawn → from what.
     """
 
     name: str
@@ -223,6 +258,7 @@ class FaultSchedule:
     exercised: Exercised
     steps: tuple[Step, ...]
     source: str = ""
+    drawn: Mapping[str, str] = field(default_factory=dict)
 
     def step(self, step_id: str) -> Step:
         """The step of this id."""
@@ -283,7 +319,8 @@ class PlannedStep:
         released = f", never released ({self.ended_by} ends it)" if self.ended_by else ""
         known = ", ".join(f"{key} {value}" for key, value in self.parameters.items())
         how = f" ({known})" if known else ""
-        return f"{self.id}: {when}: {self.verb} {self.on}{how}{lasts}{released}"
+        drawn = f", drawn: {self.params['drawn']}" if "drawn" in self.params else ""
+        return f"{self.id}: {when}: {self.verb} {self.on}{how}{lasts}{released}{drawn}"
 
 
 def load_schedule(path_or_name: str | Path) -> FaultSchedule:
@@ -323,7 +360,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         own = [Problem(where, named.id, *found) for found in _check_step(named)]
         problems += own
         if not own:
-            steps += _spell_out(named)
+            steps += [named] if named.pick else spell_out(named)
     seen: set[str] = set()
     for step in steps:
         if step.id in seen:
@@ -337,7 +374,8 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
 def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedStep, ...]:
     """The steps with every random value drawn, from `seed` or else the schedule's own.
 
-    The same seed gives the same values, and a step its own whatever other steps there are.
+    The same seed gives the same values, and a step its own whatever other steps there are. What
+    targets are drawn, `draw_targets` must have drawn before.
     """
     chosen = schedule.seed if seed is None else seed
     return tuple(_plan(step, schedule, chosen) for step in schedule.steps)
@@ -356,6 +394,8 @@ def ender_of(step: Step, steps: Iterable[Step]) -> Step | None:
 
 
 def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
+    assert step.pick is None, f"{step.id}: its targets were not drawn"
+
     def draw(key: str, span: Span | None) -> int | None:
         if span is None:
             return None
@@ -372,6 +412,8 @@ def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
         params["for"] = format_duration(duration_ns)
     if step.do == "kill":
         params["signal"] = step.signal or "KILL"
+    if step.id in schedule.drawn:
+        params["drawn"] = schedule.drawn[step.id]
     parameters = parameters_of(step)
     params.update((key, str(value)) for key, value in parameters.items())
     expect, awaits = step.expect or Expect(), step.awaits or Await()
@@ -406,7 +448,7 @@ def parameters_of(step: Step) -> dict[str, int | str]:
 
 
 def _default_id(step: Step) -> str:
-    words = re.sub(r"[^a-z0-9-]+", "-", step.on.lower().replace("->", "-to-"))
+    words = re.sub(r"[^a-z0-9-]+", "-", step.on.lower().replace("->", "-to-")) or "picked"
     return f"{step.do}-{words}"[:64]
 
 
@@ -452,17 +494,37 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
     if "->" in step.on and step.do not in LINK_VERBS:
         yield "on", step.on, wrong_target(step.do)
+    if bool(step.on) == (step.pick is not None):
+        yield "", None, "needs either on or pick"
+    if step.pick is not None:
+        yield from _check_pick(step.do, step.pick)
+
+
+def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
+    is_share = isinstance(pick.count, str)
+    if is_share and not re.fullmatch(r"\d{1,2}(\.\d+)?%|100%", str(pick.count)):
+        yield "pick.count", pick.count, 'is a number, or a share such as "17%"'
+    if not is_share and not 1 <= int(pick.count) <= MOST_PICKED:
+        yield "pick.count", pick.count, f"is between 1 and {MOST_PICKED}"
+    if pick.like is not None and pick.model_fields_set - {"like"}:
+        yield "pick.like", pick.like, "what the other step drew is all that it can be"
+    if pick.out_of == "links" and verb not in LINK_VERBS:
+        yield "pick.from", pick.out_of, wrong_target(verb)
+    if isinstance(pick.out_of, str) and verb in (*SET_VERBS, *MACHINE_VERBS) and not pick.like:
+        yield "pick.from", pick.out_of, f"{wrong_target(verb)}; name them"
+    if pick.out_of == [] or (isinstance(pick.out_of, list) and "" in pick.out_of):
+        yield "pick.from", pick.out_of, "there is nothing to draw from"
 
 
 def wrong_target(verb: str) -> str:
     """Why this verb is not for a link."""
     if verb in SET_VERBS:
         return f'{verb} is for sets of brokers, as in "b1,s1|b2"'
-    kind = "machines" if verb in MACHINE_VERBS else "brokers"
-    return f"{verb} is for {kind}, not for links"
+    kind = "machines" if verb in MACHINE_VERBS else "brokers, not for links"
+    return f"{verb} is for {kind}"
 
 
-def _spell_out(step: Step) -> list[Step]:
+def spell_out(step: Step) -> list[Step]:
     """A crash as the steps it is short for; any other step as it is."""
     if step.do != "crash":
         return [step]

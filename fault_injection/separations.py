@@ -2,6 +2,33 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.topology import Topology
+from fault_injection.targets import Target
+
+
+def around(topology: Topology, broker: str) -> list[str]:
+    """The brokers that a broker may have sessions with."""
+    number = topology.number_of(broker)
+    ball = PrimaryTree(topology).ball(number, topology.delta + 1)
+    return [topology.brokers[near] for near in ball]
+
+
+def parted_pairs(target: Target, topology: Topology) -> list[tuple[str, str]]:
+    """The brokers that a blackhole, cut or partition of this target keeps from each other."""
+    if target.is_link:
+        a, b = target.brokers
+        return [(a, b)]
+    return [
+        (broker, other)
+        for broker in target.brokers
+        for other in (
+            target.others(broker, around(topology, broker))
+            if target.sets
+            else around(topology, broker)
+        )
+    ]
+
 
 def check_nft_can_tell(
     pairs: Iterable[tuple[str, str]],

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.chains import farthest_lost, longest_lost
 from brokerd.overlay.topology import Topology
 from pubsubctl.inventory import Host
 
@@ -82,24 +83,6 @@ def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
         if tuple(names) not in known:
             units.append(LossUnit("failure domain", domain, tuple(names)))
     return tuple(units)
-
-
-def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
-    """The longest path of the tree of which every broker is lost; () when none is."""
-    gone = dict.fromkeys(sorted(lost))
-    neighbours = topology.neighbours()
-    longest: tuple[BrokerNumber, ...] = ()
-    seen: set[BrokerNumber] = set()
-    for start in gone:
-        if start in seen:
-            continue
-        far = _farthest(start, gone, neighbours)
-        seen.update(far)
-        end = list(far)[-1]
-        path = list(_farthest(end, gone, neighbours).values())[-1]
-        if len(path) > len(longest):
-            longest = min(path, path[::-1])
-    return longest
 
 
 def counter_example(
@@ -220,22 +203,6 @@ class _Search:
     def _holds(self, broker: BrokerNumber, unit: int) -> bool:
         """Whether no path through the brokers around `broker` in the unit is too long."""
         gone = self._lost[unit]
-        end = list(_farthest(broker, gone, self._neighbours))[-1]
-        path = list(_farthest(end, gone, self._neighbours).values())[-1]
+        end = list(farthest_lost(broker, gone, self._neighbours))[-1]
+        path = list(farthest_lost(end, gone, self._neighbours).values())[-1]
         return len(path) <= self._topology.delta
-
-
-def _farthest(
-    start: BrokerNumber,
-    gone: Mapping[BrokerNumber, None],
-    neighbours: Sequence[Sequence[BrokerNumber]],
-) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
-    """The lost brokers connected with `start` by lost ones, nearest first, with the path there."""
-    found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
-    frontier = [start]
-    for broker in frontier:
-        for near in neighbours[broker]:
-            if near in gone and near not in found:
-                found[near] = (*found[broker], near)
-                frontier.append(near)
-    return found

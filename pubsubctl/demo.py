@@ -11,7 +11,7 @@ from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
 from pubsubctl.experiment import NOT_WAITING, Experiment, carry_out, lab_for, numbers_text
-from pubsubctl.faults import checked, schedule_of
+from pubsubctl.faults import checked, schedule_of, settled
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.judging import Judged, judge_and_report
 
@@ -48,7 +48,7 @@ def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experi
     spec = load_experiment(
         call.project.find("workload", WORKLOAD), Overrides(protocol=protocol), {"demo": protocol}
     )
-    schedule = schedule_of(call.project, SCHEDULE)
+    schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology)
     checked(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
     return Experiment(spec, schedule, call.project.results_folder(results))
 

@@ -27,7 +27,9 @@ from pubsubctl.deploy import (
     wanted_deployment,
 )
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
+from pubsubctl.faults import checked
 from pubsubctl.interruption import Interruption, run_interruptibly
+from pubsubctl.inventory import Inventory
 from pubsubctl.judging import Judged, judge
 from pubsubctl.plan import Wanted, deploy_plan
 from pubsubctl.rolling import roll
@@ -70,10 +72,13 @@ async def carry_out(
 
     Raises:
         PreflightFailed: what runs is not what the experiment wants; says what differs.
+        UserError: the schedule cannot be carried out where its brokers are.
     """
     async with lab.operated(purpose, progress, interruption):
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
+        if experiment.schedule is not None:
+            checked(experiment.schedule, spec.topology, placement=wanted.placement)
         async with testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
         ) as (bed, deployment):
@@ -184,7 +189,13 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         fetch_file=fetch,
         transport=transport_of(lab.inventory),
         certificate_for_clients=certificate,
+        protected_ports=protected_ports(lab.inventory),
     )
+
+
+def protected_ports(inventory: Inventory) -> list[int]:
+    """By which its hosts are reached: no fault ever touches them."""
+    return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
 
 async def _renew(deployment: Deployment, progress: Progress) -> None:

@@ -1,12 +1,14 @@
 """Fault schedules at the command line: from a file or from one verb, checked, and shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from brokerd.overlay.topology import Topology, nearest
-from fault_injection.lint import lint
+from fault_injection.draw import draw_targets
+from fault_injection.lint import check_backends, lint
 from fault_injection.schedule import (
+    MOST_PICKED,
     SCHEMA,
     FaultSchedule,
     Problem,
@@ -16,9 +18,10 @@ from fault_injection.schedule import (
     wrong_target,
 )
 from fault_injection.targets import Machines, read_target
-from fault_injection.verbs import LINK_VERBS, VERBS
+from fault_injection.verbs import FAILING_VERBS, LINK_VERBS, VERBS
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
+from pubsubctl.placement import Placement
 from pubsubctl.project import Project
 
 COMMAND_LINE = "command line"
@@ -37,7 +40,8 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
     """The schedule of a single verb, done at once.
 
     Args:
-        options: of the step: for, signal, stall, down; None where not given.
+        target: "" where `options` has a pick.
+        options: of the step: for, signal, stall, down, pick; None where not given.
 
     Raises:
         UserError: no such verb, or an option it does not take.
@@ -45,10 +49,33 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
     if verb not in VERBS:
         raise UserError(f"inject: no verb called {shown(verb)}{nearest(verb, VERBS)}")
     given = {key: value for key, value in options.items() if value is not None}
-    step = {"at": "0s", "do": verb, "on": target, **given}
-    document = {"schema": SCHEMA, "name": f"{verb}-{target}".lower(), "step": [step]}
+    step = {"at": "0s", "do": verb, **({"on": target} if target else {}), **given}
+    name = f"{verb}-{target or 'picked'}".lower()
+    guard = {"max_faulty_brokers": MOST_PICKED}
+    document = {"schema": SCHEMA, "name": name, "guard": guard, "step": [step]}
     try:
         return read_schedule(document, COMMAND_LINE)
+    except ScheduleError as error:
+        raise UserError(*map(str, error.problems)) from None
+
+
+def settled(
+    schedule: FaultSchedule,
+    topology: Topology,
+    seed: int | None = None,
+    placement: Placement | None = None,
+) -> FaultSchedule:
+    """The schedule for this topology, with every target that it leaves to the seed drawn.
+
+    Args:
+        seed: instead of the schedule's own.
+
+    Raises:
+        UserError: what it picks from is not there, or is too few.
+    """
+    try:
+        machines = placement.machines() if placement else None
+        return draw_targets(schedule, topology, seed, machines=machines)
     except ScheduleError as error:
         raise UserError(*map(str, error.problems)) from None
 
@@ -58,18 +85,23 @@ def checked(
     topology: Topology,
     *,
     measure_ns: int | None = None,
-    machines: Machines | None = None,
+    placement: Placement | None = None,
 ) -> list[str]:
-    """Warnings about a schedule on this topology, placed on these machines where that is known.
+    """Warnings about a schedule on this topology, placed so where that is known.
 
     Raises:
         UserError: it cannot be carried out there; every problem is named.
     """
-    problems = (
-        _targets(schedule, topology, machines)
-        if schedule.source == COMMAND_LINE
-        else lint(schedule, topology, measure_ns=measure_ns, machines=machines)
-    )
+    machines = placement.machines() if placement else None
+    addresses = placement.addresses() if placement else None
+    if schedule.source == COMMAND_LINE:
+        problems = _targets(schedule, topology, machines)
+        if addresses is not None and not any(row.severity == "error" for row in problems):
+            problems += list(check_backends(schedule, topology, addresses))
+    else:
+        problems = lint(
+            schedule, topology, measure_ns=measure_ns, machines=machines, addresses=addresses
+        )
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     if errors:
         raise UserError(*errors)
@@ -85,9 +117,10 @@ def _loaded(path: Path) -> FaultSchedule:
 
 def _targets(
     schedule: FaultSchedule, topology: Topology, machines: Machines | None
-) -> Sequence[Problem]:
+) -> list[Problem]:
     """What is wrong with the targets; a single verb is free to do what no schedule should."""
     found: list[Problem] = []
+    failed: set[frozenset[str]] = set()
     for step in schedule.steps:
         try:
             target = read_target(step.on, topology, step.do, machines)
@@ -96,4 +129,9 @@ def _targets(
             continue
         if target.is_link and step.do not in LINK_VERBS:
             found.append(Problem(COMMAND_LINE, step.id, "on", step.on, wrong_target(step.do)))
+        if step.do in FAILING_VERBS:
+            failed |= {element for element in target.failed() if element}
+    if len(failed) > topology.delta:
+        text = f"fails {len(failed)} brokers or links at once; delta is {topology.delta}"
+        found.append(Problem(COMMAND_LINE, "", "", None, text, "warning"))
     return found

@@ -15,12 +15,11 @@ from pubsubctl.deploy import Lab, attached
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.experiment import as_testbed
 from pubsubctl.interruption import Interruption, run_interruptibly
-from pubsubctl.inventory import Inventory
 from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted
 
 
-def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> Result:
+def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
     """Carry a schedule out; its origin is now."""
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
@@ -37,10 +36,10 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
                 attached(lab, await running(lab)) as deployment,
             ):
                 log = FaultLog(tell=tell)
-                backend = DeployedBackend(await as_testbed(deployment), protected_ports(inventory))
+                backend = DeployedBackend(await as_testbed(deployment))
                 prefix = f"inject-{secrets.token_hex(3)}-"
                 progress.phase(f"injecting {schedule.name}")
-                injector = Injector(schedule, backend, log, seed=seed, prefix=prefix)
+                injector = Injector(schedule, backend, log, prefix=prefix)
                 try:
                     with interruption.stoppable():
                         await injector.run()
@@ -53,11 +52,6 @@ def inject_now(call: Invocation, schedule: FaultSchedule, seed: int | None) -> R
             work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
         )
     return _result(injection)
-
-
-def protected_ports(inventory: Inventory) -> list[int]:
-    """By which its hosts are reached: no fault ever touches them."""
-    return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
 
 async def running(lab: Lab) -> Wanted:

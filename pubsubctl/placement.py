@@ -62,6 +62,14 @@ class Placement:
         """The brokers of one host."""
         return tuple(row for row in self.brokers if row.host == host)
 
+    def machines(self) -> dict[str, list[str]]:
+        """Host → its brokers."""
+        return {host: [row.broker for row in self.on(host)] for host in self.hosts}
+
+    def addresses(self) -> dict[str, str]:
+        """Broker → where it listens."""
+        return {row.broker: row.address for row in self.brokers}
+
     def to_mapping(self) -> dict[str, Any]:
         """The content of placement.json."""
         return {

@@ -7,15 +7,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.topology import Topology, nearest
 from pubsubctl.delta_safety import (
     CounterExample,
     LossUnit,
     counter_example,
-    longest_lost,
     loss_units,
 )
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
 from pubsubctl.facts import known_cores
 from pubsubctl.files import LARGEST_FILE_BYTES, shown
 from pubsubctl.hosts import Lab
@@ -113,6 +113,17 @@ def placed(
     cores = known_cores(inventory, hosts)
     placement = place(topology, hosts, cores, known_policy(policy), delta_safe=delta_safe)
     return judged(topology, hosts, placement)
+
+
+def would_be_placed(
+    topology: Topology, inventory: Inventory, hosts: Sequence[Host]
+) -> Placement | None:
+    """Where `deploy` would put the brokers of a topology, as far as is known without asking the
+    hosts; None where it would refuse."""
+    try:
+        return place(topology, hosts, known_cores(inventory, hosts))
+    except PubsubctlError:
+        return None
 
 
 def known_policy(policy: str) -> Policy:

@@ -24,14 +24,16 @@ from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import SCHEMA, FaultSchedule, read_schedule
+from fault_injection.separations import around, check_nft_can_tell
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result
 from pubsubctl.deploy import Deployment, attached
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
 from pubsubctl.experiment import as_testbed
 from pubsubctl.hosts import Lab
-from pubsubctl.injection import protected_ports, running
+from pubsubctl.injection import running
 from pubsubctl.interruption import Interruption, run_interruptibly
+from pubsubctl.placement import Placement
 from pubsubctl.project import authority_folder
 
 LEASE: Final = "15s"
@@ -74,9 +76,10 @@ class _Findings:
     has_traffic: bool = False
 
 
-def trials(topology: Topology, machine_of: Mapping[str, str]) -> Iterator[Trial]:
-    """What is tried, on a link to a leaf and the broker there."""
+def trials(topology: Topology, placement: Placement) -> Iterator[Trial]:
+    """What is tried, on a link to a leaf and the broker there; nft's, where that can be told."""
     a, b = chosen_link(topology)
+    machine = next(row.host for row in placement.brokers if row.broker == b)
     link = f"{a}-{b}"
     lasting: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         ("absorb", link, "1s", {}),
@@ -91,7 +94,7 @@ def trials(topology: Topology, machine_of: Mapping[str, str]) -> Iterator[Trial]
         ("bandwidth", link, "2s", {"bytes_per_second": 100_000}),
         ("disk-full", b, "2s", {}),
         ("slow-fsync", b, "2s", {"latency": "100ms"}),
-        ("blackhole", link, "4s", {"backend": "nft"}),
+        _on_nft(topology, placement),
     )
     for verb, on, lasts, options in lasting:
         words = [verb, on, *(str(value) for value in options.values() if verb != "delay")]
@@ -100,8 +103,26 @@ def trials(topology: Topology, machine_of: Mapping[str, str]) -> Iterator[Trial]
     restart = {"do": "restart", "on": b}
     yield Trial(f"kill {b}, restart {b}", ({"do": "kill", "on": b}, restart))
     yield Trial(f"term {b}, restart {b}", ({"do": "term", "on": b}, restart))
-    lost = {"do": "host-loss", "on": machine_of[b], "for": "1s"}
-    yield Trial(f"host-loss {machine_of[b]}", (lost,))
+    yield Trial(f"host-loss {machine}", ({"do": "host-loss", "on": machine, "for": "1s"},))
+
+
+def _on_nft(topology: Topology, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
+    """A link whose ends nftables can tell from all others; else a machine, from all others."""
+    a, b = chosen_link(topology)
+    names = topology.brokers
+    links = [(a, b), *((names[x], names[y]) for x, y in topology.links)]
+    addresses = placement.addresses()
+    for x, y in links:
+        try:
+            check_nft_can_tell([(x, y)], addresses, lambda name: around(topology, name))
+        except ValueError:
+            continue
+        return "blackhole", f"{x}-{y}", "4s", {"backend": "nft"}
+    machines = placement.machines()
+    brokers = next(rows for rows in machines.values() if b in rows)
+    if len(brokers) == len(names):
+        return "blackhole", f"{a}-{b}", "4s", {"backend": "nft"}  # which says why it cannot be
+    return "partition", ",".join(brokers), "6s", {"mode": "blackhole", "backend": "nft"}
 
 
 def chosen_link(topology: Topology) -> tuple[str, str]:
@@ -137,11 +158,8 @@ def selftest_now(call: Invocation) -> Result:
 
 async def _try_all(deployment: Deployment, findings: _Findings, progress: Progress) -> None:
     topology, placement = deployment.wanted.topology, deployment.wanted.placement
-    backend = DeployedBackend(
-        await as_testbed(deployment), protected_ports(deployment.lab.inventory)
-    )
-    machine_of = {row.broker: row.host for row in placement.brokers}
-    findings.trials = list(trials(topology, machine_of))
+    backend = DeployedBackend(await as_testbed(deployment))
+    findings.trials = list(trials(topology, placement))
     async with _traffic(deployment) as has_traffic:
         findings.has_traffic = has_traffic
         for number, trial in enumerate(findings.trials, start=1):

@@ -118,15 +118,25 @@ def bench(
 
 
 def experiment_of(
-    call: Invocation, workload: str, overrides: Any, faults: str | None, labels: dict[str, str]
+    call: Invocation,
+    workload: str,
+    overrides: Any,
+    faults: str | None,
+    labels: dict[str, str],
+    *,
+    simulated: bool = False,
 ) -> "tuple[ExperimentSpec, FaultSchedule | None]":
     """The experiment that the words on the command line describe, checked as a whole.
+
+    Args:
+        simulated: there are no hosts whose loss the schedule may mean.
 
     Raises:
         UserError, SpecError: file, key, value and the nearest valid one.
     """
     from bench.spec import load_experiment
-    from pubsubctl.faults import checked, schedule_of
+    from pubsubctl.faults import checked, schedule_of, settled
+    from pubsubctl.placing import would_be_placed
     from pubsubctl.topologies import warn_of_profile
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
@@ -139,9 +149,17 @@ def experiment_of(
             f"{spec.source}: calm = true says that nothing is going to fail, but --faults "
             f"{faults} was given; take a workload without it"
         )
-    warnings = checked(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
-    for warning in warnings:
+    placement = None
+    if not simulated:
+        inventory = call.inventory()
+        placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
+    schedule = settled(schedule, spec.topology, overrides.seed, placement)
+    measure_ns = spec.workload.phases.measure
+    for warning in checked(schedule, spec.topology, measure_ns=measure_ns, placement=placement):
         call.console.warn(warning)
+    for step in schedule.steps:
+        if step.id in schedule.drawn:
+            call.console.say(f"{step.id}: {step.do} {step.on}, drawn: {schedule.drawn[step.id]}")
     return spec, schedule
 
 

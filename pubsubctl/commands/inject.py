@@ -1,6 +1,6 @@
 """`inject`: break something that is deployed, by a schedule or by one verb."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,6 +8,10 @@ from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PubsubctlError, UserError
+
+if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
+    from pubsubctl.placement import Placement
 
 
 def inject(
@@ -49,6 +53,16 @@ def inject(
         str | None,
         typer.Option("--backend", help="Of blackhole, cut, partition: broker or nft."),
     ] = None,
+    pick: Annotated[
+        str | None,
+        typer.Option(
+            "--pick", metavar="N|SHARE", help="Draw targets: 2 or 17%, of TARGET (b1,b2) or of all."
+        ),
+    ] = None,
+    chains: Annotated[
+        str | None,
+        typer.Option("--chains", help="Of --pick: <=delta in a row, or at least one >delta."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What is random is drawn from it.")
     ] = None,
@@ -81,6 +95,7 @@ def inject(
     """
     from fault_injection.lint import targets_of
     from fault_injection.schedule import expand
+    from fault_injection.verbs import VERBS
     from pubsubctl import faults
     from pubsubctl.preview import windows as preview_windows
 
@@ -105,7 +120,13 @@ def inject(
         "mode": mode,
         "backend": backend,
     }
-    if len(words) == 1:
+    if pick is None and chains is not None:
+        raise UserError(f"--chains {chains}: only with --pick")
+    if pick is not None and words and words[0] in VERBS:
+        schedule = faults.one_step(words[0], "", {**options, "pick": _pick(words, pick, chains)})
+    elif pick is not None:
+        raise UserError(f"--pick {pick}: only with a VERB; a schedule says it itself")
+    elif len(words) == 1:
         given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
         if given:
             raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
@@ -114,12 +135,14 @@ def inject(
         schedule = faults.one_step(words[0], words[1], options)
     else:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
-    known, machines = _topology(call, topology)
-    warnings = faults.checked(schedule, known, machines=machines)
+    known, placement = _topology(call, topology)
+    schedule = faults.settled(schedule, known, seed, placement)
+    warnings = faults.checked(schedule, known, placement=placement)
     for warning in warnings:
         call.console.warn(warning)
-    steps = expand(schedule, seed)
+    steps = expand(schedule)
     if only_lint or preview or call.dry_run:
+        machines = placement.machines() if placement else None
         windows = preview_windows(steps, targets_of(schedule, known, machines), known)
         shown = [*map(str, steps), *(window.text() for window in windows)]
         lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
@@ -127,6 +150,7 @@ def inject(
             document={
                 "schema": "pubsubctl/inject-preview/1",
                 "schedule": schedule.to_mapping(),
+                "seed": schedule.seed,
                 "steps": [str(step) for step in steps],
                 "windows": [window.document() for window in windows],
                 "warnings": warnings,
@@ -135,49 +159,47 @@ def inject(
         )
     from pubsubctl.injection import inject_now
 
-    return inject_now(call, schedule, seed)
+    if schedule.drawn:
+        for step in steps:
+            call.console.say(str(step))
+    return inject_now(call, schedule)
 
 
-def _topology(call: Invocation, name: str | None) -> tuple[Any, dict[str, list[str]] | None]:
+def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
+    """What a schedule would say under `pick`."""
+    chosen: dict[str, Any] = {"count": int(count) if count.isdecimal() else count}
+    if len(words) == 2:
+        chosen["from"] = words[1] if words[1] in ("brokers", "links") else words[1].split(",")
+    if chains is not None:
+        chosen["chains"] = chains
+    return chosen
+
+
+def _topology(call: Invocation, name: str | None) -> "tuple[Topology, Placement | None]":
     """The topology to check against, as named or of what is deployed, and what is where."""
     import trio
 
     from brokerd.overlay.topology import Topology
     from pubsubctl.hosts import Lab, reached
+    from pubsubctl.placement import Placement
+    from pubsubctl.placing import would_be_placed
+    from pubsubctl.state import recorded_deployment
     from pubsubctl.topologies import load_topology
 
     if name is not None:
         named = load_topology(call.project.find("topology", name))
-        return named, _would_be_on(call, named)
+        try:
+            inventory = call.inventory()
+            return named, would_be_placed(named, inventory, call.hosts(inventory))
+        except PubsubctlError:
+            return named, None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-
-    async def recorded() -> Any:
-        for connector in lab.connectors:
-            if (record := await connector.read_deployment()) is not None:
-                return record
-        return None
-
-    if (record := trio.run(reached, lab, recorded)) is not None:
-        machines: dict[str, list[str]] = {}
-        for row in record["placement"]["brokers"]:
-            machines.setdefault(row["host"], []).append(row["broker"])
-        return Topology.from_mapping(record["topology"], "deployment.json"), machines
-    raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
-
-
-def _would_be_on(call: Invocation, topology: Any) -> dict[str, list[str]] | None:
-    """The brokers that `deploy` would put on each host; None where it would refuse."""
-    from pubsubctl.facts import known_cores
-    from pubsubctl.placement import place
-
-    try:
-        inventory = call.inventory()
-        hosts = call.hosts(inventory)
-        rows = place(topology, hosts, known_cores(inventory, hosts)).brokers
-    except PubsubctlError:
-        return None
-    return {host.name: [row.broker for row in rows if row.host == host.name] for host in hosts}
+    record = trio.run(reached, lab, lambda: recorded_deployment(lab))
+    if record is None:
+        raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
+    topology = Topology.from_mapping(record["topology"], "deployment.json")
+    return topology, Placement.from_mapping(record["placement"])
 
 
 def _listing(call: Invocation) -> Result:

@@ -302,7 +302,7 @@ def _workload(
     if faults is None and nearest(workload, (*_WORDS, "speed")).startswith("; did you mean"):
         raise UserError(f"simulate: no {shown(workload)}{nearest(workload, (*_WORDS, 'speed'))}")
     overrides = Overrides(protocol=protocol, seed=seed)
-    spec, schedule = experiment_of(call, workload, overrides, faults, {})
+    spec, schedule = experiment_of(call, workload, overrides, faults, {}, simulated=True)
     with call.console.progress() as progress:
         progress.phase(f"simulating {spec.name}")
         directory = RunDirectory(new_run_directory(runs, spec.name)) if runs else None

@@ -5,7 +5,7 @@ What the brokers show is pretended; kills, freezes, restarts, leases and exit st
 
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +49,7 @@ class Deployment:
     agents: Mapping[str, AgentClient]
     brokers: Mapping[str, Place]
     topology: Topology
+    protected_ports: Sequence[int] = ()
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
 from pubsubctl.delta_safety import (
     LossUnit,
     counter_example,
-    longest_lost,
     loss_units,
     safe_assignment,
 )

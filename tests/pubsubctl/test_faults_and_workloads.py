@@ -1,12 +1,14 @@
 """Stories about naming faults and workloads: what is refused before anything is started."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.spec import load_topology
 from fault_injection.lint import lint
 from fault_injection.verbs import VERBS
+from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.selftest import trials
 from tests.pubsubctl.conftest import Call
 
@@ -140,15 +142,68 @@ def test_a_selftest_needs_something_deployed_and_takes_no_verb(call: Call) -> No
 def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
     """Each trial is a schedule without errors on the topology that it is for."""
     topology = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / f"{name}.toml")
-    machine_of = dict.fromkeys(topology.brokers, "n01")
+    rows = [
+        PlacedBroker(broker, "n01", 21000 + number)
+        for number, broker in enumerate(topology.brokers)
+    ]
     tried = set()
-    for trial in trials(topology, machine_of):
+    for trial in trials(topology, Placement(tuple(rows), "n01")):
         schedule = trial.schedule(topology)
         machines = {"n01": topology.brokers}
         found = [str(each) for each in lint(schedule, topology, machines=machines)]
         assert [text for text in found if "warning" not in text] == []
         tried |= {step.do for step in schedule.steps}
     assert tried == set(VERBS) - {"crash"}, "a crash is absorb, kill and restart"
+
+
+def test_nft_is_tried_where_it_can_tell_who_is_who() -> None:
+    topology = load_topology(Path(__file__).parents[2] / "bench" / "topologies" / "demo.toml")
+
+    def tried(machines: int) -> dict[str, Any]:
+        rows = [
+            PlacedBroker(name, f"n{at % machines}", 21000 + at, ip=f"10.0.0.{at % machines}")
+            for at, name in enumerate(topology.brokers)
+        ]
+        found = list(trials(topology, Placement(tuple(rows), "n0")))
+        return next(dict(t.steps[0]) for t in found if t.is_optional)
+
+    assert (tried(10)["do"], tried(10)["on"]) == ("blackhole", "b1-s1")
+    assert (tried(2)["do"], tried(2)["on"]) == ("partition", "b1,b3,s1,s3,s5")
+
+
+def test_the_loss_of_a_machine_is_judged_by_what_would_be_on_it(call: Call, project: Path) -> None:
+    lost = SCHEDULE.replace('"kill"', '"host-loss"').replace('"c2"', '"t1"') + 'for = "1s"\n'
+    (project / "s.toml").write_text(lost)
+    answer = call("bench", "demo", "--faults", "s.toml", "--dry-run")
+    assert answer.status == 2
+    assert "at once; at most 1 may" in answer.err
+    (project / "s.toml").write_text(lost.replace('"t1"', '"t9"'))
+    answer = call("bench", "demo", "--faults", "s.toml", "--dry-run")
+    assert answer.status == 2
+    assert "no machine called 't9'; did you mean 't" in answer.err
+
+
+def test_what_nft_cannot_tell_apart_is_refused_before_anything_runs(
+    call: Call, project: Path
+) -> None:
+    text = SCHEDULE.replace('"kill"', '"cut"').replace('"c2"', '"b1-s1"')
+    (project / "s.toml").write_text(text + 'for = "1s"\nbackend = "nft"\n')
+    answer = call("bench", "demo", "--faults", "s.toml", "--dry-run")
+    assert answer.status == 2
+    assert "nft cannot tell" in answer.err
+
+
+def test_targets_are_drawn_from_the_seed_that_is_shown(call: Call) -> None:
+    arguments = ("inject", "kill", "--pick", "20%", "--topology", "demo", "--preview")
+    first, again = call(*arguments, "--seed", "3"), call(*arguments, "--seed", "3")
+    assert first.status == 0, first.err
+    assert first.out == again.out
+    assert first.out.count("drawn: 20% of all brokers, seed 3") == 2
+    assert "fails 2 brokers or links at once; delta is 1" in first.err
+    assert len({call(*arguments, "--seed", str(seed)).out for seed in range(4)}) > 1
+    refused = call("inject", "demo", "--pick", "1", "--topology", "demo", "--preview")
+    assert refused.status == 2
+    assert "only with a VERB" in refused.err
 
 
 def test_healing_where_nothing_is_broken_changes_nothing(call: Call) -> None:

@@ -1,0 +1,43 @@
+"""Lost brokers side by side on a path of the tree: what delta is a bound of.
+
+Paper: [DFT11] §II ("δ-fault-tolerance").
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.topology import Topology
+
+
+def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
+    """The longest path of the tree of which every broker is lost; () when none is."""
+    gone = dict.fromkeys(sorted(lost))
+    neighbours = topology.neighbours()
+    longest: tuple[BrokerNumber, ...] = ()
+    seen: set[BrokerNumber] = set()
+    for start in gone:
+        if start in seen:
+            continue
+        far = farthest_lost(start, gone, neighbours)
+        seen.update(far)
+        end = list(far)[-1]
+        path = list(farthest_lost(end, gone, neighbours).values())[-1]
+        if len(path) > len(longest):
+            longest = min(path, path[::-1])
+    return longest
+
+
+def farthest_lost(
+    start: BrokerNumber,
+    gone: Mapping[BrokerNumber, None],
+    neighbours: Sequence[Sequence[BrokerNumber]],
+) -> dict[BrokerNumber, tuple[BrokerNumber, ...]]:
+    """The lost brokers connected with `start` by lost ones, nearest first, with the path there."""
+    found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
+    frontier = [start]
+    for broker in frontier:
+        for near in neighbours[broker]:
+            if near in gone and near not in found:
+                found[near] = (*found[broker], near)
+                frontier.append(near)
+    return found

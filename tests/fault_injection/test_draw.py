@@ -1,0 +1,124 @@
+"""Stories about targets that a schedule leaves to its seed."""
+
+import tomllib
+from random import Random
+
+import pytest
+
+from brokerd.overlay.chains import longest_lost
+from brokerd.overlay.generate import random_tree
+from brokerd.overlay.topology import Topology
+from fault_injection.draw import draw_targets
+from fault_injection.lint import lint
+from fault_injection.schedule import (
+    FOLDER,
+    FaultSchedule,
+    ScheduleError,
+    expand,
+    load_schedule,
+    read_schedule,
+)
+from fault_injection.targets import is_same_target
+
+TOPOLOGY = Topology.from_mapping(
+    tomllib.loads((FOLDER.parent / "bench" / "topologies" / "demo.toml").read_text()), "demo.toml"
+)
+HEAD = """
+schema = "pubsubctl/faults/1"
+name = "story"
+seed = 5
+guard = { max_faulty_brokers = 9 }
+"""
+
+
+def read(steps: str) -> FaultSchedule:
+    return read_schedule(tomllib.loads(HEAD + steps), "story.toml")
+
+
+def one(verb: str, pick: str, more: str = "") -> str:
+    return f'[[step]]\nid = "x"\nat = "1s"\ndo = "{verb}"\npick = {pick}\n{more}\n'
+
+
+def drawn(schedule: FaultSchedule, seed: int | None = None) -> list[str]:
+    return [step.on for step in draw_targets(schedule, TOPOLOGY, seed).steps]
+
+
+def test_a_seed_always_draws_the_same_targets_and_others_draw_others() -> None:
+    schedule = read(one("kill", '{ count = 2, from = ["b1", "b2", "b3", "b4"] }'))
+    assert drawn(schedule) == drawn(schedule, 5)
+    many = {tuple(drawn(schedule, seed)) for seed in range(60)}
+    assert len(many) == 6, "every pair of four is drawn by some seed"
+    assert all(len(set(pair)) == 2 and set(pair) <= {"b1", "b2", "b3", "b4"} for pair in many)
+    for step in expand(draw_targets(schedule, TOPOLOGY, 7)):
+        assert str(step).endswith(", drawn: 2 of b1, b2, b3, b4, seed 7")
+
+
+def test_a_share_is_of_what_there_is_and_at_least_one() -> None:
+    assert len(drawn(read(one("kill", '"30%"')))) == 3
+    assert len(drawn(read(one("kill", '"1%"')))) == 1
+    assert drawn(read(one("kill", "10"))) == list(TOPOLOGY.brokers)
+    assert "-" in drawn(read(one("cut", '{ from = "links" }', 'for = "1s"')))[0]
+
+
+@pytest.mark.parametrize("chains", ["<=delta", ">delta"])
+def test_chains_of_what_is_drawn_are_as_wanted(chains: str) -> None:
+    topology = random_tree(30, 2, Random(3).randrange)
+    schedule = read(one("kill", f'{{ count = 5, chains = "{chains}" }}'))
+    for seed in range(30):
+        steps = draw_targets(schedule, topology, seed).steps
+        numbers = [topology.number_of(step.on) for step in steps]
+        assert (len(longest_lost(topology, numbers)) > 2) == (chains == ">delta"), seed
+
+
+def test_a_crash_of_what_is_drawn_is_spelled_out_for_each_and_clean() -> None:
+    schedule = draw_targets(
+        read(one("crash", "2", 'stall = "1s"\ndown = "2s"\nawait = { within = "9s" }')), TOPOLOGY
+    )
+    ids = [f"x-{number}-{what}" for number in (1, 2) for what in ("stall", "kill", "restart")]
+    assert [step.id for step in schedule.steps] == ids
+    assert len({step.on for step in schedule.steps}) == 2
+    assert [str(p) for p in lint(schedule, TOPOLOGY) if p.severity == "error"] == []
+    again = read_schedule(schedule.to_mapping(), "written.toml")
+    assert again.steps == schedule.steps, "what a run keeps needs no drawing"
+
+
+def test_a_step_like_another_breaks_the_same_links_after_it() -> None:
+    schedule = read(
+        one("absorb", '{ count = 3, from = "links" }', 'for = "1s"')
+        + '[[step]]\nid = "y"\nafter = "x"\ndo = "cut"\npick = { like = "x" }\nfor = "1s"\n'
+    )
+    steps = {step.id: step for step in expand(draw_targets(schedule, TOPOLOGY))}
+    for number in (1, 2, 3):
+        assert is_same_target(steps[f"x-{number}"].on, steps[f"y-{number}"].on)
+        assert steps[f"y-{number}"].after == (f"x-{number}", "end")
+        assert steps[f"x-{number}"].ended_by == f"y-{number}"
+
+
+def test_the_schedules_of_the_project_draw_nothing_and_stay_as_they_are() -> None:
+    schedule = load_schedule("demo")
+    assert draw_targets(schedule, TOPOLOGY).steps == schedule.steps
+    assert draw_targets(schedule, TOPOLOGY, 9).seed == 9
+
+
+@pytest.mark.parametrize(
+    "steps, said",
+    [
+        (one("kill", "11"), "there are 10 to draw from, not 11"),
+        (one("kill", '{ from = ["b1", "b9"] }'), "no broker called 'b9'; did you mean"),
+        (one("kill", '{ from = ["b1-s1"] }'), "kill is for brokers, not for links"),
+        (one("kill", '{ from = "links" }'), "kill is for brokers, not for links"),
+        (one("kill", '{ count = 10, chains = "<=delta" }'), "no draw of 10 of 10 has chains"),
+        (one("kill", '{ like = "z" }'), "no step before it that picks is called 'z'"),
+        (one("kill", '"120%"'), 'is a number, or a share such as "17%"'),
+        (one("kill", "0"), "is between 1 and"),
+        (one("kill", "{ out = 3 }"), "unknown key 'pick.out'"),
+        (one("kill", "1", 'on = "b1"'), "needs either on or pick"),
+        ('[[step]]\nid = "x"\nat = "1s"\ndo = "kill"\n', "needs either on or pick"),
+        (one("host-loss", "1", 'for = "1s"'), "host-loss is for machines; name them"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(steps: str, said: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        draw_targets(read(steps), TOPOLOGY)
+    assert said in str(caught.value)
+    assert "story.toml" in str(caught.value)
