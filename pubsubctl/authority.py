@@ -37,11 +37,18 @@ class Issued:
     Attributes:
         certificate_pem, key_pem: as files hold them.
         ends: when it stops being accepted.
+        sha256: of the certificate.
     """
 
     certificate_pem: bytes
     key_pem: bytes
     ends: datetime
+
+    @property
+    def sha256(self) -> str:
+        return (
+            x509.load_pem_x509_certificate(self.certificate_pem).fingerprint(hashes.SHA256()).hex()
+        )
 
 
 class Authority:

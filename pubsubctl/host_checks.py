@@ -6,9 +6,11 @@ machine have the same id as theirs.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
+from pubsubctl.certificates import ending_soon
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.looking import HostLook
 from pubsubctl.ssh.errors import ConnectionFailed, HostKeyRefused
@@ -223,6 +225,18 @@ def _lock(look: HostLook) -> Iterator[Row]:
         yield "ok", "no other operator", ""
 
 
+def _certificates(look: HostLook) -> Iterator[Row]:
+    ends = look.certificates_end
+    if not ends:
+        return
+    if soon := ending_soon(ends):
+        severity: Severity = "fail" if min(ends.values()) <= datetime.now(UTC) else "warn"
+        yield severity, soon, "pubsubctl certificate renew"
+    else:
+        first = min(ends.values())
+        yield "ok", f"certificates of brokers are good until {first:%Y-%m-%d %H:%M} UTC", ""
+
+
 def _faults(look: HostLook) -> Iterator[Row]:
     needs = {"nft": look.probe["nft"], "ip": look.probe["ip"]}
     missing = [name for name, path in needs.items() if not path]
@@ -244,6 +258,7 @@ FOR_ALL: dict[str, Check] = {
     "sockets": _sockets,
     "leftovers": _leftovers,
     "lock": _lock,
+    "certificates": _certificates,
 }
 HOST_CHECKS: dict[str, Check] = {
     "reach": _reach,

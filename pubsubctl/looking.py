@@ -5,8 +5,9 @@ from looking at the others.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import trio
 
 from bench import host_probe
 from brokerd.errors import ConfigError
+from pubsubctl.certificates import certificates_end
 from pubsubctl.connectors.base import Connector, PortInUse
 from pubsubctl.errors import HostError, PubsubctlError
 from pubsubctl.facts import remember_facts
@@ -37,6 +39,7 @@ class HostLook:
         observed: what of ours is there; None when that could not be seen, for `observing_problem`.
         holder: who has the operator lock, in words; "" for nobody.
         ports: those of its first ports that are in use.
+        certificates_end: broker → until when its certificate is accepted.
         socket_folder: of our control sockets there; None where nothing is installed yet.
     """
 
@@ -48,6 +51,7 @@ class HostLook:
     holder: str = ""
     ports: list[PortInUse] = field(default_factory=list)
     socket_folder: Path | None = None
+    certificates_end: Mapping[str, datetime] = field(default_factory=dict)
 
 
 class _Completed(Protocol):
@@ -127,3 +131,4 @@ async def _look_for_ours(connector: Connector, found: HostLook) -> None:
     found.ports = await connector.ports_in_use(connector.host.ports[:PORTS_LOOKED_AT])
     if found.observed.files or connector.host.connector == "local":
         found.socket_folder = await connector.socket_folder()
+        found.certificates_end = await certificates_end(connector)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import MILLISECOND_NS, BrokerConfig
-from brokerd.errors import ControlError
+from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.interface import DeliveryProtocol
@@ -34,6 +34,7 @@ class Commands:
     Attributes:
         tell: publishes an event to whoever listens on the control socket.
         reload_topology: reads the topology file again; answers with what is in it.
+        reload_certificate: reads its certificate again; answers with its SHA-256.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Commands:
     ) -> None:
         self.tell: Callable[[str, Mapping[str, Any]], None] = lambda _name, _details: None
         self.reload_topology: Callable[[], dict[str, Any]] = dict
+        self.reload_certificate: Callable[[], str] = str
         self._config = config
         self._core = core
         self._links = links
@@ -72,6 +74,7 @@ class Commands:
             "fault_renew": self._fault_renew,
             "fault_counters": self._fault_counters,
             "reload_topology": self._reload_topology,
+            "reload_certificate": self._reload_certificate,
         }
 
     # ------------------------------------------------------------ in the background
@@ -133,6 +136,15 @@ class Commands:
             del self._unprobed[number]
         self._more_to_probe.set()
         return answer
+
+    async def _reload_certificate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        _take(arguments)
+        try:
+            sha256 = self.reload_certificate()
+        except ConfigError as error:
+            raise ControlError("user", str(error)) from None
+        self._log.record("certificate_reloaded", {"sha256": sha256})
+        return {"certificate_sha256": sha256}
 
     def _all_counters(self) -> dict[str, Any]:
         with open("/proc/self/statm", encoding="ascii") as statm:

@@ -176,6 +176,7 @@ class BrokerProcess:
         driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, table.own)
         commands.reload_topology = partial(self._reload_topology, driver)
+        commands.reload_certificate = self._reload_certificate
         server = ControlServer(commands.handlers())
         commands.tell = server.publish_event
         logged: tuple[PublicationRun, ...] = ()
@@ -227,6 +228,11 @@ class BrokerProcess:
                         await writer.settle()
                 log.record("stopped", {})
                 nursery.cancel_scope.cancel()
+
+    def _reload_certificate(self) -> str:
+        if self._credentials is None:
+            raise ControlError("user", f"{self._config.broker} talks plaintext: no certificate")
+        return self._credentials.reload()
 
     def _reload_topology(self, driver: Driver) -> dict[str, Any]:
         if self._config.protocol != "delta_tree":

@@ -6,6 +6,7 @@ show a certificate that the deployment's authority has issued; what is in it, no
 dialled, says who they are.
 """
 
+import hashlib
 import ipaddress
 import ssl
 from contextlib import suppress
@@ -49,6 +50,20 @@ class TlsCredentials:
         # No tickets: nobody resumes a session here, and they would be written unasked.
         server.num_tickets = 0
         self._server, self._client = server, self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def reload(self) -> str:
+        """Read the files again, for connections from now on; those that are up go on.
+
+        Returns:
+            the SHA-256 of the certificate that is shown now.
+
+        Raises:
+            ConfigError: they cannot be used; what was there before stays.
+        """
+        self._read()
+        self._read_ns = _changed_ns(self._files)
+        pem = Path(self._files.certificate).read_text(encoding="ascii")
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
     def _refresh(self) -> None:
         """Take up a certificate that was renewed; keep what there is where that is no good."""

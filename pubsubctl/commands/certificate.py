@@ -1,19 +1,25 @@
-"""`certificate`: let a program of one's own be a client of what is deployed."""
+"""`certificate`: let a program of one's own be a client of what is deployed; renew brokers' own."""
 
 import os
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubsubctl.commands.invocation import invocation
+from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
+
+if TYPE_CHECKING:
+    from pubsubctl.inventory import Inventory
+
+RENEW = "renew"
 
 
 def certificate(
     context: typer.Context,
-    client: Annotated[str, typer.Argument(help="The name it connects under.")],
+    client: Annotated[str, typer.Argument(help="The name it connects under; or `renew`.")],
     output: Annotated[
         Path, typer.Option("--output-dir", "-o", help="The folder that gets the files.")
     ] = Path(),
@@ -24,6 +30,9 @@ def certificate(
     """Issue a certificate for a client of the deployment that runs.
 
     Its key is in one of the files: keep it as you would a password.
+
+    `certificate renew` gives all brokers new ones, for 30 days from now, while they run; clients
+    of your own get theirs by asking for it again.
     """
     import trio
 
@@ -35,6 +44,8 @@ def certificate(
     if not 0 < len(client) <= 64 or not client.replace("-", "").replace("_", "").isalnum():
         raise UserError(f"client {client[:64]!r}: 1 to 64 letters, digits, - and _")
     inventory = call.inventory()
+    if client == RENEW:
+        return _renew(call, inventory)
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     found = trio.run(reached, lab, lab.observe)
     deployments = [row.deployment for row in found if row.deployment is not None]
@@ -68,6 +79,30 @@ def certificate(
             f"client {client}, until {issued.ends:%Y-%m-%d %H:%M} UTC:\n"
             f"  connect(address, {client!r}, tls=TlsFiles({arguments}))"
         ),
+    )
+
+
+def _renew(call: Invocation, inventory: "Inventory") -> Result:
+    import trio
+
+    from pubsubctl.certificates import renew_certificates
+    from pubsubctl.hosts import Lab
+
+    call.refuse_dry_run("certificate renew")
+    lab = Lab.of(inventory, call.hosts(inventory), call.forks)
+
+    async def work() -> dict[str, datetime]:
+        async with lab.opened(), lab.locked("certificate renew"):
+            return await renew_certificates(lab)
+
+    ends = trio.run(work)
+    first = min(ends.values())
+    return Result(
+        document={
+            "schema": "pubsubctl/certificates/1",
+            "ends": {name: f"{end:%Y-%m-%dT%H:%M:%SZ}" for name, end in sorted(ends.items())},
+        },
+        text=f"{len(ends)} brokers show new certificates, until {first:%Y-%m-%d %H:%M} UTC",
     )
 
 

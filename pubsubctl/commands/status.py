@@ -23,8 +23,9 @@ def status(
     """
     import trio
 
+    from pubsubctl.certificates import PLAINTEXT, all_certificates_end, ending_soon
     from pubsubctl.hosts import Lab, reached
-    from pubsubctl.state import lab_state
+    from pubsubctl.state import LabState, lab_state
     from pubsubctl.topologies import profile_of
 
     call = invocation(context)
@@ -37,7 +38,15 @@ def status(
         if call.console.is_screen:
             call.console.line(watcher.last_words(last))
         return None
-    state = trio.run(reached, lab, lambda: lab_state(lab))
+
+    async def look() -> tuple[LabState, str]:
+        state = await lab_state(lab)
+        secured = (state.deployment or {}).get("transport", PLAINTEXT) != PLAINTEXT
+        if not secured or state.unreachable:
+            return state, ""
+        return state, ending_soon(await all_certificates_end(lab))
+
+    state, ending = trio.run(reached, lab, look)
     if state.deployment is None:
         return Result(
             document={
@@ -75,6 +84,8 @@ def status(
         f"host {host}: stops by itself in {left / 1000:.0f} s unless the lease is renewed"
         for host, left in state.leases_ms.items()
     ]
+    if ending:
+        lines.append(f"{ending}: `pubsubctl certificate renew`")
     kind: type[PubsubctlError] = HostError
     if len(state.unreachable) == len(lab.connectors):
         kind = Unreachable

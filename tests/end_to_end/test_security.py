@@ -140,6 +140,14 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
         call("bench", "secured.toml", "--faults", "cut.toml", "--no-check", "-vv")
         issued = json.loads(call("certificate", "me", "-o", str(secured.folder / "mine"), "--json"))
         mine = TlsFiles(issued["authority"], issued["certificate"], issued["key"])
+        before = json.loads(call("status", "--json"))
+        call("certificate", "renew")
+        after = json.loads(call("status", "--json"))
+        pids = [[row["pid"] for row in told["brokers"]] for told in (before, after)]
+        assert pids[0] == pids[1]
+        assert [sorted(row["ready"]) for row in after["brokers"]] == [
+            sorted(row["ready"]) for row in before["brokers"]
+        ]
         call("inject", "cut", "c1-c2", "--for", "500ms", "-vv")
         (authority,) = state.rglob("authority.key")
         secrets = keys_below(state) | keys_below(secured.folder / "mine") | {TOKEN}

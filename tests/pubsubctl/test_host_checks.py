@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ WELL: dict[str, Any] = {
     "ip": "/usr/sbin/ip",
     "may_change_network": True,
 }
+NOW = datetime.now(UTC)
 RUNNING = {"deployment_id": "d1"}
 
 
@@ -77,6 +79,7 @@ def hosts(tmp_path: Path) -> dict[str, Host]:
 
 def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostLook:
     look = HostLook(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
+    look.certificates_end = {"b1": NOW + timedelta(days=29)}
     look.socket_folder = Path("/run/user/1000/pubsubctl-1000-0123456789")
     return replace(look, **seen)
 
@@ -127,6 +130,13 @@ def test_what_is_wrong_with_a_machine_is_said_with_a_remedy(
         ("leftovers", {"observed": Observed("n1", strays=(Stray(9, "b1"),))}, "fail", "pid 9 (b1)"),
         ("leftovers", {"observed": Observed("n1", files=True)}, "warn", "files of an earlier"),
         ("leftovers", {"observed": None, "observing_problem": "torn"}, "fail", "n1: torn"),
+        (
+            "certificates",
+            {"certificates_end": {"b1": NOW + timedelta(days=3), "b2": NOW + timedelta(days=29)}},
+            "warn",
+            "of b1 ends soon",
+        ),
+        ("certificates", {"certificates_end": {"b1": NOW}}, "fail", "of b1 has ended"),
         ("lock", {"holder": "eve@lab since 9:00 for `bench x`"}, "warn", "for `bench x`"),
         (
             "reach",

@@ -338,6 +338,7 @@ RULES: Final = (
             _SECRETS,
             f"{_FILES}test_certificates_end_within_thirty_days_and_a_longer_one_is_not_to_be_had",
             f"{_FILES}test_an_authority_that_others_could_be_is_refused",
+            f"{_TLS}test_a_certificate_is_renewed_while_sessions_go_on",
             f"{_FILES}test_certificates_for_tests_are_not_made_by_a_package_that_trusts_them",
         ),
     ),

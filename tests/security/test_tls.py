@@ -5,6 +5,7 @@ over before the server has looked at the client's certificate.
 """
 
 import contextlib
+import hashlib
 import ssl
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,39 @@ async def test_a_dialled_server_that_says_nothing_is_given_up(lab: Certificates)
         b0.links.open(1)
         assert "no answer in time" in (await b0.wait_for(OpenFailed)).reason
         assert trio.current_time() < PATIENCE_S
+
+
+# ---------------------------------------------------------------- S-TLS-4: new certificates
+
+
+@in_virtual_time
+async def test_a_certificate_is_renewed_while_sessions_go_on(lab: Certificates) -> None:
+    net = MemoryNet()
+    files = lab.files("broker", "b0", days_ago=29.9)
+    fresh = lab.files("broker", "b0")
+    credentials = TlsCredentials(files)
+    b0 = LinkedBroker(net, 0, credentials=credentials)
+    b1 = secured(net, lab, 1)
+
+    async def shown() -> str:
+        stream = await lab.credentials("client", "c").dial(await net.dial("b0"))
+        der = stream._records.getpeercert(binary_form=True)
+        assert der is not None
+        return hashlib.sha256(der).hexdigest()
+
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        before = await shown()
+        Path(files.certificate).write_bytes(Path(fresh.certificate).read_bytes())
+        with pytest.raises(ConfigError):
+            credentials.reload()
+        assert await shown() == before, "without its key it is not taken"
+        Path(files.key).write_bytes(Path(fresh.key).read_bytes())
+        assert credentials.reload() == await shown() != before
+        b0.send(1, YES)
+        await trio.sleep(1)
+        assert b1.messages(0) == [YES]
+        assert b1.of(SessionLost) == []
 
 
 # ---------------------------------------------------------------- what is under way
