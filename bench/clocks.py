@@ -198,11 +198,11 @@ async def record_clocks(
     reference: str,
     directory: RunDirectory,
     when: Literal["before", "after"],
-) -> int:
+) -> dict[str, int]:
     """Write down how far the hosts' clocks are apart, into the clock.jsonl of a run.
 
     Returns:
-        by how many nanoseconds the reference's clock is ahead of this machine's.
+        by host, how many nanoseconds its clock is ahead of this machine's.
 
     After the load a host may be gone, which is the experiment's business: then the rows from
     before have to do.
@@ -216,19 +216,27 @@ async def record_clocks(
         if when == "before":
             raise
         directory.log("clocks_not_sampled", reason=str(error))
-        return 0
+        return {}
     rows = clock_rows(clocks, reference)
     for row in rows:
         append_line(directory.path / CLOCK_FILE, {"phase": when, **row})
     if when == "before":
         directory.manifest["clock"]["clock_ids"] = {row["host_id"]: row["clock_id"] for row in rows}
-    return ahead_ns(clocks, reference, str(clock_reading()["clock_id"]))
+    return ahead_ns(clocks)
 
 
-def ahead_ns(clocks: Iterable[HostClock], reference: str, own_clock_id: str) -> int:
-    """By how much a host's clock is ahead of ours; nothing where it is ours."""
-    (found,) = [clock for clock in clocks if clock.host == reference]
-    return 0 if found.clock_id == own_clock_id else found.estimate.offset_ns
+def ahead_ns(clocks: Iterable[HostClock], own_clock_id: str | None = None) -> dict[str, int]:
+    """By host, how much its clock is ahead of ours; nothing where it is ours.
+
+    Args:
+        own_clock_id: of this machine's clock, which is asked for it by default.
+    """
+    by_clock = {own_clock_id or str(clock_reading()["clock_id"]): 0}
+    found = {}
+    for clock in clocks:
+        # Hosts that have one clock agree, however well each was estimated.
+        found[clock.host] = by_clock.setdefault(clock.clock_id, clock.estimate.offset_ns)
+    return found
 
 
 def _quickest_of_bins(exchanges: Sequence[Exchange], first_ns: int, span_ns: int) -> list[Exchange]:

@@ -117,7 +117,7 @@ class _Experiment:
         self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._origin_ns = 0
-        self._ahead_ns = 0
+        self._clocks_ahead_ns: Mapping[str, int] = {}
         self._certificate: Mapping[str, str] | None = None
         self._injection: Injection | None = None
         self._notes: list[str] = []
@@ -200,6 +200,14 @@ class _Experiment:
     async def _prepare(self) -> None:
         """Start the load generators; return when every subscriber has seen every first fence."""
         testbed, progress = self._testbed, self._progress
+        status = await testbed.clients_agent.status()
+        self._directory.manifest["clock"] = {
+            "host_id": testbed.clients_host,
+            "boot_id": status["boot_id"],
+        }
+        self._clocks_ahead_ns = await record_clocks(
+            testbed.agents, testbed.clients_host, self._directory, "before"
+        )
         self._begin_phase("deploy")
         progress.phase("preparing", 2.0)
         for broker in testbed.brokers:
@@ -208,15 +216,6 @@ class _Experiment:
         self._certificate = await testbed.certificate_for_clients(suffix)
         for process in self._processes:
             await self._start_process(process)
-        status = await testbed.clients_agent.status()
-        self._directory.manifest["clock"] = {
-            "host_id": testbed.clients_host,
-            "boot_id": status["boot_id"],
-        }
-        self._ahead_ns = await record_clocks(
-            testbed.agents, testbed.clients_host, self._directory, "before"
-        )
-        self._directory.write_manifest()
 
         progress.phase("attaching clients", 1.0)
         await self._tell_all("connect")
@@ -312,11 +311,11 @@ class _Experiment:
         prefix = f"{self._run_id.rpartition('-')[2]}-"
         injector = Injector(
             schedule,
-            DeployedBackend(self._testbed),
+            DeployedBackend(self._testbed, ahead_ns=self._ahead_of_clients_ns()),
             log,
             prefix=prefix,
             # The origin is a time of the clients' clock, which may be another machine's.
-            clock_ns=lambda: time.monotonic_ns() + self._ahead_ns,
+            clock_ns=self._now_ns,
         )
         try:
             await injector.run(self._origin_ns)
@@ -424,6 +423,16 @@ class _Experiment:
         """The clock that all stamps of this run are of."""
         status = await self._tell(self._processes[0], "status")
         return int(status["now_ns"])
+
+    def _now_ns(self) -> int:
+        """The same, as well as it is known here."""
+        return time.monotonic_ns() + self._clocks_ahead_ns.get(self._testbed.clients_host, 0)
+
+    def _ahead_of_clients_ns(self) -> dict[str, int]:
+        """By host, how much its clock is ahead of the clients'."""
+        ahead_ns = self._clocks_ahead_ns
+        own_ns = ahead_ns.get(self._testbed.clients_host, 0)
+        return {host: ns - own_ns for host, ns in ahead_ns.items()}
 
     def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:
         totals: dict[str, int] = {}
@@ -587,7 +596,7 @@ class _Experiment:
     # ------------------------------------------------------------ notes
 
     def _begin_phase(self, name: str, at_ns: int | None = None) -> None:
-        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        at_ns = self._now_ns() if at_ns is None else at_ns
         self._end_phase(at_ns)
         how = "fixed" if name in ("warmup", "measure") else "evidence"
         phase = {"phase": name, "t0_ns": at_ns, "t1_ns": None, "how": how}

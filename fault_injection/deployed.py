@@ -17,10 +17,16 @@ from fault_injection.separations import around, check_nft_can_tell, parted_pairs
 
 
 class DeployedBackend:
-    """A FaultBackend on agents and brokers."""
+    """A FaultBackend on agents and brokers.
 
-    def __init__(self, deployment: Deployment) -> None:
+    Args:
+        ahead_ns: by how much the clock of a host is ahead of the one the injector goes by; a host
+            that is not in it has that clock.
+    """
+
+    def __init__(self, deployment: Deployment, ahead_ns: Mapping[str, int] | None = None) -> None:
         self._deployment = deployment
+        self._ahead_ns = ahead_ns or {}
 
     @property
     def topology(self) -> Topology:
@@ -55,19 +61,20 @@ class DeployedBackend:
             )
 
         evidence: Evidence = {}
+        stamps: dict[str, int] = {}
         for end, answer in zip(ends, await on_all(ends, apply), strict=True):
             found = {k: v for k, v in answer["result"].items() if not k.startswith("t_")}
             evidence.update({end.broker: found} if len(ends) > 1 or end.peer else found)
-            # A fault of several parts is applied when the last one is.
-            evidence["t_ns"] = max(evidence.get("t_ns", 0), answer["t_applied_ns"])
-        return evidence
+            stamps[end.host] = max(stamps.get(end.host, 0), answer["t_applied_ns"])
+        return self._timed(evidence, stamps)
 
     async def verify_effect(self, fault: Fault) -> Evidence | None:
         ends = self._ends(fault)
         if fault.verb == "cut":
             far = self._ends(fault, both=True)
             return await see_sessions_down(far, self._neighbours, self._broker_status)
-        return await SEE[fault.verb](fault, ends)
+        seen = await SEE[fault.verb](fault, ends)
+        return self._timed(seen, seen.pop("host_stamps", {})) if seen is not None else None
 
     async def renew(self, fault: Fault, lease_ns: int) -> None:
         async def renew(end: End) -> None:
@@ -79,12 +86,13 @@ class DeployedBackend:
         async def undo(end: End) -> dict[str, Any]:
             return await end.agent.fault_heal(end.fault_id)
 
-        evidence: Evidence = {}
-        for row in await on_all(self._ends(fault), undo):
+        ends = self._ends(fault)
+        stamps: dict[str, int] = {}
+        for end, row in zip(ends, await on_all(ends, undo), strict=True):
             healed_ns = row.get("t_healed_ns")
             if healed_ns is not None:
-                evidence["t_ns"] = max(evidence.get("t_ns", 0), healed_ns)
-        return evidence
+                stamps[end.host] = max(stamps.get(end.host, 0), healed_ns)
+        return self._timed({}, stamps)
 
     async def verify_undone(self, fault: Fault) -> Evidence | None:
         async def is_gone(end: End) -> bool:
@@ -115,6 +123,14 @@ class DeployedBackend:
                 return None
             seen[end.broker] = {"state": status["state"], "sessions": len(status["ready"])}
         return seen
+
+    def _timed(self, evidence: Evidence, stamps: Mapping[str, int]) -> Evidence:
+        """The evidence with its time: what has several parts is so when the last one is."""
+        if stamps:
+            evidence["host_stamps"] = dict(stamps)
+            on_line = [ns - self._ahead_ns.get(host, 0) for host, ns in stamps.items()]
+            evidence["t_ns"] = max(on_line)
+        return evidence
 
     # ------------------------------------------------------------ whom it is done at
 

@@ -38,6 +38,7 @@ async def see_sessions_down(
 async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     """Exit statuses, by this fault and no other."""
     seen: Evidence = {}
+    stamps: dict[str, int] = {}
     for end in ends:
         row = await end.row()
         if row["state"] == "running" or row["exit_cause"] != f"fault:{end.fault_id}":
@@ -45,7 +46,8 @@ async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
         keys = ("pid", "exit_code", "exit_signal", "exit_cause")
         found = {key: row[key] for key in keys}
         seen.update(found if len(ends) == 1 and not fault.target.machine else {end.broker: found})
-        seen["t_ns"] = max(seen.get("t_ns", 0), row["t_exit_ns"])
+        stamps[end.host] = max(stamps.get(end.host, 0), row["t_exit_ns"])
+    seen["host_stamps"] = stamps
     return seen
 
 

@@ -46,6 +46,7 @@ class End:
     """One process's share of a fault: the broker, or one end of a link.
 
     Attributes:
+        host: where it is.
         peer: the other end, "" unless it is a link's.
         across: whom a partition keeps this broker from.
         inside: whom it does not, of the brokers around.
@@ -63,6 +64,7 @@ class End:
         place = deployment.brokers[broker]
         self.broker = broker
         self.peer = peer
+        self.host = place.host
         self.process = place.process
         self.agent = deployment.agents[place.host]
         shared = peer or is_one_of_many

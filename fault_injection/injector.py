@@ -15,7 +15,7 @@ import trio
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
-from fault_injection.log import FaultLog, HealedBy
+from fault_injection.log import FaultLog, HealedBy, HostStamps
 from fault_injection.schedule import (
     END,
     FaultSchedule,
@@ -28,7 +28,8 @@ from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 
 Evidence = dict[str, Any]
-"""What showed something, JSON-ready; `t_ns`, where it is in there, is when it was so."""
+"""What showed something, JSON-ready. `t_ns`, where it is in there, is when it was so, by the
+injector's clock; `host_stamps` is the same by the clocks of the hosts that saw it."""
 
 _POLL_S: Final = 0.02
 _LAST_LOOK_S: Final = 1.0
@@ -285,8 +286,8 @@ class Injector:
         if step.verb in FAILING_VERBS:
             self._failed.append(progress)
         evidence = await self._backend.apply(fault, self._lease_ns)
-        applied_ns = int(evidence.pop("t_ns", self._clock_ns()))
-        self._log.note(fault.fault_id, "applied", applied_ns, evidence)
+        applied_ns, stamps = self._when(evidence)
+        self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
         progress.reach("applied", applied_ns)
         if step.verb == "restart":
             self._note_restarted(progress, applied_ns)
@@ -326,7 +327,8 @@ class Injector:
             healed_by = "schedule"
             await self._backend.undo(progress.fault)
         evidence = {"ended_by": ender.step.id}
-        self._log.note(progress.fault.fault_id, "healed", ended_ns, evidence, healed_by)
+        stamps = self._log.host_stamps(ender.fault.fault_id, "applied")
+        self._log.note(progress.fault.fault_id, "healed", ended_ns, evidence, healed_by, stamps)
         progress.is_active = False
         self._works_again(progress)
 
@@ -343,9 +345,10 @@ class Injector:
         seen = await self._ask(self._backend.verify_effect, progress.fault)
         if seen is None:
             return
-        observed_ns = int(seen.pop("t_ns", self._clock_ns()))
+        observed_ns, stamps = self._when(seen)
         if progress.observed is None:
-            self._log.note(progress.fault.fault_id, "observed", observed_ns, seen)
+            fault_id = progress.fault.fault_id
+            self._log.note(fault_id, "observed", observed_ns, seen, host_stamps=stamps)
             progress.reach("observed", observed_ns)
         else:
             self._log.learn(progress.fault.fault_id, seen)
@@ -391,8 +394,9 @@ class Injector:
             self._not_healed.append(fault.fault_id)
             self._fail(progress, f"may still be there: {reason or 'not seen to be gone'}")
             return False
-        healed_ns = int((undone or {}).pop("t_ns", 0)) or self._clock_ns()
-        self._log.note(fault.fault_id, "healed", healed_ns, {**(undone or {}), **gone}, by)
+        undone = undone or {}
+        healed_ns, stamps = self._when(undone)
+        self._log.note(fault.fault_id, "healed", healed_ns, {**undone, **gone}, by, stamps)
         progress.is_active = False
         self._works_again(progress)
         progress.reach("healed", healed_ns)
@@ -434,10 +438,11 @@ class Injector:
 
     def _note_restarted(self, restart: _Progress, applied_ns: int) -> None:
         requested_ns = self._log.reached(restart.fault.fault_id, "requested") or applied_ns
+        stamps = self._log.host_stamps(restart.fault.fault_id, "applied")
         for ended in self._ended_like(restart):
             evidence = {"restarted_by": restart.step.id}
             self._log.note(ended.fault.fault_id, "heal_requested", requested_ns)
-            self._log.note(ended.fault.fault_id, "healed", applied_ns, evidence, "schedule")
+            self._log.note(ended.fault.fault_id, "healed", applied_ns, evidence, "schedule", stamps)
 
     def _note_recovered(self, restart: _Progress, recovered_ns: int) -> None:
         # Only now: a broker that recovers still counts as failed.
@@ -452,6 +457,11 @@ class Injector:
     def _fail(self, progress: _Progress, reason: str) -> None:
         self._problems.append(f"{progress.step.id}: {reason}")
         self._log.note(progress.fault.fault_id, "failed", self._clock_ns(), {"reason": reason})
+
+    def _when(self, evidence: Evidence) -> tuple[int, HostStamps]:
+        """When something was so, taken out of what showed it; now, where that does not say."""
+        stamps: HostStamps = evidence.pop("host_stamps", {})
+        return int(evidence.pop("t_ns", self._clock_ns())), stamps
 
     async def _sleep_until(self, instant_ns: int) -> None:
         await trio.sleep(max(0, instant_ns - self._clock_ns()) / 1e9)

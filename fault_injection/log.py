@@ -7,6 +7,9 @@ from typing import Any, Final, Literal
 
 from fault_injection.schedule import PlannedStep
 
+HostStamps = Mapping[str, int]
+"""What the clocks of hosts said at one moment."""
+
 Stage = Literal[
     "planned", "requested", "applied", "observed", "heal_requested", "healed", "recovered", "failed"
 ]
@@ -23,8 +26,9 @@ _PROGRESS: Final = ("planned", "requested", "applied", "observed", "healed", "re
 class FaultLog:
     """The fault log of one run: `plan.jsonl`, `log.jsonl` and at the end `faults.jsonl`.
 
-    A line is on its way to the disk before what follows it is done. All stamps are nanoseconds
-    of the host's monotonic clock.
+    A line is on its way to the disk before what follows it is done. Times are nanoseconds of the
+    clock that the injector goes by, and beside them, where hosts stamped a stage themselves, what
+    their own clocks said: offsets are known better after the run than in it.
 
     Args:
         folder: where the files go; None to keep them in memory only.
@@ -76,7 +80,7 @@ class FaultLog:
                 "evidence": "",
                 "absorbed_msgs": None,
                 "absorbed_bytes": None,
-                "err_ns": 0,
+                "host_stamps": {},
             }
         if self._folder is not None:
             _write_lines(self._folder / "plan.jsonl", lines)
@@ -88,6 +92,7 @@ class FaultLog:
         t_ns: int,
         evidence: Mapping[str, Any] | None = None,
         healed_by: HealedBy | None = None,
+        host_stamps: HostStamps | None = None,
     ) -> None:
         """A fault has come to a stage; `failed` says in its evidence what has."""
         row, evidence = self._rows[fault_id], dict(evidence or {})
@@ -101,6 +106,7 @@ class FaultLog:
             "params": row["params"],
             "evidence": evidence,
             "healed_by": healed_by,
+            "host_stamps": dict(host_stamps or {}),
         }
         self.lines.append(line)
         if self._file is not None:
@@ -112,6 +118,8 @@ class FaultLog:
             row["evidence"] = json.dumps(evidence)
         else:
             row[f"t_{stage}_ns"] = t_ns
+            if host_stamps:
+                row["host_stamps"][stage] = dict(host_stamps)
             if row["state"] not in ("failed", "unknown") and stage in _PROGRESS:
                 row["state"] = max(row["state"], stage, key=_PROGRESS.index)
             if stage == "observed":
@@ -134,6 +142,11 @@ class FaultLog:
         stamp = self._rows[fault_id][f"t_{stage}_ns"]
         assert stamp is None or isinstance(stamp, int), stamp
         return stamp
+
+    def host_stamps(self, fault_id: str, stage: Stage) -> HostStamps:
+        """What hosts' own clocks said when a fault came to a stage; empty where none was read."""
+        stamps: HostStamps = self._rows[fault_id]["host_stamps"].get(stage, {})
+        return stamps
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per fault, in the columns of the `faults` table."""

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from bench.clocks import ahead_ns, sample
 from brokerd.overlay.topology import Topology
 from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
@@ -11,12 +12,14 @@ from fault_injection.log import FaultLog
 from fault_injection.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result
-from pubsubctl.deploy import Lab, attached
+from pubsubctl.deploy import Deployment, Lab, attached
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.experiment import as_testbed
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted
+
+CLOCK_ROUNDS = 10
 
 
 def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
@@ -36,7 +39,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
                 attached(lab, await running(lab)) as deployment,
             ):
                 log = FaultLog(tell=tell)
-                backend = DeployedBackend(await as_testbed(deployment))
+                backend = await backend_of(deployment)
                 prefix = f"inject-{secrets.token_hex(3)}-"
                 progress.phase(f"injecting {schedule.name}")
                 injector = Injector(schedule, backend, log, prefix=prefix)
@@ -52,6 +55,12 @@ def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
             work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
         )
     return _result(injection)
+
+
+async def backend_of(deployment: Deployment) -> DeployedBackend:
+    """What breaks things in a deployment, and puts what its hosts stamp on this machine's clock."""
+    testbed = await as_testbed(deployment)
+    return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
 
 
 async def running(lab: Lab) -> Wanted:

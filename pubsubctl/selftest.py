@@ -20,7 +20,6 @@ from brokerd.client.client import Client, connect
 from brokerd.config import TlsFiles
 from brokerd.overlay.topology import Topology
 from brokerd.sessions.identity import CertifiedRole
-from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import SCHEMA, FaultSchedule, read_schedule
@@ -29,9 +28,8 @@ from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result
 from pubsubctl.deploy import Deployment, attached
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
-from pubsubctl.experiment import as_testbed
 from pubsubctl.hosts import Lab
-from pubsubctl.injection import running
+from pubsubctl.injection import backend_of, running
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.placement import Placement
 from pubsubctl.project import authority_folder
@@ -158,7 +156,7 @@ def selftest_now(call: Invocation) -> Result:
 
 async def _try_all(deployment: Deployment, findings: _Findings, progress: Progress) -> None:
     topology, placement = deployment.wanted.topology, deployment.wanted.placement
-    backend = DeployedBackend(await as_testbed(deployment))
+    backend = await backend_of(deployment)
     findings.trials = list(trials(topology, placement))
     async with _traffic(deployment) as has_traffic:
         findings.has_traffic = has_traffic

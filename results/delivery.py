@@ -641,7 +641,7 @@ class DeliveryCheck:
 
     def _window_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
         rows = [
-            (run_id, number, window.from_ns, window.to_ns)
+            (run_id, number, *window.sure_ns)
             for run_id, of_run in windows.items()
             for number, window in enumerate(of_run)
         ]
@@ -659,7 +659,7 @@ class DeliveryCheck:
             starts = {s.pubend: s.broker for s in facts.sources}
             for pair in self._pairs_of(run_id, facts):
                 for number, window in enumerate(of_run):
-                    if tree.passes(window.target, starts[pair.pubend], brokers[pair.sub_id]):
+                    if tree.passes(window.parts, starts[pair.pubend], brokers[pair.sub_id]):
                         rows.append((run_id, number, pair.pubend, pair.predicate_id, pair.sub_id))
         return small_frame(
             self._spark,

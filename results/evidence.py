@@ -122,7 +122,7 @@ class _Context:
             if t_ns is not None
             and span.from_ns <= t_ns <= span.to_ns
             and way
-            and self._tree.passes(span.target, way[0], way[-1])
+            and self._tree.passes(span.parts, way[0], way[-1])
         ]
 
 

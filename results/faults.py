@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.risks import ENDING_VERBS, NEVER_NS
+from results.risks import ENDING_VERBS, KILLING_VERBS, NEVER_NS
 
 # held: nothing gets through, nothing is lost yet. down: gone. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]
@@ -19,6 +19,8 @@ class FaultSpan:
 
     Attributes:
         to_ns: its end; the run's end where it never ended.
+        parts: the brokers and links it had it on, see `results.risks.parts_of`.
+        is_over: whether it ended before the run did.
     """
 
     fault_id: str
@@ -28,6 +30,8 @@ class FaultSpan:
     kind: SpanKind
     from_ns: int
     to_ns: int
+    parts: tuple[str, ...]
+    is_over: bool
 
 
 def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpan]:
@@ -43,7 +47,7 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
         if row["verb"] == "restart":
             kind: SpanKind = "back"
             to_ns = row.get("t_recovered_ns") or row.get("t_observed_ns") or from_ns
-        elif row["verb"] in (*ENDING_VERBS, "host-loss"):
+        elif row["verb"] in ENDING_VERBS:
             kind = "down"
         else:
             kind = "limited" if row["verb"] in LIMITING_VERBS else "held"
@@ -56,6 +60,8 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
                 kind,
                 from_ns,
                 min(to_ns, end_ns),
+                _parts(row),
+                to_ns < end_ns,
             )
         )
     return spans
@@ -63,9 +69,13 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
 
 def _end_ns(row: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> int:
     """When it was healed, or when the next fault took over from it."""
-    takes_over = ("restart",) if row["verb"] in ("kill", "term") else ENDING_VERBS
+    takes_over = ("restart",) if row["verb"] in KILLING_VERBS else ENDING_VERBS
     healed_ns: int = NEVER_NS if row.get("t_healed_ns") is None else row["t_healed_ns"]
     for other in later:
-        if other["target"] == row["target"] and other["verb"] in takes_over:
+        if other["verb"] in takes_over and {*_parts(other)} >= {*_parts(row)}:
             return min(healed_ns, int(other["t_applied_ns"]))
     return healed_ns
+
+
+def _parts(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row.get("parts") or (row["target"],))

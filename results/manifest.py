@@ -6,15 +6,15 @@ All of it is small and read at once, without Spark. The logs are read by `result
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from results.clocks import CLOCK_FILE, Clocks
 from results.expectation import ExpectedContent
 from results.reference_check import Guarantee
-from results.risks import Fault
+from results.risks import VERBS, Fault, parts_of
 
 CHECKSUMS = "SHA256SUMS"
 RUN_STATES = ("running", "complete", "partial", "aborted")
@@ -23,10 +23,10 @@ RUN_STATES = ("running", "complete", "partial", "aborted")
 NOT_SEALED = ("tables",)
 DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
 
-FAULT_STAMPS = (
-    "t_planned_ns", "t_requested_ns", "t_applied_ns", "t_observed_ns", "t_heal_requested_ns",
-    "t_healed_ns", "t_recovered_ns",
+FAULT_STAGES = (
+    "planned", "requested", "applied", "observed", "heal_requested", "healed", "recovered",
 )  # fmt: skip
+FAULT_STAMPS = tuple(f"t_{stage}_ns" for stage in FAULT_STAGES)
 
 
 class ResultsError(Exception):
@@ -60,7 +60,7 @@ class Run:
     Attributes:
         folder: of the run.
         origin_ns: what the hosts' monotonic clock said at the start of the measure phase.
-        fault_rows: rows of the `faults` table.
+        fault_rows: rows of the `faults` table, each with its `parts` (`results.risks.parts_of`).
         doubts: what is missing from these facts themselves.
         clocks: how far the clocks of its hosts are apart.
     """
@@ -113,6 +113,8 @@ class Run:
                 row.get("t_applied_ns"),
                 row.get("t_observed_ns"),
                 row.get("t_healed_ns"),
+                tuple(row["parts"]),
+                row["err_ns"],
             )
             for row in self.fault_rows
         ]
@@ -163,9 +165,7 @@ def read_run(folder: Path) -> Run:
     if not isinstance(origin_ns, int):
         doubts.append("the run never came to its measure phase")
         origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
-    fault_rows = [*_fault_rows(folder, origin_ns)]
-    doubts += _doubts_about_fault_log(folder, fault_rows)
-    return Run(
+    run = Run(
         folder=folder,
         manifest=manifest,
         workload=read_toml(folder / "spec" / "workload.toml"),
@@ -176,22 +176,73 @@ def read_run(folder: Path) -> Run:
             for phase in manifest.get("phases") or ()
             if phase.get("t1_ns") is not None
         ),
-        fault_rows=tuple(fault_rows),
-        doubts=tuple(doubts),
+        fault_rows=(),
+        doubts=(),
         clocks=Clocks.of_rows(
             str((manifest.get("clock") or {}).get("host_id", "")),
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),
     )
+    fault_rows = tuple(_fault_rows(run))
+    doubts += _doubts_about_fault_log(folder, fault_rows)
+    return replace(run, fault_rows=fault_rows, doubts=tuple(doubts))
 
 
-def _fault_rows(folder: Path, origin_ns: int) -> Iterator[dict[str, Any]]:
-    for row in read_json_lines(folder / "faults" / "faults.jsonl", missing_ok=True):
+def _fault_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """The rows of the fault log on the run's time line.
+
+    What a host's own clock said is moved by that clock's offset; of a fault at several hosts
+    the last one counts, as when it was applied.
+    """
+    path = run.folder / "faults" / "faults.jsonl"
+    machines = _machines(run)
+    publishing = [run.clocks.reference, *_hosts_of_load(run)]
+    until_ns = run.origin_ns + run.phase("measure").to_ns
+    for row in read_json_lines(path, missing_ok=True):
+        if row["verb"] not in VERBS:
+            raise IntegrityError(f"{path}: verb {row['verb']!r} is unknown")
         moved = dict(row)
-        for name in FAULT_STAMPS:
-            if moved.get(name) is not None:
-                moved[name] -= origin_ns
+        of_hosts = moved.pop("host_stamps", {})
+        for stage in FAULT_STAGES:
+            if (stamps := of_hosts.get(stage)) is not None:
+                moved[f"t_{stage}_ns"] = max(run.moved(ns, host) for host, ns in stamps.items())
+            elif moved.get(f"t_{stage}_ns") is not None:
+                moved[f"t_{stage}_ns"] -= run.origin_ns
+        hosts = {host for stamps in of_hosts.values() for host in stamps}
+        moved["err_ns"] = _worst(
+            run.clocks.error_between_ns(host, other, until_ns)
+            for host in sorted(hosts)
+            for other in publishing
+        )
+        moved["parts"] = [
+            *parts_of(row["verb"], row["target"], run.topology["brokers"], run.links, machines)
+        ]
         yield moved
+
+
+def _worst(errors: Iterable[int | None]) -> int | None:
+    """The largest; None if any is unknown."""
+    worst = 0
+    for error in errors:
+        if error is None:
+            return None
+        worst = max(worst, error)
+    return worst
+
+
+def _machines(run: Run) -> dict[str, list[str]]:
+    """The brokers on each machine; none of a run that was not placed."""
+    path = run.folder / "spec" / "placement.json"
+    machines: dict[str, list[str]] = {}
+    for row in read_json(path).get("brokers", ()) if path.is_file() else ():
+        machines.setdefault(str(row["host"]), []).append(str(row["broker"]))
+    return machines
+
+
+def _hosts_of_load(run: Run) -> list[str]:
+    """Where publishers and subscribers were."""
+    roles = (run.manifest.get("roles") or {}).values()
+    return sorted({role["host"] for role in roles if role["role"] != "broker"})
 
 
 def _doubts_about_fault_log(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -266,17 +266,13 @@ def check(history: History) -> Judgement:
             on_the_way = [
                 window
                 for window in at_risk
-                if tree.passes(window.target, source.log.broker, subscription.broker)
+                if tree.passes(window.parts, source.log.broker, subscription.broker)
             ]
             for publication in pair.owed():
                 arrived_ns = arrived.get(publication.key)
                 owed += 1
                 delivered += arrived_ns is not None
-                windows = [
-                    window
-                    for window in on_the_way
-                    if window.from_ns <= publication.sent_ns < window.to_ns
-                ]
+                windows = [window for window in on_the_way if window.holds(publication.sent_ns)]
                 for window in windows:
                     at_risk[window].append(arrived_ns)
                 at_risk_in_any += bool(windows)
@@ -346,12 +342,14 @@ def doubts_about_logs(history: History) -> list[str]:
 
 def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
     """Faults that may not have happened as planned."""
-    return [
-        f"fault {fault.fault_id} ({fault.verb} {fault.target}) was not "
-        + ("applied" if fault.applied_ns is None else "observed")
-        for fault in faults
-        if fault.applied_ns is None or fault.observed_ns is None
-    ]
+    found = []
+    for fault in faults:
+        what = f"fault {fault.fault_id} ({fault.verb} {fault.target})"
+        if fault.applied_ns is None or fault.observed_ns is None:
+            found.append(f"{what} was not {'applied' if fault.applied_ns is None else 'observed'}")
+        if fault.err_ns is None:
+            found.append(f"nobody compared the clocks: {what} put nothing surely at risk")
+    return found
 
 
 class _Source:

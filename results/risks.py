@@ -1,18 +1,42 @@
-"""Which faults there were, which ways lead through them, and what they put at risk."""
+"""Which faults there were, which ways lead through them, and what they put at risk.
+
+What opens a window in which deliveries are at risk, and why:
+
+- absorb, freeze, blackhole and cut of a broker or link, and a partition, which does that to every
+  link between its sets: what is sent meanwhile does not get through, and may be lost with what
+  holds it. Until a kill or cut of the same, or the heal.
+- kill, term and host-loss, which kills every broker of a machine: until the restart. A kill that
+  ends another fault's window opens none of its own: what it destroys was sent in that one.
+- delay and bandwidth: what is sent meanwhile is held on its way, dies with its broker or session
+  as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or heal.
+- disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
+  on it before. A restart opens none.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-HOLDING_VERBS = ("absorb", "freeze", "blackhole", "cut")
-ENDING_VERBS = ("kill", "term", "cut")
+PASSING_VERBS = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
+"""What these are done to still stands in the way, and does not let through what it should."""
+DISK_VERBS = ("disk-full", "slow-fsync")
+KILLING_VERBS = ("kill", "term", "host-loss")
+ENDING_VERBS = (*KILLING_VERBS, "cut")
+VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, "restart")
 NEVER_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as the fault log has it; None where a stage was not reached."""
+    """One fault as the fault log has it; None where a stage was not reached.
+
+    Attributes:
+        target: as it was named: a broker, a link, sets of brokers, a machine.
+        parts: what of the tree that is, see `parts_of`; where nobody said, the target itself.
+        err_ns: by how much its stamps may be off against those of publications; None where
+            nobody compared the clocks.
+    """
 
     fault_id: str
     verb: str
@@ -20,6 +44,48 @@ class Fault:
     applied_ns: int | None
     observed_ns: int | None
     healed_ns: int | None = None
+    parts: tuple[str, ...] = ()
+    err_ns: int | None = 0
+
+    @property
+    def struck(self) -> frozenset[str]:
+        """The brokers and links it was done to."""
+        return frozenset(self.parts or (self.target,))
+
+
+def parts_of(
+    verb: str,
+    target: str,
+    brokers: Sequence[str],
+    links: Iterable[tuple[str, str]],
+    machines: Mapping[str, Collection[str]],
+) -> tuple[str, ...]:
+    """The brokers and links of a tree that a fault was done to.
+
+    A link is "a-b" in the order of `links`, whatever the order it was named in, or "a->b" for
+    one direction. A partition's parts are all pairs of brokers that it keeps apart, linked or
+    not; a machine's, the brokers on it.
+
+    Args:
+        machines: the brokers on each.
+    """
+    if verb == "host-loss":
+        return tuple(broker for broker in brokers if broker in machines.get(target, ()))
+    if verb == "partition":
+        sets = [part.split(",") for part in target.split("|")]
+        if len(sets) == 1:  # kept from all others
+            sets.append([broker for broker in brokers if broker not in sets[0]])
+        return tuple(
+            f"{a}-{b}"
+            for place, one in enumerate(sets)
+            for other in sets[place + 1 :]
+            for a in one
+            for b in other
+        )
+    for a, b in links:
+        if target == f"{b}-{a}":
+            return (f"{a}-{b}",)
+    return (target,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +95,10 @@ class RiskWindow:
     Attributes:
         fault_ids: the fault that opened it, and the one that ended it.
         verb: of the first, such as "absorb".
-        target: broker or link.
+        target: of the first, as it was named.
         ended_by: "kill", "cut", "release" (healed), or "" when it lasted to the end.
+        parts: brokers and links; what goes through one of them was at risk.
+        err_ns: by how much its ends may be off against the stamps of publications.
     """
 
     fault_ids: tuple[str, ...]
@@ -39,15 +107,22 @@ class RiskWindow:
     from_ns: int
     to_ns: int
     ended_by: str
+    parts: frozenset[str]
+    err_ns: int
+
+    @property
+    def sure_ns(self) -> tuple[int, int]:
+        """From when, and until before when, it surely held, however far the clocks are apart."""
+        return self.from_ns + self.err_ns, self.to_ns - self.err_ns
+
+    def holds(self, sent_ns: int) -> bool:
+        """Whether what was sent then was surely sent in it."""
+        first_ns, end_ns = self.sure_ns
+        return first_ns <= sent_ns < end_ns
 
 
 def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
-    """When something was at risk, and where.
-
-    A fault that holds or drops data opens a window when it is applied. A kill or cut of the
-    same target ends it, or its heal does. A kill that ends no other fault's window opens its
-    own, up to the restart; delay and bandwidth limits open none, because they lose nothing.
-    """
+    """When something was at risk, and where; the module says what opens a window, and why."""
     applied = sorted(
         (fault for fault in faults if fault.applied_ns is not None),
         key=lambda fault: (fault.applied_ns, fault.fault_id),
@@ -55,27 +130,53 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
     windows: list[RiskWindow] = []
     enders: set[str] = set()
     for place, fault in enumerate(applied):
-        if fault.verb not in (*HOLDING_VERBS, *ENDING_VERBS) or fault.fault_id in enders:
+        if fault.verb == "restart" or fault.fault_id in enders:
             continue
-        from_ns = fault.applied_ns or 0
+        assert fault.verb in VERBS, fault
+        end = _end_of(fault, [*_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
         healed_ns = NEVER_NS if fault.healed_ns is None else fault.healed_ns
-        later = [other for other in applied[place + 1 :] if other.target == fault.target]
-        if fault.verb in ("kill", "term"):
-            ends = [other for other in later if other.verb == "restart"]
-        else:
-            ends = [other for other in later if other.verb in ENDING_VERBS]
-        end = ends[0] if ends else None
+        ids, ended_by, to_ns = [fault.fault_id], "release", healed_ns
         if end is not None and end.applied_ns is not None and end.applied_ns <= healed_ns:
-            if end.verb in ENDING_VERBS:
+            ids, to_ns = [*ids, end.fault_id], end.applied_ns
+            ended_by = {"cut": "cut", "restart": "release"}.get(end.verb, "kill")
+            if end.verb in ENDING_VERBS and end.struck == fault.struck:
                 enders.add(end.fault_id)
-            ended_by = {"term": "kill", "restart": "release"}.get(end.verb, end.verb)
-            ids: tuple[str, ...] = (fault.fault_id, end.fault_id)
-            to_ns = end.applied_ns
-        else:
-            ended_by = "release" if healed_ns < NEVER_NS else ""
-            ids, to_ns = (fault.fault_id,), healed_ns
-        windows.append(RiskWindow(ids, fault.verb, fault.target, from_ns, to_ns, ended_by))
-    return windows
+        elif fault.verb in DISK_VERBS:
+            continue
+        elif healed_ns == NEVER_NS:
+            ended_by = ""
+        err_ns = max(_error(one) for one in (fault, end) if one is not None)
+        from_ns = fault.applied_ns or 0
+        windows.append(
+            RiskWindow(
+                tuple(ids), fault.verb, fault.target, from_ns, to_ns, ended_by, fault.struck, err_ns
+            )
+        )
+    # Between clocks, one that seemed to come first may have ended another.
+    return [window for window in windows if window.fault_ids[0] not in enders]
+
+
+def _maybe_later(fault: Fault, earlier: Iterable[Fault]) -> Iterator[Fault]:
+    """Those that were applied before it as it seems, and after it for all that clocks can tell."""
+    for other in earlier:
+        error_ns = _error(fault) + _error(other)
+        if (other.applied_ns or 0) > (fault.applied_ns or 0) - error_ns:
+            yield other
+
+
+def _end_of(fault: Fault, later: Iterable[Fault]) -> Fault | None:
+    """The first fault to end another: it strikes all that the other one does, if not more."""
+    ends: Sequence[str] = ENDING_VERBS
+    if fault.verb in KILLING_VERBS:
+        ends = ("restart",)
+    elif fault.verb in DISK_VERBS:
+        ends = KILLING_VERBS
+    found = (other for other in later if other.verb in ends and other.struck >= fault.struck)
+    return next(found, None)
+
+
+def _error(fault: Fault) -> int:
+    return NEVER_NS if fault.err_ns is None else fault.err_ns
 
 
 class Tree:
@@ -101,13 +202,13 @@ class Tree:
             self._paths[start] = paths
         return self._paths[start].get(end, ())
 
-    def passes(self, target: str, start: str, end: str) -> bool:
-        """Whether what goes from `start` to `end` runs through a broker or a link.
+    def passes(self, parts: Collection[str], start: str, end: str) -> bool:
+        """Whether what goes from `start` to `end` runs through one of these brokers and links.
 
         A link is "a-b", or "a->b" for one direction.
         """
         path = self.path(start, end)
-        hops = [*pairwise(path)]
-        links = {f"{a}->{b}" for a, b in hops}
-        links |= {f"{a}-{b}" for a, b in hops} | {f"{b}-{a}" for a, b in hops}
-        return target in path or target in links
+        on_the_way = {*path}
+        for a, b in pairwise(path):
+            on_the_way |= {f"{a}->{b}", f"{a}-{b}", f"{b}-{a}"}
+        return not on_the_way.isdisjoint(parts)

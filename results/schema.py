@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -286,6 +286,8 @@ TABLES: Mapping[str, Table] = {
             evidence STRING what showed the effect
             absorbed_msgs BIGINT publications taken in and held
             absorbed_bytes BIGINT their size
+            parts ARRAY<STRING> the brokers and links of the tree that the target is
+            err_ns BIGINT by how far its times may be off; null where nobody compared the clocks
         """),
         _table("violations", "Each proven breach of the guarantee.", """
             check STRING which check found it

@@ -19,9 +19,11 @@ from results.risks import NEVER_NS, Fault, Tree
 SETTLING_NS = 15_000_000_000
 """How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
 
-_CUTS_OFF = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
+_CUTS_OFF = (
+    *("absorb", "freeze", "blackhole", "cut", "partition", "kill", "term", "host-loss", "restart"),
+)
 _DEAFENS = ("absorb", "freeze", "blackhole", "cut")
-_TAKES_OVER = ("kill", "term", "cut", "restart")
+_TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,10 @@ class Barriers:
         for node in partition.nodes:
             of_node = [
                 fault_id
-                for fault_id, verb, target, from_ns, to_ns in self._spans
+                for fault_id, verb, struck, from_ns, to_ns in self._spans
                 if from_ns <= told_ns
                 and (issued_ns is None or issued_ns <= to_ns + SETTLING_NS)
-                and _separates(verb, target, partition.detector, node)
+                and _separates(verb, struck, partition.detector, node)
             ]
             if not of_node:
                 return ()
@@ -120,8 +122,8 @@ class Barriers:
         return source == nodes[-1] or len(nodes) == self._delta + 1
 
 
-def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, str, int, int]]:
-    """Id, verb, target, beginning and end of each fault that cuts brokers off."""
+def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, frozenset[str], int, int]]:
+    """Of each fault that cuts brokers off: id, verb, what it struck, earliest begin, latest end."""
     applied = sorted(
         (fault for fault in faults if fault.applied_ns is not None and fault.verb in _CUTS_OFF),
         key=lambda fault: (fault.applied_ns, fault.fault_id),
@@ -134,16 +136,22 @@ def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, str, int, int]]:
         ends += [
             other.applied_ns or 0
             for other in applied[place + 1 :]
-            if other.target == fault.target and other.verb in _TAKES_OVER
+            if other.struck >= fault.struck and other.verb in _TAKES_OVER
         ]
-        yield fault.fault_id, fault.verb, fault.target, from_ns, min(ends)
+        # Between clocks that nobody compared every fault may explain everything.
+        err_ns = NEVER_NS if fault.err_ns is None else fault.err_ns
+        latest_ns = min(NEVER_NS, min(ends) + err_ns)
+        yield fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns
 
 
-def _separates(verb: str, target: str, detector: str, node: str) -> bool:
+def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> bool:
     """Whether a fault can keep `detector` from reaching `node`."""
     between = {f"{a}{sign}{b}" for a, b in ((detector, node), (node, detector)) for sign in "-"}
     between |= {f"{detector}->{node}", f"{node}->{detector}"}
-    return target == node or target in between or (target == detector and verb in _DEAFENS)
+    between.add(node)
+    if verb in _DEAFENS:
+        between.add(detector)
+    return not between.isdisjoint(struck)
 
 
 @dataclass(frozen=True, slots=True)

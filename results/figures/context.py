@@ -60,7 +60,7 @@ def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpa
     return [
         number
         for number, span in enumerate(spans)
-        if any(tree.passes(span.target, start, broker) for start in starts)
+        if any(tree.passes(span.parts, start, broker) for start in starts)
     ]
 
 
@@ -68,11 +68,11 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     """(subscription, source, from, to) for every stretch in which something was at risk."""
     tree = Tree(facts.links)
     return [
-        (subscription.sub_id, source.pubend, window.from_ns, window.to_ns)
+        (subscription.sub_id, source.pubend, *window.sure_ns)
         for window in risk_windows(facts.faults)
         for subscription in facts.subscriptions
         for source in facts.sources
-        if tree.passes(window.target, source.broker, subscription.broker)
+        if tree.passes(window.parts, source.broker, subscription.broker)
     ]
 
 

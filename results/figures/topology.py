@@ -91,12 +91,12 @@ def topology_rows(
     """
     rows = []
     for broker in brokers:
-        fate, notes = _fate([span for span in spans if span.target == broker])
+        fate, notes = _fate([span for span in spans if broker in span.parts])
         host = hosts.get(broker, "")
         rows.append(_row("broker", broker, "", host, domains.get(host, host), fate, notes))
     for a, b in links:
         targets = {f"{x}{arrow}{y}" for x, y in ((a, b), (b, a)) for arrow in ("-", "->")}
-        fate, notes = _fate([span for span in spans if span.target in targets], is_link=True)
+        fate, notes = _fate([s for s in spans if not targets.isdisjoint(s.parts)], is_link=True)
         rows.append(_row("link", a, b, "", "", fate, notes))
     return rows
 
@@ -482,11 +482,10 @@ def _draw_key(figure: Figure, key: Sequence[Sequence[Entry]], foot: float, inche
 
 def _fate(spans: Sequence[FaultSpan], *, is_link: bool = False) -> tuple[str, list[str]]:
     """The worst of what happened to one target, and all of it in words."""
-    is_back = any(span.kind == "back" for span in spans)
     fates = ["untouched"]
     for span in spans:
         if span.kind == "down":
-            fates.append("cut" if is_link else "restarted" if is_back else "gone")
+            fates.append("cut" if is_link else "restarted" if span.is_over else "gone")
         elif span.kind != "back":
             fates.append("cut" if span.verb == "cut" else span.kind)
     told = [_words_of(span, with_target=False) for span in spans if span.kind != "back"]
@@ -500,11 +499,10 @@ def _words_of(span: FaultSpan, *, with_target: bool = True) -> str:
 
 
 def _is_drawn(span: FaultSpan, run: Run) -> bool:
-    ends = span.target.replace("->", "-").split("-")
-    return span.target in run.topology["brokers"] or any(
-        {a, b} == {*ends} or span.target in (f"{a}-{b}", f"{b}-{a}", f"{a}->{b}", f"{b}->{a}")
-        for a, b in run.links
-    )
+    drawn = {*run.topology["brokers"]}
+    for a, b in run.links:
+        drawn |= {f"{a}-{b}", f"{b}-{a}", f"{a}->{b}", f"{b}->{a}"}
+    return not drawn.isdisjoint(span.parts)
 
 
 def _row(

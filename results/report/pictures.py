@@ -168,17 +168,17 @@ class _TreeLayout:
         return self._names_subscriptions and not self._children[broker]
 
     def _of(self, *targets: str) -> list[FaultSpan]:
-        return [span for span in self._spans if span.target in targets and span.kind != "back"]
+        found = {*targets}
+        return [s for s in self._spans if s.kind != "back" and not found.isdisjoint(s.parts)]
 
     def _node(self, broker: str) -> Node:
         x, y = self._places[broker]
         shown = shortened(broker, LONGEST_NAME)
         spans = self._of(broker)
-        back = {span.target for span in self._spans if span.kind == "back"}
         fates = ["untouched"]
         for span in spans:
             fates.append(
-                {"down": "restarted" if broker in back else "gone"}.get(span.kind, span.kind)
+                {"down": "restarted" if span.is_over else "gone"}.get(span.kind, span.kind)
             )
         mine = self._subscriptions(broker)
         return Node(

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,10 @@ def test_every_host_is_asked_in_turn_as_often_as_wanted() -> None:
 
 def test_schedules_go_by_the_clients_clock_wherever_they_are_carried_out() -> None:
     found = Estimate(t_ns=5, offset_ns=123, drift_ppb=0.0, rtt_min_ns=60, err_ns=30, n=8)
-    clocks = [HostClock("far", "boot2", found, None, None)]
-    assert ahead_ns(clocks, "far", "boot1") == 123
-    assert ahead_ns(clocks, "far", "boot2") == 0
+    clocks = [
+        HostClock("far", "boot2", found, None, None),
+        HostClock("beside it", "boot2", replace(found, offset_ns=130), None, None),
+        HostClock("near", "boot1", replace(found, offset_ns=-3), None, None),
+    ]
+    assert ahead_ns(clocks, "boot1") == {"far": 123, "beside it": 123, "near": 0}
+    assert ahead_ns(clocks, "boot2") == {"far": 0, "beside it": 0, "near": -3}

@@ -4,6 +4,7 @@ What the brokers show is pretended; kills, freezes, restarts, leases and exit st
 """
 
 import signal
+import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,14 @@ TOPOLOGY = Topology.from_mapping(
     },
     "three",
 )
+
+
+BEHIND_NS = 5_000 * 10**9
+"""The injector goes by a clock of its own, and the hosts are so far behind it."""
+
+
+def injectors_clock_ns() -> int:
+    return time.monotonic_ns() + BEHIND_NS
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ async def deployed(lab: Lab, **more: Any) -> AsyncIterator[DeployedBackend]:
             name: Place("here", f"broker-{name}", f"127.0.0.1:{26500 + number}")
             for number, name in enumerate(TOPOLOGY.brokers)
         }
-        yield DeployedBackend(Deployment({"here": client}, places, TOPOLOGY))
+        deployment = Deployment({"here": client}, places, TOPOLOGY)
+        yield DeployedBackend(deployment, ahead_ns={"here": -BEHIND_NS})
 
 
 def fault(verb: str, target: str, **more: Any) -> Fault:
@@ -81,7 +91,8 @@ def fault(verb: str, target: str, **more: Any) -> Fault:
 async def inject(backend: DeployedBackend, text: str) -> tuple[Injection, FaultLog]:
     schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
     log = FaultLog()
-    return await Injector(schedule, backend, log, prefix="run1.").run(), log
+    injector = Injector(schedule, backend, log, prefix="run1.", clock_ns=injectors_clock_ns)
+    return await injector.run(), log
 
 
 async def identity_of(backend: DeployedBackend, broker: str) -> ProcessIdentity:
@@ -96,7 +107,7 @@ async def identity_of(backend: DeployedBackend, broker: str) -> ProcessIdentity:
 def test_absorb_then_kill_then_restart_on_real_processes(lab: Lab) -> None:
     async def story() -> None:
         async with deployed(lab) as backend:
-            before = await identity_of(backend, "c2")
+            before, began_ns = await identity_of(backend, "c2"), injectors_clock_ns()
             injection, log = await inject(
                 backend,
                 step(id='"a"', at='"50ms"', do='"absorb"', on='"c2"', for_='"300ms"')
@@ -112,7 +123,11 @@ def test_absorb_then_kill_then_restart_on_real_processes(lab: Lab) -> None:
             assert absorb["t_healed_ns"] == kill["t_applied_ns"]
             assert '"exit_signal": 9' in kill["evidence"]
             assert f'"pid": {before.pid}' in kill["evidence"]
-            assert kill["t_applied_ns"] <= kill["t_observed_ns"]
+            assert began_ns <= absorb["t_applied_ns"] < kill["t_applied_ns"]
+            assert kill["t_applied_ns"] <= kill["t_observed_ns"] <= injectors_clock_ns()
+            own_ns = kill["t_applied_ns"] - BEHIND_NS
+            assert kill["host_stamps"]["applied"] == {"here": own_ns}
+            assert absorb["host_stamps"]["healed"] == {"here": own_ns}
             assert restart["state"] == "recovered"
             assert await identity_of(backend, "c2") != before
             order = [(line["step"], line["stage"]) for line in log.lines]
@@ -180,7 +195,7 @@ def test_ctrl_c_in_the_middle_of_a_freeze_leaves_nobody_frozen(lab: Lab) -> None
             identity = await identity_of(backend, "c2")
             text = step(id='"f"', at='"0s"', do='"freeze"', on='"c2"', for_='"60s"')
             schedule = read_schedule(tomllib.loads(HEAD + text), "story.toml")
-            injector = Injector(schedule, backend, FaultLog())
+            injector = Injector(schedule, backend, FaultLog(), clock_ns=injectors_clock_ns)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(injector.run)
                 await until(identity.is_stopped)
@@ -279,7 +294,7 @@ def test_a_partition_is_told_to_each_broker_of_its_sets_and_to_nobody_else(lab: 
         async with deployed(lab) as backend:
             agent = backend._deployment.agents["here"]
             evidence = await backend.apply(fault("partition", "c1|c3"), 60_000_000_000)
-            assert set(evidence) == {"c1", "c3", "t_ns"}
+            assert set(evidence) == {"c1", "c3", "t_ns", "host_stamps"}
             status = {
                 name: await agent.broker(f"broker-{name}", "status") for name in TOPOLOGY.brokers
             }

@@ -21,7 +21,7 @@ from results.reference_check import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.risks import Fault
+from results.risks import Fault, parts_of
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -34,7 +34,9 @@ PREDICATES = (
     "symbol prefix 'SYMBOL0' and not price = 3",
     "price >= 10 and price < 90",
 )
+BROKERS = ("a", "b", "c", "d")
 CHAIN = (("a", "b"), ("b", "c"), ("b", "d"))
+MACHINES = {"m1": ("a", "c"), "m2": ("b", "d")}
 
 
 def workload(
@@ -50,8 +52,7 @@ def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = F
 
     A plain one has one incarnation per publisher, and all it published was acknowledged.
     """
-    brokers = ("a", "b", "c", "d")
-    places = [rng.choice(brokers) for _ in range(rng.randint(1, 3))]
+    places = [rng.choice(BROKERS) for _ in range(rng.randint(1, 3))]
     content = ExpectedContent.of_workload(
         workload(rng.getrandbits(62), [{"at": broker, "size": "12B"} for broker in places]), run_id
     )
@@ -60,30 +61,39 @@ def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = F
         for number, (name, publisher) in enumerate(content.publishers.items())
     ]
     subscriptions = [
-        _subscription_log(rng, content, publishers, number, rng.choice(brokers))
+        _subscription_log(rng, content, publishers, number, rng.choice(BROKERS))
         for number in range(rng.randint(1, 4))
     ]
-    verb, target = rng.choice(
-        (("absorb", "b"), ("freeze", "b"), ("cut", "a-b"), ("absorb", "b->c"), ("delay", "b"))
-    )
-    from_ns, to_ns = sorted(rng.sample(range(40), 2))
-    faults = [
-        Fault("f1", verb, target, from_ns * MILLISECOND, from_ns * MILLISECOND, to_ns * MILLISECOND)
-    ]
-    if verb == "absorb":
-        ended_ns = to_ns * MILLISECOND
-        faults = [replace(faults[0], healed_ns=None)]
-        end = "kill" if target == "b" else "cut"
-        faults.append(Fault("f2", end, target, ended_ns, ended_ns, None))
     return History(
         content=content,
         publishers=publishers,
         subscriptions=subscriptions,
         links=CHAIN,
-        faults=faults,
+        faults=random_faults(rng),
         calm=rng.random() < 0.3,
         deliveries_per_pair_min=rng.choice((0, 0, 0, 5)),
     )
+
+
+def random_faults(rng: random.Random) -> list[Fault]:
+    """A fault somewhere in CHAIN for a while, and what ended it where it was no heal."""
+    verb, target = rng.choice(
+        (
+            *(("absorb", "b"), ("freeze", "b"), ("cut", "a-b"), ("absorb", "b->c"), ("delay", "b")),
+            *(("partition", "a|c,d"), ("partition", "b"), ("host-loss", "m2")),
+            *(("bandwidth", "b-d"), ("slow-fsync", "b"), ("disk-full", "b")),
+        )
+    )
+    from_ns, to_ns = (ms * MILLISECOND for ms in sorted(rng.sample(range(40), 2)))
+    parts = parts_of(verb, target, BROKERS, CHAIN, MACHINES)
+    err_ns = rng.choice((0, 0, 3 * MILLISECOND))
+    first = Fault("f1", verb, target, from_ns, from_ns, to_ns, parts, err_ns)
+    if verb not in ("absorb", "delay", "disk-full"):
+        return [first]
+    end = "kill" if target == "b" else "cut"
+    return [
+        replace(first, healed_ns=None), Fault("f2", end, target, to_ns, to_ns, None, (target,))
+    ]  # fmt: skip
 
 
 def _publisher_log(

@@ -17,7 +17,7 @@ from results.reference_check import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.risks import Fault
+from results.risks import Fault, parts_of
 from results.withheld import Notice, Partition
 
 
@@ -112,10 +112,12 @@ def _faults(folder: Path, origin_ns: int) -> Iterator[Fault]:
     def moved(stamp: int | None) -> int | None:
         return None if stamp is None else stamp - origin_ns
 
+    topology = tomllib.loads((folder / "spec" / "topology.toml").read_text())
     path = folder / "faults" / "faults.jsonl"
     for line in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(line)
         yield Fault(
             row["fault_id"], row["verb"], row["target"], moved(row["t_applied_ns"]),
             moved(row["t_observed_ns"]), moved(row["t_healed_ns"]),
+            parts_of(row["verb"], row["target"], topology["brokers"], topology["links"], {}),
         )  # fmt: skip

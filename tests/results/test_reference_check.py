@@ -17,7 +17,7 @@ from results.reference_check import (
     check,
     decide,
 )
-from results.risks import Fault, RiskWindow, Tree, risk_windows
+from results.risks import Fault
 from tests.helpers.histories import (
     LEGAL,
     MILLISECOND,
@@ -197,53 +197,3 @@ def test_a_run_is_judged_against_what_its_workload_asks_for(
 ) -> None:
     counts = Counts(1, 10, 9, 1, 1, violations)
     assert decide(counts, (), guarantee, calm=False, deliveries_per_pair_min=1)[0] == verdict
-
-
-# --- Windows and paths ----------------------------------------------------------------------
-
-
-def fault(fault_id: str, verb: str, applied: int, healed: int | None = None) -> Fault:
-    return Fault(
-        fault_id, verb, "b", ms(applied), ms(applied), None if healed is None else ms(healed)
-    )
-
-
-@pytest.mark.parametrize("faults, windows", [
-    ([fault("1", "absorb", 2), fault("2", "kill", 5, 9)], [("1+2", 2, 5, "kill")]),
-    ([fault("1", "absorb", 2, 4)], [("1", 2, 4, "release")]),
-    ([fault("1", "absorb", 2), fault("2", "cut", 5, 9)], [("1+2", 2, 5, "cut")]),
-    (
-        [fault("1", "freeze", 2, 3), fault("2", "kill", 5)],
-        [("1", 2, 3, "release"), ("2", 5, None, "")],
-    ),
-    ([fault("1", "kill", 2), fault("2", "restart", 7)], [("1+2", 2, 7, "release")]),
-    ([fault("1", "cut", 2, 6)], [("1", 2, 6, "release")]),
-    ([fault("1", "delay", 2, 6), fault("2", "bandwidth", 2, 6)], []),
-    ([fault("1", "blackhole", 2)], [("1", 2, None, "")]),
-    (
-        [fault("1", "absorb", 1), fault("2", "kill", 2), fault("3", "restart", 3),
-         fault("4", "absorb", 5), fault("5", "term", 6)],
-        [("1+2", 1, 2, "kill"), ("4+5", 5, 6, "kill")],
-    ),
-])  # fmt: skip
-def test_when_something_is_at_risk(faults: list[Fault], windows: list) -> None:
-    def short(window: RiskWindow) -> tuple:
-        to_ms = None if window.to_ns > ms(1000) else window.to_ns // MILLISECOND
-        from_ms = window.from_ns // MILLISECOND
-        return "+".join(window.fault_ids), from_ms, to_ms, window.ended_by
-
-    assert [short(window) for window in risk_windows(faults)] == windows
-    assert risk_windows(reversed(faults)) == risk_windows(faults)
-
-
-def test_paths_run_through_brokers_links_and_directed_links() -> None:
-    tree = Tree([("p1", "b-1"), ("b-1", "s1"), ("b-1", "s2")])
-    assert tree.path("s1", "p1") == ("s1", "b-1", "p1")
-    assert tree.passes("b-1", "p1", "s1")
-    assert tree.passes("p1", "p1", "s1")
-    assert not tree.passes("s2", "p1", "s1")
-    assert tree.passes("b-1-p1", "p1", "s1")
-    assert tree.passes("p1-b-1", "p1", "s1")
-    assert tree.passes("p1->b-1", "p1", "s1")
-    assert not tree.passes("b-1->p1", "p1", "s1")
-    assert tree.passes("s1", "s1", "s1")

@@ -1,13 +1,19 @@
 """The run that comes with the repository: whole, small, and judged again as it was judged."""
 
 import hashlib
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from results.checks import check_run
 from results.figures import draw
+from results.manifest import read_run
+from results.reference_check import check
+from tests.helpers.histories import SECOND
+from tests.helpers.plain_history import read_history
 
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
 MADE_AGAIN = ("tables", "figures", "report.html")
@@ -32,6 +38,49 @@ def test_the_sample_is_small_and_every_file_is_sealed() -> None:
         name = path.relative_to(SAMPLE).as_posix()
         if name not in ("SHA256SUMS", "report.html"):
             assert sealed[name] == hashlib.sha256(path.read_bytes()).hexdigest(), name
+
+
+def test_faults_are_found_at_risk_whatever_the_clocks_of_their_hosts_say(tmp_path: Path) -> None:
+    """The same run on machines that were started hours apart; its publishers are on local1."""
+    ahead_ns = {"local1": 0, "local2": 7_200 * SECOND, "local3": -3_600 * SECOND}
+    plain = read_history(SAMPLE)
+    # With a second of doubt at both ends of both windows: 43 of 165, and 120 of 200.
+    for err_ns, at_risk in ((0, 365), (SECOND, 163)):
+        run = Path(shutil.copytree(SAMPLE, tmp_path / f"{err_ns}"))
+        stamp_by_host(run, ahead_ns, err_ns)
+        found = read_run(run).faults
+        assert [replace(f, err_ns=0) for f in found] == plain.faults
+        judgement = check(replace(plain, faults=found))
+        assert judgement.verdict == "VALID"
+        assert judgement.counts.at_risk == judgement.counts.recovered == at_risk
+
+
+def stamp_by_host(run: Path, ahead_ns: dict[str, int], err_ns: int) -> None:
+    """Let the fault log say what each host's own clock would have said."""
+    (run / "SHA256SUMS").unlink()
+    placement = json.loads((run / "spec" / "placement.json").read_text())["brokers"]
+    host_of = {row["broker"]: row["host"] for row in placement}
+    path = run / "faults" / "faults.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        hosts = [host_of[broker] for broker in row["target"].split("-")]
+        row["host_stamps"] = {
+            stage: {host: row[f"t_{stage}_ns"] + ahead_ns[host] for host in hosts}
+            for stage in ("applied", "observed", "healed")
+            if row[f"t_{stage}_ns"] is not None
+        }
+        for stage in row["host_stamps"]:
+            row[f"t_{stage}_ns"] += 12 * SECOND  # known by then as badly as that
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    at_ns = json.loads((run / "manifest.json").read_text())["origin_ns"]
+    lines = [
+        {"phase": when, "host_id": host, "ref_host": "local1", "same_clock": host == "local1",
+         "clock_id": host, "t_ns": at_ns, "offset_ns": offset_ns, "drift_ppb": 0.0,
+         "rtt_min_ns": 2 * err_ns, "err_ns": 0 if host == "local1" else err_ns, "n": 30}
+        for when in ("before", "after")
+        for host, offset_ns in ahead_ns.items()
+    ]  # fmt: skip
+    (run / "clock.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_the_sample_is_judged_and_drawn_again_to_the_byte(
