@@ -1,6 +1,7 @@
 """What was offered, owed and delivered per second."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BINS = 120
+BEHIND_NS = SECOND_NS
+"""Older than that and not there when the load ended, it waited; younger, it was on its way."""
+WRONG = ("missing", "duplicate")
+NOTES = {
+    "missing": "missing",
+    "duplicate": "delivered again",
+    "behind": f"more than {BEHIND_NS // SECOND_NS} s behind when the load ended",
+}
 
 
 def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> FigureData:
@@ -48,19 +57,33 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     published = published_per_bin(loaded.table(spark, "publications"), bin_ns)
     received = delivered_per_bin(deliveries, bin_ns).withColumn("series", F.lit("delivered"))
     # What was owed is what arrived at least once and what never did, by when it was sent.
-    sent = (
+    arrived = (
         deliveries.where((F.col("layer") == "application") & (F.col("kind") == "data"))
         .where(F.col("t_sent_ns").isNotNull())
-        .select("sub_id", "pubend", "incarnation", "seq", F.col("t_sent_ns").alias("t_ns"))
+        .groupBy("sub_id", "pubend", "incarnation", "seq")
+        .agg(F.min("t_sent_ns").alias("t_ns"), F.min("t_recv_ns").alias("arrived_ns"))
     )
-    missing = loaded.table(spark, "violations").where(F.col("kind") == "missing")
-    owed = (
-        sent.groupBy("sub_id", "pubend", "incarnation", "seq").agg(F.min("t_ns").alias("t_ns"))
-        .unionByName(missing.select("sub_id", "pubend", "incarnation", "seq", "t_ns"))
-        .groupBy("sub_id", F.floor(F.col("t_ns") / bin_ns).cast("INT").alias("bin"))
-        .agg(F.count("*").alias("n"))
-        .withColumn("series", F.lit("owed"))
-    )  # fmt: skip
+    wrong = loaded.table(spark, "violations").where(F.col("kind").isin(*WRONG))
+    behind = arrived.where(
+        (F.col("t_ns") < about["to_ns"] - BEHIND_NS) & (F.col("arrived_ns") >= about["to_ns"])
+    )
+    counted = {
+        "owed": arrived.select("sub_id", "t_ns").unionByName(
+            wrong.where(F.col("kind") == "missing").select("sub_id", "t_ns")
+        ),
+        "behind": behind,
+        **{kind: wrong.where(F.col("kind") == kind) for kind in WRONG},
+    }
+    noted = reduce(
+        lambda one, other: one.unionByName(other),
+        (
+            rows.select("sub_id", F.lit(series).alias("series"), "t_ns")
+            for series, rows in counted.items()
+        ),
+    )
+    owed = noted.groupBy(
+        "series", "sub_id", F.floor(F.col("t_ns") / bin_ns).cast("INT").alias("bin")
+    ).agg(F.count("*").alias("n"))
     columns = ("series", "sub_id", "bin", "n")
     rows = (
         published.withColumn("sub_id", F.lit("")).select(*columns)
@@ -118,9 +141,13 @@ def _draw_row(axes: Axes, data: FigureData, sub_id: str, width: Width) -> None:
         name_row(axes, {"sub_id": "all publishers", "predicate": ""}, width)
         return
     name_row(axes, next(s for s in about["subscriptions"] if s["sub_id"] == sub_id), width)
-    short = round((sum(wanted) - sum(made)) / per_second)
-    if short > 0:
-        note_row(axes, f"{short:,} less than owed", RED)
+    notes = [
+        f"{n:,} {words}"
+        for series, words in NOTES.items()
+        if (n := sum(row["n"] for row in rows if row["series"] == series))
+    ]
+    if notes:
+        note_row(axes, ", ".join(notes), RED)
 
 
 def _series(

@@ -264,7 +264,7 @@ def test_a_cut_link_is_marked_whichever_way_it_is_named(target: str, tmp_path: P
     story = story_of(tmp_path)
     cut = {
         **story.run.fault_rows[0],
-        "fault_id": "cut", "step": "cut", "verb": "cut", "target": target,
+        "fault_id": "cut", "step": "cut", "verb": "cut", "target": target, "parts": [target],
         "t_applied_ns": 9 * SECOND_NS, "t_healed_ns": 10 * SECOND_NS,
     }  # fmt: skip
     story = replace(story, run=replace(story.run, fault_rows=(cut,)))

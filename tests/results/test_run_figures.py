@@ -103,6 +103,10 @@ def test_the_rate_adds_up(run: Path) -> None:
     assert totals["offered", ""] == totals["sent", ""] == 4 * 25 * 7
     assert totals["owed", "s1-sub-1/1"] == 4 * 25 * 7 > totals["delivered", "s1-sub-1/1"]
     assert totals["owed", "s5-sub-1/1"] == totals["delivered", "s5-sub-1/1"]
+    lost = totals["owed", "s1-sub-1/1"] - totals["delivered", "s1-sub-1/1"]
+    assert totals["missing", "s1-sub-1/1"] == lost
+    noted = {key for key in totals if key[0] in ("missing", "duplicate", "behind")}
+    assert noted == {("missing", "s1-sub-1/1"), ("missing", "s2-sub-1/1")}
 
 
 def test_a_figure_says_what_at_what_scale_on_what(run: Path) -> None:

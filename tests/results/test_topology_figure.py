@@ -21,9 +21,21 @@ LINKS = [("p1", "b1"), ("b1", "s1"), ("b1", "s2")]
 BROKERS = ["p1", "b1", "s1", "s2"]
 
 
+END_S = 9
+
+
 def span(verb: str, target: str, kind: str, from_s: float, to_s: float) -> FaultSpan:
     stretch = round(from_s * SECOND), round(to_s * SECOND)
-    return FaultSpan(f"f-{verb}-{target}", verb, verb, target, kind, *stretch)  # type: ignore[arg-type]
+    return FaultSpan(
+        f"f-{verb}-{target}",
+        verb,
+        verb,
+        target,
+        kind,
+        *stretch,
+        (target,),
+        to_s < END_S,  # type: ignore[arg-type]
+    )
 
 
 def test_each_target_shows_the_worst_that_happened_to_it_and_all_of_it_in_words() -> None:
