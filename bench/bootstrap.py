@@ -35,7 +35,7 @@ class Damaged(Refused):
 
 
 def look(root: str, *blobs: str) -> dict[str, Any]:
-    """What is there: Python, root, complete environments, missing blobs, processes of ours."""
+    """What is there: Python, root, cores, environments, missing blobs, processes of ours."""
     entries = sorted(os.listdir(root)) if os.path.isdir(root) else []
     venvs = [
         (os.stat(os.path.join(root, name, COMPLETE)).st_mtime, found.group(1))
@@ -45,6 +45,7 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
     return {
         "python": list(sys.version_info[:3]),
         "machine": platform.machine(),
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "root": root,
         "entries": [name for name in entries if name != BLOBS and not VENV.fullmatch(name)],
         "exists": os.path.lexists(root),

@@ -87,12 +87,8 @@ class HostSide:
         return {}
 
     async def about(self) -> dict[str, Any]:
-        """`root`, `socket_folder`, and the `cores` that processes of ours may run on."""
-        return {
-            "root": str(self.root),
-            "socket_folder": str(socket_folder(self.root)),
-            "cores": sorted(os.sched_getaffinity(0)),
-        }
+        """`root` and `socket_folder`."""
+        return {"root": str(self.root), "socket_folder": str(socket_folder(self.root))}
 
     async def facts(self) -> dict[str, Any]:
         """What machine it is, as agents say it."""

@@ -1,6 +1,6 @@
 """The hosts of one command: reached together, locked together, worked on side by side."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -169,6 +169,17 @@ class Lab:
         """A connection to a host's agent that any task may use, and leave."""
         assert self._nursery is not None, "to be used inside `opened`"
         return await Held.enter(self._nursery, self.connector(host).open_agent())
+
+    async def cores(self, hosts: Collection[str]) -> dict[str, Sequence[int]]:
+        """Host → the CPUs that brokers may run on there, of these hosts."""
+        found: dict[str, Sequence[int]] = {}
+
+        async def look(connector: Connector) -> None:
+            found[connector.host.name] = await connector.cores()
+
+        chosen = [row for row in self.connectors if row.host.name in hosts]
+        await self.on_all(look, chosen, only_together=True)
+        return found
 
     async def observe(self) -> list[Observed]:
         """What there is of ours on each host."""

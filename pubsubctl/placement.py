@@ -238,8 +238,14 @@ class _Seats:
             placed.append(PlacedBroker(broker, host.name, port, core, host.bench_address))
         without = sum(row.core < 0 for row in placed)
         if wanting and without > len(placed) - wanting:
+            unknown = [name for name in self._hosts if not self._cores.get(name)]
+            if len(unknown) == len(self._hosts):
+                raise PreflightFailed(
+                    f"nothing is known of the cores of {', '.join(unknown[:8])}; "
+                    "`pubsubctl inventory facts` asks them"
+                )
             raise PreflightFailed(
-                f"cores = 'own', but only {len(placed) - without} cores for {wanting} "
+                f"a core for each, but only {len(placed) - without} cores for {wanting} "
                 "brokers; take cores = 'share', fewer brokers, or a larger machine"
             )
         return tuple(placed)

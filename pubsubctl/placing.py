@@ -148,16 +148,13 @@ async def chosen_placement(
     """
     hosts = [connector.host for connector in lab.connectors]
     policy = known_policy(placing.policy or "spread")
-    pinned = policy == "pin"
-    cores = {
-        connector.host.name: await connector.cores()
-        if pinned or connector.host.cores == "own"
-        else ()
-        for connector in lab.connectors
-    }
     if placing.file is not None:
         wanted = read_placement(placing.file, topology, hosts)
+        cores = await lab.cores({row.host for row in wanted.brokers if row.core >= 0})
+        check_cores(wanted, cores, placing.file)
     else:
+        pinned = {host.name for host in hosts if policy == "pin" or host.cores == "own"}
+        cores = await lab.cores(pinned)
         wanted = place(topology, hosts, cores, policy, delta_safe=placing.delta_safe)
     for row in await lab.observe():
         record = row.deployment
@@ -244,6 +241,25 @@ def read_placement(path: Path, topology: Topology, hosts: Sequence[Host]) -> Pla
         tuple(PlacedBroker(row.broker, row.host, row.port, row.core, row.ip) for row in rows),
         file.clients_host,
     )
+
+
+def check_cores(placement: Placement, cores: Mapping[str, Sequence[int]], path: Path) -> None:
+    """Whether the cores that a file gives out are there.
+
+    Args:
+        cores: host → those that brokers may run on.
+
+    Raises:
+        UserError: names brokers and cores.
+    """
+    problems = [
+        f"{path}: broker {row.broker}: {row.host} has no core {row.core} for us, but "
+        f"{', '.join(map(str, cores[row.host])) or 'none'}"
+        for row in placement.brokers
+        if row.core >= 0 and row.core not in cores[row.host]
+    ]
+    if problems:
+        raise UserError(*problems)
 
 
 def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -> Iterator[str]:

@@ -21,6 +21,8 @@ class BrokerState:
         exit: how it ended, "" while it runs.
         subscriptions: how many it routes by.
         run_id: of the run it writes its logs for, or "".
+        core: that it was given, or -1.
+        cores: that it may run on, as /proc says; None where that is not known.
     """
 
     broker: str
@@ -35,6 +37,8 @@ class BrokerState:
     faults: tuple[str, ...] = ()
     subscriptions: int = 0
     run_id: str = ""
+    core: int = -1
+    cores: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -159,4 +163,6 @@ async def broker_state(
         faults=tuple(str(fault) for fault in status["faults"]),
         subscriptions=status["subscriptions"],
         run_id=status["run_id"],
+        core=placed["core"],
+        cores=tuple(process["cores"]) if process.get("cores") else None,
     )

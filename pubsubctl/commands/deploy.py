@@ -146,6 +146,8 @@ def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
         f"{brokers} brokers on "
         f"{hosts} hosts, all sessions up"
     )
+    if any(row.core >= 0 for row in wanted.placement.brokers):
+        text += ", every pinned one on its core as /proc says"
     if rolled.brokers:
         text += f"; replaced {', '.join(rolled.brokers)}"
     if not steps:

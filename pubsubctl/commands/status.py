@@ -1,13 +1,16 @@
 """`status`: what runs, and how it is."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
+
+if TYPE_CHECKING:
+    from pubsubctl.state import BrokerState
 
 
 def status(
@@ -59,12 +62,14 @@ def status(
         )
     about = state.deployment
     profile = profile_of(about["topology"].get("parameters", {}))
+    pinned = any(row.core >= 0 for row in state.brokers)
     rows = [
         (
             row.broker,
             row.host,
             row.port,
             row.pid,
+            *([_cores(row)] if pinned else []),
             row.state,
             f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
             row.exit or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
@@ -74,7 +79,9 @@ def status(
     lines = [
         f"deployment {about['deployment_id']}: {about['topology']['name']}, "
         f"{about['protocol']}{profile}, by {about['who']} since {about['since']}",
-        call.console.table(("BROKER", "HOST", "PORT", "PID", "STATE", "SESSIONS", ""), rows),
+        call.console.table(
+            ("BROKER", "HOST", "PORT", "PID", *["CORE"] * pinned, "STATE", "SESSIONS", ""), rows
+        ),
     ]
     lines += [
         f"fault {row['fault_id']}: {row['verb']} {row['process']} {row.get('peer') or ''}".rstrip()
@@ -102,6 +109,14 @@ def status(
         text="\n".join(lines),
         because=tuple(kind(text) for text in state.unreachable.values()),
     )
+
+
+def _cores(row: "BrokerState") -> str:
+    """Where a broker may run, as /proc says, and where it should where that is another core."""
+    if row.cores is None:
+        return ""
+    seen = ",".join(map(str, row.cores))
+    return seen if row.core < 0 or row.cores == (row.core,) else f"{seen}, not {row.core}"
 
 
 def _waiting(wanted: tuple[str, ...], ready: tuple[str, ...]) -> str:

@@ -61,6 +61,9 @@ class Transport(Protocol):
     async def reach(self) -> None:
         """Find out whether it can be reached; Unreachable when not."""
 
+    async def cores(self) -> Sequence[int]:
+        """The CPUs of it that processes of ours may run on, whatever is installed there."""
+
     async def run(self, command: Sequence[str], timeout_s: float) -> "Ran":
         """What a command of somebody's own came to; HostError when it took too long."""
 
@@ -131,7 +134,7 @@ class Connector:
 
     async def cores(self) -> Sequence[int]:
         """The CPUs that processes of ours may run on."""
-        return [int(cpu) for cpu in (await self._known())["cores"]]
+        return await self.transport.cores()
 
     @asynccontextmanager
     async def lock(self, purpose: str) -> AsyncIterator[None]:

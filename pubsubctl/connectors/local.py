@@ -1,5 +1,6 @@
 """The transport `local`: a logical host is a folder, a port range and an agent on this machine."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
@@ -37,6 +38,10 @@ class LocalTransport:
 
     async def reach(self) -> None:
         """See Transport."""
+
+    async def cores(self) -> Sequence[int]:
+        """See Transport."""
+        return sorted(os.sched_getaffinity(0))
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
         """See Transport. It runs in the folder of the host, where there is one."""

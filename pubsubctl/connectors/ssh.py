@@ -71,6 +71,7 @@ class Found:
         missing: of the blobs that were asked for, those to be uploaded.
         exists: whether there is a root at all.
         is_bare: neither files nor processes of ours are there, so nothing can be asked.
+        cores: that processes of ours may run on.
     """
 
     root: str
@@ -78,6 +79,7 @@ class Found:
     missing: tuple[str, ...]
     is_bare: bool
     exists: bool = True
+    cores: tuple[int, ...] = ()
 
 
 class SshTransport:
@@ -113,6 +115,10 @@ class SshTransport:
     async def reach(self) -> None:
         """See Transport."""
         await self._look()
+
+    async def cores(self) -> Sequence[int]:
+        """See Transport."""
+        return (await self._look()).cores
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
         """See Transport. It runs where one is after logging in."""
@@ -306,6 +312,7 @@ class SshTransport:
             tuple(answer["missing"]),
             not answer["entries"] and not answer["processes"],
             answer["exists"],
+            tuple(answer["cores"]),
         )
         return self._found
 

@@ -14,7 +14,7 @@ from pubsubctl.errors import HostError, UserError
 from pubsubctl.inventory import Host, load_inventory
 from pubsubctl.pinning import check_pinning
 from pubsubctl.placement import PlacedBroker, Placement, place
-from pubsubctl.placing import extended, read_placement
+from pubsubctl.placing import check_cores, extended, read_placement
 from tests.pubsubctl.conftest import Call
 
 
@@ -67,6 +67,16 @@ def test_a_placement_that_somebody_broke_is_refused(
         path.write_text(text)
         with pytest.raises(UserError, match="no placement"):
             read_placement(path, topology, hosts)
+
+
+def test_cores_that_a_machine_does_not_have_are_refused_before_anything_is_started(
+    hosts: tuple[Host, ...],
+) -> None:
+    placement = place(chain(2, 1), hosts, {"n1": [1, 2], "n2": [5]}, "pin")
+    check_cores(placement, {"n1": (0, 1, 2), "n2": (5,)}, Path("p.json"))
+    with pytest.raises(UserError) as caught:
+        check_cores(placement, {"n1": (1,), "n2": (0, 1)}, Path("p.json"))
+    assert caught.value.problems == ("p.json: broker b2: n2 has no core 5 for us, but 0, 1",)
 
 
 def test_who_joins_gets_a_port_that_nobody_has_and_moves_nobody(hosts: tuple[Host, ...]) -> None:

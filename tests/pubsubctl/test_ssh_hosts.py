@@ -25,6 +25,7 @@ from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreach
 from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption
 from pubsubctl.inventory import load_inventory
+from pubsubctl.placing import Placing
 from pubsubctl.state import lab_state
 from tests.helpers.nearby_hosts import NearbyConnections
 
@@ -123,6 +124,8 @@ def test_a_bare_host_is_looked_at_without_leaving_anything(far: FarLab) -> None:
                 assert found.deployment is None
             plan = await planned(lab, await wanted_deployment(lab, PAIR, "delta_tree"))
             assert plan.of("start-broker")
+            pinned = await wanted_deployment(lab, PAIR, "delta_tree", Placing("pin"))
+            assert min(row.core for row in pinned.placement.brokers) >= 0
 
     run(story)
     assert not far.root().exists()
