@@ -20,11 +20,11 @@ from bench.run_directory import RunDirectory, new_run_directory
 from bench.simulated_experiments import Progress, SimulationFailed
 from bench.spec import MAXIMUM_SEED
 from bench.toml_text import toml_text
-from bench.workers import begin_worker
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
 from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.simulator.workers import begin_worker
 
 SCHEMA = "pubsubctl/behaviour-experiment/1"
 HOST, PROCESS = "controller", "simulator"

@@ -11,10 +11,10 @@ Paper: [DFT11] §V-§VIII, rule by rule.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from brokerd.config import PAPER_LITERAL, Mutant
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.workers import map_in_workers
 
 SEEDS = 500
 """So many seeds an ablation gets by default."""
@@ -150,12 +150,7 @@ def first_catch(name: str, first: int = 0, most: int = SEEDS) -> Caught:
 
 def catch_all(names: Iterable[str], most: int, processes: int) -> Iterator[Caught]:
     """`first_catch` of each, in the order of the names."""
-    jobs = [(name, 0, most) for name in names]
-    if processes <= 1:
-        yield from map(_first_catch, jobs)
-        return
-    with get_context("forkserver").Pool(processes) as pool:
-        yield from pool.imap(_first_catch, jobs, chunksize=1)
+    return map_in_workers(first_catch, [(name, 0, most) for name in names], processes)
 
 
 def _is_sound_without(name: str, seed: int) -> bool:
@@ -164,7 +159,3 @@ def _is_sound_without(name: str, seed: int) -> bool:
         options = replace(options, settings=())
     plan = replace(plan_of(seed, "delta_tree", options), mutants=())
     return not PlanRun(plan, check_purity=False).report(seed, "").violations
-
-
-def _first_catch(job: tuple[str, int, int]) -> Caught:
-    return first_catch(*job)

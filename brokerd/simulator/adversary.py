@@ -10,7 +10,6 @@ everything is healed, and all that is owed must arrive.
 Paper: [DFT11] §II; abstract (at most δ concurrent failures).
 """
 
-import multiprocessing
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from brokerd.simulator.untimed_cluster import (
     UntimedCluster,
 )
 from brokerd.simulator.untimed_shrink import ShortHistory, shrink_history
+from brokerd.simulator.workers import map_in_workers
 
 _Element = BrokerNumber | tuple[Any, Any]
 """A broker or a link; what may fail."""
@@ -107,12 +107,8 @@ def run_adversaries(
     seeds: Iterable[int], options: AdversaryOptions | None = None, processes: int = 1
 ) -> Iterator[AdversaryReport]:
     """Run many seeds; reports come in the order of the seeds."""
-    jobs = [(seed, options or AdversaryOptions()) for seed in seeds]
-    if processes <= 1 or len(jobs) == 1:
-        yield from map(_run_job, jobs)
-        return
-    with multiprocessing.get_context("forkserver").Pool(processes) as pool:
-        yield from pool.imap(_run_job, jobs, chunksize=8)
+    jobs = [(seed, options) for seed in seeds]
+    return map_in_workers(run_adversary, jobs, processes, at_once=8)
 
 
 def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHistory | None:
@@ -122,10 +118,6 @@ def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHist
     if not report.rule:
         return None
     return shrink_history(run.scene, run.actions, report.rule)
-
-
-def _run_job(job: tuple[int, AdversaryOptions]) -> AdversaryReport:
-    return run_adversary(*job)
 
 
 def total(reports: Iterable[AdversaryReport]) -> dict[str, int]:

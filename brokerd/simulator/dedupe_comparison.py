@@ -8,7 +8,6 @@ durations. What cannot hold is meant to be seen failing.
 Paper: [DFT11] §VII, which compares nothing; it prefers vectors.
 """
 
-import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,7 @@ from brokerd.simulator.faults import BROKER_KINDS
 from brokerd.simulator.plan import Failing, Plan
 from brokerd.simulator.planning import draw_plan
 from brokerd.simulator.swarm import PlanRun
+from brokerd.simulator.workers import map_in_workers
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import encode
 
@@ -146,16 +146,12 @@ class Cost:
 def compare(schedules: int, processes: int = 1) -> Iterator[Outcome]:
     """Every variant under every class of schedules, `schedules` of each."""
     jobs = [
-        Job(variant, schedule_class, seed)
+        (Job(variant, schedule_class, seed),)
         for schedule_class in CLASSES
         for seed in _seeds(schedule_class, schedules)
         for variant in VARIANTS
     ]
-    if processes <= 1:
-        yield from map(run_job, jobs)
-        return
-    with multiprocessing.get_context("forkserver").Pool(processes) as pool:
-        yield from pool.imap(run_job, jobs, chunksize=8)
+    return map_in_workers(run_job, jobs, processes, at_once=8)
 
 
 def number_of_runs(schedules: int) -> int:

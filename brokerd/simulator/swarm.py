@@ -10,7 +10,6 @@ must arrive.
     pubsubctl simulate swarm --protocol delta_tree --seeds 17..17
 """
 
-import multiprocessing
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -50,6 +49,7 @@ from brokerd.simulator.plan import (
     with_settings,
 )
 from brokerd.simulator.planning import draw_plan
+from brokerd.simulator.workers import map_in_workers
 from brokerd.wire.attributes import encode_attributes
 
 CONVERGENCE_NS = 30 * SECOND_NS
@@ -181,11 +181,7 @@ def run_swarm(
 ) -> Iterator[SeedReport]:
     """Run many seeds; reports come in the order of the seeds."""
     jobs = [(seed, protocol, options) for seed in seeds]
-    if processes <= 1:
-        yield from map(_run_job, jobs)
-        return
-    with multiprocessing.get_context("forkserver").Pool(processes) as pool:
-        yield from pool.imap(_run_job, jobs, chunksize=4)
+    return map_in_workers(run_seed, jobs, processes, at_once=4)
 
 
 def total(reports: Iterable[SeedReport]) -> dict[str, int]:
@@ -198,10 +194,6 @@ def total(reports: Iterable[SeedReport]) -> dict[str, int]:
             ledger[name] = ledger.get(name, 0) + value
             ledger["faults_landed"] += value if name.startswith("fault_") else 0
     return ledger
-
-
-def _run_job(job: tuple[int, str, SwarmOptions | None]) -> SeedReport:
-    return run_seed(*job)
 
 
 class PlanRun:

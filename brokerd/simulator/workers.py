@@ -1,0 +1,57 @@
+"""Worker processes that do not outlive whoever started them, however that one ends."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def map_in_workers(
+    function: Callable[..., _T],
+    jobs: Sequence[tuple[Any, ...]],
+    processes: int,
+    *,
+    at_once: int = 1,
+) -> Iterator[_T]:
+    """What `function` gives for each job's arguments, in the order of the jobs.
+
+    Several processes run jobs side by side and are gone when the iterator is closed, or when
+    this process is killed; with one, everything is done here.
+
+    Args:
+        function: can be pickled, as must be arguments and results.
+        at_once: how many jobs are handed to a process together.
+    """
+    if processes <= 1 or len(jobs) <= 1:
+        for job in jobs:
+            yield function(*job)
+        return
+    context = multiprocessing.get_context("forkserver")
+    with context.Pool(processes, initializer=begin_worker) as pool:
+        yield from pool.imap(_call, [(function, job) for job in jobs], chunksize=at_once)
+
+
+def begin_worker() -> None:
+    """First in a worker of a pool: leave interrupts to the controller, and end when it ends.
+
+    A controller that is killed tells nobody; its workers would wait for work for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "not a worker process"
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _call(job: tuple[Callable[..., _T], tuple[Any, ...]]) -> _T:
+    function, arguments = job
+    return function(*arguments)
