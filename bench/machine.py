@@ -37,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bench.host import serve_host
 
         return serve_host(chosen.root, chosen.name)
-    from brokerd.agent.daemon import attach, run_agent, start_daemon
-
     if chosen.command == "attach":
+        from brokerd.agent.attach import attach
+
         return attach(chosen.root)
+    from brokerd.agent.daemon import run_agent, start_daemon
+
     run = run_agent if chosen.foreground else start_daemon
     return run(chosen.root, chosen.name, chosen.deployment, _roles())
 

@@ -13,14 +13,11 @@ import trio
 
 from brokerd.agent.agent import WATCHDOG_ROLES, Agent
 from brokerd.agent.fork_server import EXIT_INTERNAL, ForkServer, Role, fork_image
-from brokerd.agent.paths import AgentPaths, announced_agent
+from brokerd.agent.paths import AgentPaths
 from brokerd.errors import BrokerError, ConfigError
 
 EXIT_USAGE: Final = 2
 EXIT_PREFLIGHT: Final = 4
-EXIT_UNREACHABLE: Final = 6
-
-_CHUNK_BYTES: Final = 65_536
 
 
 def run_agent(
@@ -100,36 +97,6 @@ def start_daemon(root: Path, name: str, deployment: str, roles: Mapping[str, Rol
     sys.stdout.write(line.decode())
     sys.stdout.flush()
     return 0
-
-
-def attach(root: Path) -> int:
-    """Join standard input and output to the socket of the agent of `root`, until either ends."""
-    announced = announced_agent(root)
-    if announced is None:
-        return _fail(f"{root}: no agent runs here", EXIT_UNREACHABLE)
-
-    async def join() -> int:
-        try:
-            socket_stream = await trio.open_unix_socket(announced["socket"])
-        except OSError as error:
-            return _fail(f"{announced['socket']}: nobody answers ({error})", EXIT_UNREACHABLE)
-        async with socket_stream, trio.open_nursery() as nursery:
-            source = trio.lowlevel.FdStream(os.dup(0))
-            target = trio.lowlevel.FdStream(os.dup(1))
-
-            async def carry(receive: trio.abc.ReceiveStream, send: trio.abc.SendStream) -> None:
-                try:
-                    while chunk := await receive.receive_some(_CHUNK_BYTES):
-                        await send.send_all(chunk)
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    pass  # the other side has gone: so do we
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(carry, source, socket_stream)
-            nursery.start_soon(carry, socket_stream, target)
-        return 0
-
-    return trio.run(join)
 
 
 def _run_in_background(

@@ -14,7 +14,8 @@ from typing import Any
 
 import trio
 
-from brokerd.agent.daemon import attach, run_agent, start_daemon
+from brokerd.agent.attach import attach
+from brokerd.agent.daemon import run_agent, start_daemon
 from brokerd.agent.fork_server import Role
 from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime.control import serve_control
