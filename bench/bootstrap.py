@@ -9,6 +9,7 @@ when it hashes to its name.
 from __future__ import annotations  # so that an older Python can say which one it is
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -46,6 +47,10 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
         "python": list(sys.version_info[:3]),
         "machine": platform.machine(),
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "core_threads": sorted(
+            set(_kernel_says("cpu/cpu[0-9]*/topology/thread_siblings_list").values())
+        ),
+        "numa_nodes": _kernel_says("node/node[0-9]*/cpulist"),
         "root": root,
         "entries": [name for name in entries if name != BLOBS and not VENV.fullmatch(name)],
         "exists": os.path.lexists(root),
@@ -53,6 +58,15 @@ def look(root: str, *blobs: str) -> dict[str, Any]:
         "missing": [name for name in blobs if not os.path.lexists(os.path.join(root, BLOBS, name))],
         "processes": _processes(root),
     }
+
+
+def _kernel_says(pattern: str) -> dict[str, str]:
+    """What is in files of the kernel on processors: number of what a file is about → its text."""
+    found = {}
+    for path in glob.glob(f"/sys/devices/system/{pattern}"):
+        with open(path, encoding="ascii") as file:
+            found[re.findall(r"\d+", path)[0]] = file.read().strip()
+    return found
 
 
 def prepare(root: str) -> dict[str, Any]:

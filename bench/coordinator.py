@@ -172,6 +172,7 @@ class _Experiment:
                 "topology_digest": testbed.topology_digest,
                 "deployment_id": testbed.deployment_id,
                 "transport": testbed.transport,
+                "without_fsync": list(testbed.without_fsync),
                 "schedule": self._schedule.name if self._schedule else None,
                 "labels": dict(spec.labels),
                 "phases": [],

@@ -1,8 +1,9 @@
 """Looks at a machine before anything of ours is on it; changes nothing and leaves nothing.
 
-Sent as it is to `python3 -I - ROOT ADDRESS FIRST_PORT LAST_PORT` on a host, so it uses the
-standard library only and may be run by any Python that can tell us which one it is. Prints one
-line of JSON. What cannot be found out is None: looking must not fail where deploying might work.
+Sent as it is to `python3 -I - ROOT ADDRESS FIRST_PORT LAST_PORT PEER...` on a host, where peers
+are addresses of other hosts that it is to reach. It uses the standard library only and may be run
+by any Python that can tell us which one it is. Prints one line of JSON. What cannot be found out
+is None: looking must not fail where deploying might work.
 """
 
 from __future__ import annotations  # so that an older Python can say which one it is
@@ -23,11 +24,17 @@ from typing import Any
 FSYNCS = 20
 BLOCK_BYTES = 4096
 MOST_PORTS = 64
+ROUND_TRIPS = 5
+PEER_TIMEOUT_S = 2.0
+SIOCGIFADDR = 0x8915
+IP_MTU = 14
+STA_UNSYNC = 0x40
+TIME_ERROR = 5
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
 
 
-def probe(root: str, address: str, first_port: int, last_port: int) -> dict[str, Any]:
+def probe(root: str, address: str, first_port: int, last_port: int, *peers: str) -> dict[str, Any]:
     """Everything that is asked of a host."""
     folder = os.path.expanduser(root)
     while not os.path.exists(folder):
@@ -48,7 +55,9 @@ def probe(root: str, address: str, first_port: int, last_port: int) -> dict[str,
         "cpu_model": _cpu_model(),
         "cores": sorted(os.sched_getaffinity(0)),
         "cores_logical": os.cpu_count() or 1,
-        "cores_physical": _cores_physical(),
+        "cores_physical": len(core_threads()) or None,
+        "core_threads": core_threads(),
+        "numa_nodes": numa_nodes(),
         "cpu_quota": _cpu_quota(),
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "load_1min": os.getloadavg()[0],
@@ -69,6 +78,9 @@ def probe(root: str, address: str, first_port: int, last_port: int) -> dict[str,
         "clocksource": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "clock_resolution_ns": time.get_clock_info("monotonic").resolution * 1e9,
         "wall_ns": time.time_ns(),
+        "clock_sync": _clock_sync(),
+        "nics": _nics(),
+        "peers": {peer: _peer(peer, first_port) for peer in peers},
         "nft": shutil.which("nft", path=_path()),
         "ip": shutil.which("ip", path=_path()),
         "may_change_network": _has_capability(CAP_NET_ADMIN),
@@ -102,13 +114,18 @@ def _cpu_model() -> str | None:
     return None
 
 
-def _cores_physical() -> int | None:
-    """Cores that are none another's hyper-thread."""
-    siblings = {
-        _text(path)
-        for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+def core_threads() -> list[str]:
+    """For each core the CPUs that are its threads, as the kernel writes them: "0,4"."""
+    paths = glob.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list")
+    return sorted({text for text in map(_text, paths) if text})
+
+
+def numa_nodes() -> dict[str, str]:
+    """The CPUs of each NUMA node, as the kernel writes them: "0-3,8-11"."""
+    return {
+        os.path.basename(os.path.dirname(path))[len("node") :]: _text(path) or ""
+        for path in sorted(glob.glob("/sys/devices/system/node/node[0-9]*/cpulist"))
     }
-    return len(siblings) or None
 
 
 def _cpu_quota() -> float | None:
@@ -174,6 +191,88 @@ def _bind(address: str, port: int) -> int:
     return 0
 
 
+def _clock_sync() -> dict[str, Any] | None:
+    """What the kernel thinks of its wall clock: whether it is kept right, and by how much not."""
+    import ctypes
+
+    class Timex(ctypes.Structure):
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
+            ("status", ctypes.c_int),
+            ("rest", ctypes.c_byte * 256),
+        )
+
+    try:
+        timex = Timex()
+        state = ctypes.CDLL(None).adjtimex(ctypes.byref(timex))
+    except (OSError, AttributeError):
+        return None
+    if state < 0:
+        return None
+    return {
+        "synchronised": not timex.status & STA_UNSYNC and state != TIME_ERROR,
+        "error_ns": timex.maxerror * 1000,
+    }
+
+
+def _nics() -> list[dict[str, Any]]:
+    """Network interfaces; of their addresses the first IPv4 one."""
+    found = []
+    for name in sorted(os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else []):
+        speed = _text(f"/sys/class/net/{name}/speed")
+        mtu = _text(f"/sys/class/net/{name}/mtu")
+        found.append(
+            {
+                "name": name,
+                "address": _address_of(name),
+                "mtu": int(mtu) if mtu and mtu.isdigit() else None,
+                "speed_mbps": int(speed) if speed and speed.isdigit() else None,
+                "state": _text(f"/sys/class/net/{name}/operstate"),
+            }
+        )
+    return found
+
+
+def _address_of(nic: str) -> str | None:
+    import fcntl
+
+    request = nic.encode()[:15].ljust(256, b"\0")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            return socket.inet_ntoa(fcntl.ioctl(asking, SIOCGIFADDR, request)[20:24])
+    except OSError:
+        return None
+
+
+def _peer(address: str, port: int) -> dict[str, Any]:
+    """How long a way there and back to another host takes, and how large a packet may be.
+
+    Where nobody listens the answer is a refusal, which takes as long.
+    """
+    took = []
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for _ in range(ROUND_TRIPS):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as attempt:
+                attempt.settimeout(PEER_TIMEOUT_S)
+                began = time.monotonic_ns()
+                number = attempt.connect_ex((address, port))
+                if number not in (0, errno.ECONNREFUSED):
+                    return {"problem": os.strerror(number)}
+                took.append(time.monotonic_ns() - began)
+        except OSError as error:
+            return {"problem": error.strerror or str(error)}
+    mtu = None
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.connect((address, port))
+            mtu = asking.getsockopt(socket.IPPROTO_IP, IP_MTU) if family == socket.AF_INET else None
+    except OSError:
+        pass
+    return {"rtt_ns": min(took), "mtu_bytes": mtu}
+
+
 def _has_capability(number: int) -> bool:
     for line in (_text("/proc/self/status") or "").splitlines():
         if line.startswith("CapEff:"):
@@ -199,5 +298,5 @@ def _text(path: str) -> str | None:
 
 
 if __name__ == "__main__":
-    found = probe(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    found = probe(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
     sys.stdout.write(json.dumps(found) + "\n")

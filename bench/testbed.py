@@ -70,6 +70,7 @@ class Testbed:
         transport: how brokers and clients talk, for the manifest.
         certificate_for_clients: puts a certificate for all clients with this ending of their
             names on the clients' host, and says where; None where there is no TLS.
+        without_fsync: hosts whose brokers do not wait for the disk, for the manifest.
         protected_ports: by which hosts are reached; no fault ever touches them.
     """
 
@@ -89,6 +90,7 @@ class Testbed:
     transport: str = "plaintext, loopback only"
     certificate_for_clients: CertificateForClients = no_certificate
     protected_ports: Sequence[int] = ()
+    without_fsync: Sequence[str] = ()
 
     @property
     def clients_agent(self) -> AgentClient:

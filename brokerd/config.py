@@ -291,6 +291,9 @@ class BrokerConfig:
         fault_injection: whether fault commands are obeyed.
         mutants: named bugs to switch on; only with fault_injection.
         core: the CPU to pin to, or -1.
+        memory_limit_bytes: what it may allocate, or it ends; 0 for no limit.
+        fsync: whether it waits for the disk. Without, what it has written survives its own end,
+            but not that of the machine.
         tls: certificates for its links; None for plaintext on loopback.
         joining: it joins brokers that run already, so it asks them for what they know first.
     """
@@ -308,6 +311,8 @@ class BrokerConfig:
     mutants: tuple[Mutant, ...] = ()
     core: int = -1
     joining: bool = False
+    memory_limit_bytes: int = 0
+    fsync: bool = True
     tls: TlsFiles | None = None
     delta_tree: DeltaTreeParameters = field(default_factory=DeltaTreeParameters)
     session: SessionParameters = field(default_factory=SessionParameters)

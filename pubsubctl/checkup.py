@@ -77,6 +77,9 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     if subject.inventory_problem is not None and {*chosen} & {*HOST_CHECKS, *TOGETHER}:
         chosen += [name for name in ("inventory",) if name not in chosen]
     looks = _looks(subject, chosen)
+    if subject.inventory is not None:
+        for look in looks:
+            look.expect = subject.inventory.expect
     together = list(check_together(looks))
     found: list[Finding] = []
     for name in chosen:
@@ -103,7 +106,9 @@ def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostLook]:
     ]
     if not hosts:
         return []
-    return look_at_hosts(subject.inventory, hosts, subject.forks)
+    return look_at_hosts(
+        subject.inventory, hosts, subject.forks, peers=bool(wanted & {"rtt", "mtu"})
+    )
 
 
 def _each_disk(looks: Sequence[HostLook]) -> list[HostLook]:

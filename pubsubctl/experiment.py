@@ -188,6 +188,7 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         },
         fetch_file=fetch,
         transport=transport_of(lab.inventory),
+        without_fsync=[name for name in hosts if lab.connector(name).host.fsync == "off"],
         certificate_for_clients=certificate,
         protected_ports=protected_ports(lab.inventory),
     )

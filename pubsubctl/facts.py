@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pubsubctl.cores import cores_of, processors_here
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
 
@@ -62,16 +63,14 @@ def remember_facts(inventory: Inventory, found: Mapping[str, Mapping[str, Any]])
 
 
 def known_cores(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, list[int]]:
-    """Host → CPUs our processes may run on: of this machine now, of others from the cache."""
+    """Host → CPUs brokers may be given: of this machine now, of others from the cache."""
     known = known_facts(inventory)
-    here = sorted(os.sched_getaffinity(0))
     found: dict[str, list[int]] = {}
     for host in hosts:
         if host.connector == "local":
-            found[host.name] = here
+            found[host.name] = cores_of(host, processors_here())
         elif host.name in known:
-            cores = known[host.name].facts.get("cores", [])
-            found[host.name] = [core for core in cores if type(core) is int and core >= 0]
+            found[host.name] = cores_of(host, known[host.name].facts)
         else:
             found[host.name] = []
     return found

@@ -5,12 +5,15 @@ machine have the same id as theirs.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from bench.units import format_duration, format_size
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from pubsubctl.certificates import ending_soon
+from pubsubctl.cores import cores_of
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.looking import HostLook
 from pubsubctl.ssh.errors import ConnectionFailed, HostKeyRefused
@@ -24,6 +27,7 @@ DESCRIPTORS_WANTED = 1024
 FREE_BYTES_WANTED = 1 << 30
 MEMORY_BYTES_WANTED = 1 << 30
 SLOW_FSYNC_NS = 20_000_000
+SLOW_RTT_NS = 5_000_000
 CLOCK_STEADY = ("tsc", "kvm-clock", "arch_sys_counter", "xen", "hyperv_clocksource_tsc_page")
 CLOCK_ERROR_WANTED_MS = 1000
 
@@ -92,10 +96,14 @@ def _fsync(look: HostLook) -> Iterator[Row]:
 
 def _cores(look: HostLook) -> Iterator[Row]:
     cores, quota = look.probe["cores"], look.probe["cpu_quota"]
-    usable = [core for core in cores if core not in look.host.cores_reserved]
+    given = cores_of(look.host, look.probe)
+    usable = [core for core in given if core not in look.host.cores_reserved]
     text = f"{len(cores)} cores" + (f", limited to {quota:g} by a cgroup" if quota else "")
     text += f", {len(cores) - len(usable)} reserved" if len(usable) < len(cores) else ""
-    if not usable:
+    if not given:
+        remedy = f"its nodes are {', '.join(look.probe.get('numa_nodes') or {}) or 'unknown'}"
+        yield "fail", f"{text}: none is on numa = {look.host.numa!r}", remedy
+    elif not usable:
         yield "fail", f"{text}: none is left for brokers", "fewer cores_reserved"
     elif quota and quota < len(usable):
         yield "warn", text, "brokers with a core of their own will not have all of it"
@@ -117,7 +125,11 @@ def _memory(look: HostLook) -> Iterator[Row]:
     if available is None:
         return
     text = f"{available / 2**30:.1f} GiB of memory available"
-    if available < MEMORY_BYTES_WANTED:
+    if each := look.host.mem_per_broker_bytes:
+        text += f", room for {available // each} brokers of {format_size(each)}"
+    if each and not available // each:
+        yield "fail", text, "less mem_per_broker, or a larger machine"
+    elif available < MEMORY_BYTES_WANTED:
         yield "warn", text, "ten brokers want 1 GiB; close something, or use fewer"
     else:
         yield "ok", text, ""
@@ -248,6 +260,122 @@ def _faults(look: HostLook) -> Iterator[Row]:
     yield "ok", text, ""
 
 
+def _clock_sync(look: HostLook) -> Iterator[Row]:
+    told = look.probe.get("clock_sync")
+    if told is None:
+        return
+    if not told["synchronised"]:
+        text = "nothing keeps its wall clock right"
+        yield "warn", text, "start chronyd or systemd-timesyncd; only logs go by that clock"
+    else:
+        yield "ok", f"its wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+
+
+def _nic(look: HostLook) -> Iterator[Row]:
+    if look.host.connector == "local":
+        return
+    nics = {nic["name"]: nic for nic in look.probe.get("nics", [])}
+    wanted = look.host.bench_nic
+    if wanted and wanted not in nics:
+        yield "fail", f"it has no interface {wanted}", f"bench_nic is one of {', '.join(nics)}"
+        return
+    nic = nics[wanted] if wanted else _nic_of(look)
+    if nic is None:
+        return
+    address = look.host.bench_address
+    text = f"{nic['name']} ({nic['address']}), MTU {nic['mtu']}"
+    text += f", {nic['speed_mbps'] / 1000:g} Gbit/s" if nic["speed_mbps"] else ""
+    if wanted and ":" not in address and nic["address"] != address:
+        yield "fail", f"{text} does not have {address}", "bench_address is the one of bench_nic"
+    elif nic["state"] == "down":
+        yield "fail", f"{text} is down", f"ip link set {nic['name']} up"
+    else:
+        yield "ok", f"data goes over {text}", ""
+
+
+def _nic_of(look: HostLook) -> dict[str, Any] | None:
+    """The interface that brokers' connections go over, as far as that can be told."""
+    found = [
+        nic
+        for nic in look.probe.get("nics", [])
+        if nic["name"] == look.host.bench_nic
+        or (not look.host.bench_nic and nic["address"] == look.host.bench_address)
+    ]
+    return found[0] if found else None
+
+
+def _rtt(look: HostLook) -> Iterator[Row]:
+    peers = look.probe.get("peers") or {}
+    times = [row["rtt_ns"] for row in peers.values() if "rtt_ns" in row]
+    for peer, row in peers.items():
+        if "rtt_ns" not in row:
+            text = f"{peer} cannot be reached from it: {row.get('problem')}"
+            yield "fail", text, "open the brokers' ports between hosts, or another bench_address"
+    if times:
+        text = f"round trips to {len(times)} hosts take {min(times) / 1e6:.2f}"
+        text += f"-{max(times) / 1e6:.2f} ms"
+        if max(times) > SLOW_RTT_NS:
+            yield "warn", text, "latencies will show it; another bench_nic?"
+        else:
+            yield "ok", text, ""
+
+
+def _mtu(look: HostLook) -> Iterator[Row]:
+    peers = look.probe.get("peers") or {}
+    found = {row["mtu_bytes"] for row in peers.values() if row.get("mtu_bytes")}
+    nic = _nic_of(look)
+    if nic is not None and nic["mtu"]:
+        found.add(nic["mtu"])
+    if len(found) > 1:
+        text = f"MTU differs by way: {', '.join(map(str, sorted(found)))} bytes"
+        yield "warn", text, "set it alike on all interfaces and switches of the data network"
+    elif found:
+        yield "ok", f"packets of {found.pop()} bytes to all others", ""
+
+
+def _expect(look: HostLook) -> Iterator[Row]:
+    """The inventory's [expect]: that the lab is still what it was."""
+    expect, probe = look.expect, look.probe
+    remedy = "mend the host, or [expect] of the inventory"
+    met: list[str] = []
+    broken: list[str] = []
+
+    def judge(holds: bool, text: str) -> None:
+        (met if holds else broken).append(text)
+
+    if expect.cores_min is not None:
+        count = len(probe["cores"])
+        judge(count >= expect.cores_min, f"{count} cores of {expect.cores_min}")
+    if expect.kernel is not None:
+        release = str(probe.get("kernel"))
+        judge(kernel_fits(release, expect.kernel), f"kernel {release}, {expect.kernel}")
+    if expect.governor is not None:
+        governor = probe["governor"]
+        judge(governor == expect.governor, f"governor {governor}, {expect.governor}")
+    if expect.link_gbps_min is not None:
+        nic = _nic_of(look)
+        speed = (nic or {}).get("speed_mbps")
+        is_there = speed is not None and speed >= expect.link_gbps_min * 1000
+        said = f"{speed / 1000:g}" if speed is not None else "unknown"
+        judge(is_there, f"link of {said} Gbit/s, {expect.link_gbps_min:g}")
+    if expect.clock_error_max is not None:
+        told = probe.get("clock_sync") or {"synchronised": False, "error_ns": 0}
+        fits = told["synchronised"] and told["error_ns"] <= expect.clock_error_max
+        said = f"{told['error_ns'] / 1e6:.1f} ms" if told["synchronised"] else "unknown"
+        judge(fits, f"clock error {said}, {format_duration(expect.clock_error_max)}")
+    for text in broken:
+        yield "fail", f"not as expected: {text} wanted", remedy
+    if met and not broken:
+        yield "ok", f"as expected: {'; '.join(met)} wanted", ""
+
+
+def kernel_fits(release: str, wanted: str) -> bool:
+    """Whether a kernel is of a release, or (">=5.15") at least that."""
+    found = [int(part) for part in re.findall(r"\d+", release.partition("-")[0])]
+    numbers = [int(part) for part in wanted.removeprefix(">=").split(".")]
+    return found >= numbers if wanted.startswith(">=") else found[: len(numbers)] == numbers
+
+
 Check = Callable[[HostLook], Iterator[Row]]
 
 # What also holds for hosts of this machine; the rest is said of this machine once.
@@ -259,6 +387,7 @@ FOR_ALL: dict[str, Check] = {
     "leftovers": _leftovers,
     "lock": _lock,
     "certificates": _certificates,
+    "expect": _expect,
 }
 HOST_CHECKS: dict[str, Check] = {
     "reach": _reach,
@@ -271,6 +400,10 @@ HOST_CHECKS: dict[str, Check] = {
     "disk": _disk,
     "root": _root,
     "clock": _clock,
+    "clock-sync": _clock_sync,
+    "nic": _nic,
+    "rtt": _rtt,
+    "mtu": _mtu,
     "limits": _limits,
     "address": _address,
     **FOR_ALL,

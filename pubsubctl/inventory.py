@@ -139,6 +139,7 @@ class _Builder:
                 ssh.forks, ssh.forks_per_gateway, ssh.connect_timeout, ssh.keepalive, ssh.retries
             ),
             self._content.transport,
+            self._content.expect,
         )
 
     def _known_hosts(self, hosts: Sequence[Host]) -> Path | None:
@@ -417,6 +418,11 @@ class _Builder:
             bench_address=value("bench_address", LOCAL_ADDRESS if connector == "local" else nearby),
             failure_domain=value("failure_domain", settled.name),
             data_dir=value("data_dir", None),
+            smt=value("smt", "allow"),
+            numa=value("numa", ""),
+            mem_per_broker_bytes=value("mem_per_broker", 0),
+            bench_nic=value("bench_nic", ""),
+            fsync=value("fsync", "real"),
         )
 
     def _values(

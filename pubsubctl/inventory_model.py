@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.units import format_size
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
-from pubsubctl.inventory_schema import NO_JUMP, is_loopback
+from pubsubctl.inventory_schema import NO_JUMP, Expect, is_loopback
 
 LOCAL_ADDRESS = "127.0.0.1"
 THIS_MACHINE = "localhost"
@@ -90,6 +91,13 @@ class Host:
             does not say (`address` is a DNS name).
         failure_domain: what it shares its fate with; its own name when nothing is said.
         data_dir: where brokers keep what must be durable; None for below root.
+        smt: "avoid" leaves out all but the first thread of each core.
+        numa: in which order cores are given out: "fill" node after node, "interleave" in turn,
+            "pin:N" those of node N only; "" by number.
+        mem_per_broker_bytes: what a broker may allocate; 0 for no limit.
+        bench_nic: the network interface that has `bench_address`; "" when nothing is said.
+        fsync: "off" leaves out waiting for the disk: brokers survive being killed, but not a
+            machine that loses power.
     """
 
     name: str
@@ -109,6 +117,11 @@ class Host:
     bench_address: str = LOCAL_ADDRESS
     failure_domain: str = ""
     data_dir: str | None = None
+    smt: Literal["avoid", "allow"] = "allow"
+    numa: str = ""
+    mem_per_broker_bytes: int = 0
+    bench_nic: str = ""
+    fsync: Literal["real", "off"] = "real"
 
     @property
     def machine(self) -> str:
@@ -136,6 +149,13 @@ class Host:
             "ports": f"{self.ports.start}-{self.ports.stop - 1}",
             "root": self.root,
             "data_dir": self.data_dir,
+            "smt": self.smt,
+            "numa": self.numa or None,
+            "mem_per_broker": (
+                format_size(self.mem_per_broker_bytes) if self.mem_per_broker_bytes else None
+            ),
+            "bench_nic": self.bench_nic or None,
+            "fsync": self.fsync,
         }
 
 
@@ -154,6 +174,7 @@ class Inventory:
         known_hosts: the file with the keys of hosts and gateways; None when all hosts are local.
         gateways: by name.
         transport: "tls" where it is to be used though nothing leaves this machine.
+        expect: what every host is to be, for `doctor`.
     """
 
     name: str
@@ -164,6 +185,7 @@ class Inventory:
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
     ssh: SshSettings = SshSettings()
     transport: Literal["tls"] | None = None
+    expect: Expect = field(default_factory=Expect)
 
     @property
     def uses_tls(self) -> bool:

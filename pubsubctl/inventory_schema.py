@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bench.units import parse_duration_ns
+from bench.units import parse_duration_ns, parse_size_bytes
 from brokerd.overlay.topology import NAME, nearest
 
 SCHEMA = "pubsubctl/inventory/1"
 CONNECTORS = ("local", "ssh")
 MOST_GATEWAYS = 8
 NO_JUMP = "none"
+NUMA_ORDERS = ("fill", "interleave")
 
 # Folders that belong to the system: nothing of ours is kept there, and nothing removed.
 _SYSTEM_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32")
@@ -31,6 +32,8 @@ _RANGED_PATH = re.compile(r"(~?)/[A-Za-z0-9._/@+=,:\[\]-]*")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
+_NUMA_NODE = re.compile(r"pin:\d{1,3}")
+_KERNEL = re.compile(r"(>=)?\d{1,3}(\.\d{1,5}){0,3}")
 _SECRET_KEY = re.compile(r"passw|passphrase|secret|token|private_?key", re.IGNORECASE)
 
 
@@ -218,6 +221,35 @@ def _seconds(value: Any) -> Any:
     return seconds
 
 
+def _memory(value: Any) -> Any:
+    size_bytes = parse_size_bytes(value)
+    if not 64 << 20 <= size_bytes <= 1 << 40:
+        raise ValueError("from 64MiB to 1048576MiB")
+    return size_bytes
+
+
+def _numa(value: Any) -> Any:
+    if value in NUMA_ORDERS or (isinstance(value, str) and _NUMA_NODE.fullmatch(value)):
+        return value
+    raise ValueError('numa is "fill", "interleave" or "pin:NODE"')
+
+
+def _nic(value: Any) -> Any:
+    if not isinstance(value, str) or not _SCOPE.fullmatch(value) or value in (".", ".."):
+        raise ValueError("a network interface, such as eno2")
+    return value
+
+
+def _kernel(value: Any) -> Any:
+    if not isinstance(value, str) or not _KERNEL.fullmatch(value):
+        raise ValueError('a kernel is ">=5.15", or the beginning of its release, such as "6.1"')
+    return value
+
+
+def _clock_error(value: Any) -> Any:
+    return parse_duration_ns(value)
+
+
 Connector = Annotated[str, BeforeValidator(_connector)]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 User = Annotated[str, BeforeValidator(_user)]
@@ -248,6 +280,30 @@ class Variables(_Closed):
     ports: Annotated[str, BeforeValidator(_ports)] | None = None
     root: Folder | None = None
     data_dir: Folder | None = None
+    smt: Literal["avoid", "allow"] | None = None
+    numa: Annotated[str, BeforeValidator(_numa)] | None = None
+    mem_per_broker: Annotated[int, BeforeValidator(_memory, json_schema_input_type=str)] | None = (
+        None
+    )
+    bench_nic: Annotated[str, BeforeValidator(_nic)] | None = None
+    fsync: Literal["real", "off"] | None = None
+
+
+class Expect(_Closed):
+    """[expect]: what every host is, or `doctor` fails: that the lab is still what it was.
+
+    Attributes:
+        kernel: ">=5.15", or the beginning of the release.
+        clock_error_max: nanoseconds that a host's clock may be wrong, as its kernel says.
+    """
+
+    cores_min: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    kernel: Annotated[str, BeforeValidator(_kernel)] | None = None
+    governor: Annotated[str, Field(pattern=r"^[a-z_]{1,32}$")] | None = None
+    link_gbps_min: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    clock_error_max: (
+        Annotated[int, BeforeValidator(_clock_error, json_schema_input_type=str)] | None
+    ) = None
 
 
 class Defaults(Variables):
@@ -304,6 +360,7 @@ class InventoryFile(_Closed):
     gateways: dict[str, GatewayEntry] = {}
     hosts: list[HostEntry]
     groups: dict[str, GroupEntry] = {}
+    expect: Expect = Expect()
 
 
 def json_schema() -> dict[str, Any]:

@@ -23,9 +23,11 @@ from pubsubctl.files import shown
 from pubsubctl.hosts import Lab
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.inventory_model import LOCAL_ADDRESS
+from pubsubctl.inventory_schema import Expect
 from pubsubctl.plan import Observed
 
 PORTS_LOOKED_AT = 64
+PEERS_LOOKED_AT = 16
 PROBE_TIMEOUT_S = 60.0
 
 
@@ -39,6 +41,7 @@ class HostLook:
         observed: what of ours is there; None when that could not be seen, for `observing_problem`.
         holder: who has the operator lock, in words; "" for nobody.
         ports: those of its first ports that are in use.
+        expect: what the inventory says that it is.
         certificates_end: broker → until when its certificate is accepted.
         socket_folder: of our control sockets there; None where nothing is installed yet.
     """
@@ -51,6 +54,7 @@ class HostLook:
     holder: str = ""
     ports: list[PortInUse] = field(default_factory=list)
     socket_folder: Path | None = None
+    expect: Expect = field(default_factory=Expect)
     certificates_end: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -64,20 +68,27 @@ class _Completed(Protocol):
 
 
 def look_at_hosts(
-    inventory: Inventory, hosts: Sequence[Host], forks: int, *, only_machines: bool = False
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    forks: int,
+    *,
+    only_machines: bool = False,
+    peers: bool = False,
 ) -> list[HostLook]:
     """Look at hosts; what machines they are goes into the cache as well.
 
     Args:
         only_machines: leave out what of ours is there.
+        peers: have hosts look at each other, too.
     """
     lab = Lab.of(inventory, hosts, forks)
     looks = {host.name: HostLook(host) for host in hosts}
+    addresses = {host.name: host.bench_address for host in hosts if host.connector == "ssh"}
 
     async def look(connector: Connector) -> None:
         found = looks[connector.host.name]
         try:
-            found.probe = await _probe(lab, connector)
+            found.probe = await _probe(lab, connector, addresses if peers else {})
             if not only_machines:
                 await _look_for_ours(connector, found)
         except PubsubctlError as error:
@@ -94,15 +105,17 @@ def look_at_hosts(
     return list(looks.values())
 
 
-async def _probe(lab: Lab, connector: Connector) -> dict[str, Any]:
+async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -> dict[str, Any]:
     host = connector.host
+    others = sorted({at for name, at in addresses.items() if at and name != host.name})
+    others = others[:PEERS_LOOKED_AT] if host.connector == "ssh" else []
     address = host.bench_address or LOCAL_ADDRESS
     first, last = host.ports.start, host.ports.stop - 1
     if host.connector == "local":
         root = str(await connector.root())
         return await trio.to_thread.run_sync(host_probe.probe, root, address, first, last)
     root = host.root or f"~/.local/share/pubsubctl/{lab.inventory.name}/{host.name}"
-    command = [host.python, "-I", "-", root, address, str(first), str(last)]
+    command = [host.python, "-I", "-", root, address, str(first), str(last), *others]
     script = Path(host_probe.__file__).read_bytes()
     assert lab.connections is not None, "hosts of ssh without connections"
     run = lab.connections.run  # type: ignore[attr-defined]

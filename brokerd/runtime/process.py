@@ -63,11 +63,11 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
         with _state_folder(config) as folder:
-            store = SqliteMetaStore(folder / "meta.sqlite3")
+            store = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
             files = None
             try:
                 if config.delta_tree.publication_log:
-                    files = PublicationLogFiles(folder / "publications")
+                    files = PublicationLogFiles(folder / "publications", fsync=config.fsync)
                 trio.run(BrokerProcess(config).run, store, files)
             finally:
                 store.close()
@@ -115,6 +115,9 @@ class BrokerProcess:
         config = self._config
         if config.core >= 0:
             os.sched_setaffinity(0, {config.core})
+        if config.memory_limit_bytes:
+            limit_bytes = config.memory_limit_bytes
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
         _raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, whatever happens.

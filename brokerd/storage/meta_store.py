@@ -55,19 +55,22 @@ class MetaStore(Protocol):
 class SqliteMetaStore:
     """The meta store of a broker process; may be used from changing threads, one at a time.
 
+    Args:
+        fsync: whether a commit waits for the disk; without, it survives this process only.
+
     Raises:
         StorageCorrupt: what is in the folder is no store of ours, or a damaged one; from any
             method.
         OSError: the disk does not do what it should; the broker must not go on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, fsync: bool = True) -> None:
         self._path = path
         is_new = not path.exists()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'OFF'}")
             if is_new:
                 self._create()
             self._check()

@@ -45,13 +45,19 @@ class LogEntry:
 class PublicationLogFiles:
     """The log of one broker in a folder of its own; used by one thread at a time.
 
+    Args:
+        fsync: whether a write waits for the disk; without, it survives this process only.
+
     Raises:
         StorageCorrupt: what is in the folder is no log of ours, or a damaged one.
         OSError: the disk does not do what it should; the broker must not go on.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, folder: Path, segment_bytes: int = SEGMENT_BYTES, *, fsync: bool = True
+    ) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        self._fsync = fsync
         _sync_folder(folder.parent)
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -103,7 +109,8 @@ class PublicationLogFiles:
             if error.errno in _NO_ROOM:
                 os.ftruncate(self._file, self._size)
             raise
-        os.fdatasync(self._file)
+        if self._fsync:
+            os.fdatasync(self._file)
         self._size += len(group)
         for entry in entries:
             self._note(max(self._segments), entry)

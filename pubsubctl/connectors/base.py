@@ -13,6 +13,7 @@ import trio
 from bench.operator_lock import operator_name
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
+from pubsubctl.cores import cores_of
 from pubsubctl.errors import HostError, PreflightFailed, PubsubctlError, Unreachable
 from pubsubctl.inventory import Host
 from pubsubctl.placement import LOOPBACK
@@ -61,8 +62,8 @@ class Transport(Protocol):
     async def reach(self) -> None:
         """Find out whether it can be reached; Unreachable when not."""
 
-    async def cores(self) -> Sequence[int]:
-        """The CPUs of it that processes of ours may run on, whatever is installed there."""
+    async def processors(self) -> Mapping[str, Any]:
+        """Its CPUs and how they lie (see pubsubctl.cores), whatever is installed there."""
 
     async def run(self, command: Sequence[str], timeout_s: float) -> "Ran":
         """What a command of somebody's own came to; HostError when it took too long."""
@@ -133,8 +134,8 @@ class Connector:
         return Path((await self._known())["socket_folder"])
 
     async def cores(self) -> Sequence[int]:
-        """The CPUs that processes of ours may run on."""
-        return await self.transport.cores()
+        """The CPUs that brokers may be given, in the order in which they are."""
+        return cores_of(self.host, await self.transport.processors())
 
     @asynccontextmanager
     async def lock(self, purpose: str) -> AsyncIterator[None]:

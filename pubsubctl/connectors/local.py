@@ -1,9 +1,8 @@
 """The transport `local`: a logical host is a folder, a port range and an agent on this machine."""
 
-import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from bench.host import HostSide
 from brokerd.agent.client import AgentClient, open_agent_of
 from pubsubctl.bundle import program_digest
 from pubsubctl.connectors.base import Connector, Ran
+from pubsubctl.cores import processors_here
 from pubsubctl.errors import HostError
 from pubsubctl.inventory import Host, Inventory
 from pubsubctl.project import xdg_folder
@@ -39,9 +39,9 @@ class LocalTransport:
     async def reach(self) -> None:
         """See Transport."""
 
-    async def cores(self) -> Sequence[int]:
+    async def processors(self) -> Mapping[str, Any]:
         """See Transport."""
-        return sorted(os.sched_getaffinity(0))
+        return processors_here()
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
         """See Transport. It runs in the folder of the host, where there is one."""

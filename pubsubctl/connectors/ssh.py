@@ -7,9 +7,9 @@ whose end frees the operator lock. Whatever has to survive a lost connection is 
 
 import json
 import shlex
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,7 +71,7 @@ class Found:
         missing: of the blobs that were asked for, those to be uploaded.
         exists: whether there is a root at all.
         is_bare: neither files nor processes of ours are there, so nothing can be asked.
-        cores: that processes of ours may run on.
+        processors: its CPUs and how they lie.
     """
 
     root: str
@@ -79,7 +79,7 @@ class Found:
     missing: tuple[str, ...]
     is_bare: bool
     exists: bool = True
-    cores: tuple[int, ...] = ()
+    processors: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SshTransport:
@@ -116,9 +116,9 @@ class SshTransport:
         """See Transport."""
         await self._look()
 
-    async def cores(self) -> Sequence[int]:
+    async def processors(self) -> Mapping[str, Any]:
         """See Transport."""
-        return (await self._look()).cores
+        return (await self._look()).processors
 
     async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
         """See Transport. It runs where one is after logging in."""
@@ -312,7 +312,7 @@ class SshTransport:
             tuple(answer["missing"]),
             not answer["entries"] and not answer["processes"],
             answer["exists"],
-            tuple(answer["cores"]),
+            {name: answer[name] for name in ("cores", "core_threads", "numa_nodes")},
         )
         return self._found
 

@@ -13,9 +13,17 @@ import pytest
 
 from bench import host_probe
 from pubsubctl.connectors.base import PortInUse
+from pubsubctl.cores import cores_of
 from pubsubctl.errors import HostError
-from pubsubctl.host_checks import FOR_ALL, HOST_CHECKS, check_host, check_together
+from pubsubctl.host_checks import (
+    FOR_ALL,
+    HOST_CHECKS,
+    check_host,
+    check_together,
+    kernel_fits,
+)
 from pubsubctl.inventory import Host, load_inventory
+from pubsubctl.inventory_schema import Expect
 from pubsubctl.looking import HostLook
 from pubsubctl.plan import Observed, Stray
 from pubsubctl.ssh.errors import LoginRefused, UnknownHostKey
@@ -27,7 +35,19 @@ name = "lab"
 [[hosts]]
 name = "n[1:2]"
 address = "10.0.0.[1:2]"
-vars = { user = "bench", jump = "gw", cores_reserved = [0], ports = "21000-21999" }
+[hosts.vars]
+user = "bench"
+jump = "gw"
+cores_reserved = [0]
+ports = "21000-21999"
+bench_nic = "eno2"
+mem_per_broker = "500MiB"
+[expect]
+cores_min = 4
+kernel = ">=5.15"
+governor = "performance"
+link_gbps_min = 10
+clock_error_max = "5ms"
 [gateways.gw]
 address = "gw.lab.example"
 [[hosts]]
@@ -63,11 +83,25 @@ WELL: dict[str, Any] = {
     "address_problem": None,
     "clocksource": "tsc",
     "clock_resolution_ns": 1.0,
+    "kernel": "6.1.0-9-amd64",
+    "core_threads": ["0,2", "1,3"],
+    "numa_nodes": {"0": "0,2", "1": "1,3"},
+    "clock_sync": {"synchronised": True, "error_ns": 900_000},
+    "nics": [
+        {"name": "eno1", "address": "10.9.0.1", "mtu": 1500, "speed_mbps": 1000, "state": "up"},
+        {"name": "eno2", "address": "10.0.0.1", "mtu": 9000, "speed_mbps": 25000, "state": "up"},
+    ],
+    "peers": {"10.0.0.2": {"rtt_ns": 120_000, "mtu_bytes": 9000}},
     "nft": "/usr/sbin/nft",
     "ip": "/usr/sbin/ip",
     "may_change_network": True,
 }
+NIC = WELL["nics"][1]
+UNKEPT = {"synchronised": False, "error_ns": 16_000_000_000}
 NOW = datetime.now(UTC)
+EXPECT = Expect(
+    cores_min=4, kernel=">=5.15", governor="performance", link_gbps_min=10, clock_error_max="5ms"
+)
 RUNNING = {"deployment_id": "d1"}
 
 
@@ -79,6 +113,7 @@ def hosts(tmp_path: Path) -> dict[str, Host]:
 
 def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostLook:
     look = HostLook(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
+    look.expect = EXPECT
     look.certificates_end = {"b1": NOW + timedelta(days=29)}
     look.socket_folder = Path("/run/user/1000/pubsubctl-1000-0123456789")
     return replace(look, **seen)
@@ -107,6 +142,19 @@ def test_a_host_that_is_well_is_well_in_every_check(hosts: dict[str, Host]) -> N
         ("clock", {"clocksource": "hpet"}, "warn", "clocksource hpet"),
         ("limits", {"descriptors": 256}, "warn", "ulimit -n is 256 (at most 65536)"),
         ("address", {"address_problem": "Cannot assign"}, "fail", "10.0.0.1: Cannot assign"),
+        ("memory", {"memory_available_bytes": 400 << 20}, "fail", "room for 0 brokers of 500MiB"),
+        ("clock-sync", {"clock_sync": UNKEPT}, "warn", "nothing keeps its wall clock right"),
+        ("nic", {"nics": WELL["nics"][:1]}, "fail", "no interface eno2"),
+        ("nic", {"nics": [{**NIC, "address": "10.7.7.7"}]}, "fail", "does not have 10.0.0.1"),
+        ("nic", {"nics": [{**NIC, "state": "down"}]}, "fail", "is down"),
+        ("rtt", {"peers": {"10.0.0.2": {"problem": "timed out"}}}, "fail", "10.0.0.2 cannot be"),
+        ("rtt", {"peers": {"10.0.0.2": {"rtt_ns": 9_000_000}}}, "warn", "9.00 ms"),
+        ("mtu", {"peers": {"10.0.0.2": {"rtt_ns": 1, "mtu_bytes": 1500}}}, "warn", "1500, 9000"),
+        ("expect", {"cores": [0, 1]}, "fail", "2 cores of 4 wanted"),
+        ("expect", {"kernel": "5.10.0-8"}, "fail", "kernel 5.10.0-8, >=5.15 wanted"),
+        ("expect", {"governor": "powersave"}, "fail", "governor powersave, performance"),
+        ("expect", {"nics": [{**NIC, "speed_mbps": 1000}]}, "fail", "1 Gbit/s, 10 wanted"),
+        ("expect", {"clock_sync": UNKEPT}, "fail", "clock error unknown, 5ms wanted"),
         ("fsync", {"fsync_ns": [30_000_000] * 20}, "warn", "fsync takes 30 ms"),
         ("ports", {"ports_taken": [21003]}, "fail", "port 21003 is in use"),
         ("ports", {"ephemeral_ports": [21500, 60999]}, "warn", "(21500-60999)"),
@@ -160,6 +208,51 @@ def test_what_is_wrong_with_what_is_there_is_said_with_a_remedy(
     assert found == severity
     assert said in text
     assert remedy
+
+
+def test_what_is_expected_stands_in_the_inventory(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(INVENTORY)
+    assert load_inventory(tmp_path / "lab.toml").expect == EXPECT
+
+
+@pytest.mark.parametrize(
+    "release, wanted, fits",
+    [
+        ("5.15.0-91-generic", ">=5.15", True),
+        ("6.1.0", ">=5.15", True),
+        ("5.4.0", ">=5.15", False),
+        ("6.1.55-1", "6.1", True),
+        ("6.10.2", "6.1", False),
+    ],
+)
+def test_kernels_are_compared_by_number(release: str, wanted: str, fits: bool) -> None:
+    assert kernel_fits(release, wanted) is fits
+
+
+@pytest.mark.parametrize(
+    "smt, numa, cores",
+    [
+        ("allow", "", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("avoid", "", [0, 1, 2, 3]),
+        ("allow", "fill", [0, 2, 4, 6, 1, 3, 5, 7]),
+        ("avoid", "fill", [0, 2, 1, 3]),
+        ("avoid", "interleave", [0, 1, 2, 3]),
+        ("allow", "pin:1", [1, 3, 5, 7]),
+        ("allow", "pin:9", []),
+    ],
+)
+def test_cores_are_given_out_as_the_inventory_says(
+    hosts: dict[str, Host], smt: Any, numa: str, cores: list[int]
+) -> None:
+    machine = {
+        "cores": [*range(8)],
+        "core_threads": ["0,4", "1,5", "2,6", "3,7"],
+        "numa_nodes": {"0": "0,2,4,6", "1": "1,3,5,7"},
+    }
+    assert cores_of(replace(hosts["n1"], smt=smt, numa=numa), machine) == cores
+    unknown = {"cores": [*range(8)], "core_threads": "torn", "numa_nodes": None}
+    if not numa.startswith("pin"):
+        assert cores_of(replace(hosts["n1"], smt=smt, numa=numa), unknown) == [*range(8)]
 
 
 def test_what_is_deployed_may_have_its_ports(hosts: dict[str, Host]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -367,9 +368,10 @@ def test_a_broker_that_cannot_be_reached_is_named_until_it_can(
 
 
 def test_nothing_of_a_stopped_broker_is_left(configure: Configure, start: Start) -> None:
-    folder = configure("b0")
+    folder = configure("b0", memory_limit_bytes=1 << 30, fsync=False)
     process = start(folder)
     trio.run(wait_until_up, folder)
+    assert resource.prlimit(process.pid, resource.RLIMIT_DATA) == (1 << 30, 1 << 30)
     process.send_signal(signal.SIGINT)
     stderr_of(process, 0)
     assert not os.path.exists(folder / "control")

@@ -114,6 +114,9 @@ def test_what_was_committed_survives_a_kill_and_a_transaction_is_whole(tmp_path:
 def test_commits_are_synchronous(tmp_path: Path) -> None:
     store = SqliteMetaStore(tmp_path / "meta.sqlite3")
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    careless = SqliteMetaStore(tmp_path / "careless.sqlite3", fsync=False)
+    assert careless._connection.execute("PRAGMA synchronous").fetchone() == (0,)
+    careless.close()
 
 
 def foreign_text(path: Path) -> None:

@@ -104,6 +104,15 @@ def test_a_segment_that_is_not_the_last_may_have_no_torn_end(tmp_path):
         reopened(folder)
 
 
+def test_without_fsync_nothing_waits_for_the_disk(tmp_path, monkeypatch):
+    log = PublicationLogFiles(tmp_path / "log", fsync=False)
+    log.begin(recovering=False)
+    monkeypatch.delattr(os, "fdatasync")
+    log.write([entry(A, 1)])
+    log.close()
+    assert len(PublicationLogFiles(tmp_path / "log").begin(recovering=True)) == 1
+
+
 def test_a_write_that_cannot_be_made_durable_is_an_error(tmp_path, monkeypatch):
     files = PublicationLogFiles(tmp_path / "log")
     files.begin(recovering=True)
