@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from results.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck, Findings
+from results.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
 from results.facts import RunFacts
+from results.findings import Findings
 from results.schema import TABLES, arrow_type
 
 if TYPE_CHECKING:

@@ -15,17 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from results.canary import try_checker
-from results.delivery import DeliveryCheck, Findings
+from results.delivery import DeliveryCheck
 from results.evidence import evidence_rows
 from results.facts import RunFacts
 from results.faults import fault_spans
+from results.findings import Findings
 from results.load import LoadedRun, load_run, table_folder
 from results.manifest import read_toml, seal, write_json, write_json_lines
-from results.reference_check import EXIT_STATUS, Recovery, decide, doubts_about_faults
 from results.risks import NEVER_NS
 from results.schema import TABLES
 from results.small_tables import arrow_table
 from results.spark import planned_for
+from results.verdicts import EXIT_STATUS, Recovery, decide, doubts_about_faults
 from results.withheld import in_words
 
 if TYPE_CHECKING:

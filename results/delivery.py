@@ -11,14 +11,13 @@ Nothing here decides a verdict; `results.checks` does.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from results.announced import Announcements
-from results.expectation import parse_predicate
+from results.exposure import look_at_risks
 from results.facts import RunFacts
+from results.findings import Findings, PairSummary, SourceSummary
 from results.frames import (
     EVIDENCE,
     FIRST_KEY,
@@ -26,13 +25,13 @@ from results.frames import (
     PAIR,
     PUBLICATION,
     key_column,
+    owed_column,
     small_frame,
 )
-from results.reference_check import Counts, Recovery
-from results.risks import RiskWindow, Tree, risk_windows
+from results.lookups import Lookups
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PUBLICATION_COLUMNS = (
     "run_id", "pubend", "incarnation", "seq", "attrs_ref", "attrs_expected", "is_fence",
@@ -45,81 +44,6 @@ DELIVERY_COLUMNS = (
 
 # One pair's deliveries are walked in stretches of so many places, side by side.
 STRETCH_BITS = 20
-
-
-@dataclass(frozen=True)
-class SourceSummary:
-    """What the publications of one source come to; keys are `None` where there is no fence."""
-
-    opening: int | None
-    closing: int | None
-    measured: int
-    other_content: int
-
-
-@dataclass(frozen=True)
-class PairSummary:
-    """What one subscription received of one source.
-
-    Attributes:
-        received, duplicates, reordered, missing: deliveries.
-        owed, delivered: data publications between the fences, without those withheld.
-        withheld: data publications between the fences that were announced, and never came.
-        first_ns, last_ns: of the receipts; None without any.
-        xor_hash: equal for equal sets of deliveries.
-    """
-
-    sub_id: str
-    pubend: str
-    first_seq: int | None
-    last_seq: int | None
-    received: int
-    duplicates: int
-    reordered: int
-    owed: int
-    delivered: int
-    missing: int
-    first_ns: int | None
-    last_ns: int | None
-    xor_hash: int
-    withheld: int = 0
-
-
-@dataclass
-class Findings:
-    """What the check found out about one run.
-
-    Attributes:
-        at_risk_of: by subscription, how many deliveries were at risk and how many recovered.
-        withheld: by partition, how many deliveries it withheld.
-    """
-
-    sources: dict[str, SourceSummary] = field(default_factory=dict)
-    pairs: list[PairSummary] = field(default_factory=list)
-    violations: dict[str, int] = field(default_factory=dict)
-    at_risk: int = 0
-    recovered: int = 0
-    recoveries: list[Recovery] = field(default_factory=list)
-    at_risk_of: dict[str, tuple[int, int]] = field(default_factory=dict)
-    withheld: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> Counts:
-        """What all checkers count."""
-        return Counts(
-            pairs=len(self.pairs),
-            owed=sum(pair.owed for pair in self.pairs),
-            delivered=sum(pair.delivered for pair in self.pairs),
-            at_risk=self.at_risk,
-            recovered=self.recovered,
-            violations=self.violations,
-            withheld={partition: n for partition, n in self.withheld.items() if n},
-        )
-
-    @property
-    def measured(self) -> int:
-        """Data publications of the measure phase."""
-        return sum(source.measured for source in self.sources.values())
 
 
 class DeliveryCheck:
@@ -151,11 +75,11 @@ class DeliveryCheck:
         self._spark = spark
         self._facts = facts
         self._is_small = small
-        self._small = _SmallTables(spark, facts)
+        self._lookups = Lookups(spark, facts)
         self.findings = {run_id: Findings() for run_id in facts}
         self._kept: list[DataFrame] = []
         self._arrived_in_spite: dict[tuple[str, str, str], int] = {}
-        self._matches = self._keep(self._small.matches)
+        self._matches = self._keep(self._lookups.matches)
         # Of a large run, reading twice what is needed twice costs less than keeping it.
         keep = self._keep if small else (lambda frame: frame)
         judged = keep(self._judged(deliveries))
@@ -172,7 +96,16 @@ class DeliveryCheck:
         self._has_objections = any(row["objections"] for row in pairs.values())
         self.violations = self._explain(judged, bad)
         self._count_violations(bad)
-        self._look_at_risks(judged)
+        look_at_risks(
+            spark,
+            facts,
+            self.findings,
+            self._wanted,
+            judged,
+            self._fence_table(),
+            self._announced,
+            self._keep,
+        )
 
     def close(self) -> None:
         """Let go of what was kept for looking at it twice; `violations` are gone as well."""
@@ -192,8 +125,8 @@ class DeliveryCheck:
 
         rows = (
             deliveries.where(F.col("layer") == "application")
-            .join(F.broadcast(self._small.subscriptions), ["run_id", "sub_id"])
-            .join(F.broadcast(self._small.sources), ["run_id", "pubend"], "left")
+            .join(F.broadcast(self._lookups.subscriptions), ["run_id", "sub_id"])
+            .join(F.broadcast(self._lookups.sources), ["run_id", "pubend"], "left")
             .join(
                 F.broadcast(self._matches),
                 ["run_id", "predicate_id", "attrs_expected"],
@@ -293,7 +226,7 @@ class DeliveryCheck:
         )
         in_order = Window.partitionBy(*PAIR, "stretch", "is_wanted").orderBy("order_idx")
         wanted_key = F.when(F.col("is_wanted"), F.col("key"))
-        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & _owed()
+        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & owed_column()
         stretches = (
             rows.withColumn("before", F.lag("key").over(in_order))
             .groupBy(*PAIR, "stretch")
@@ -501,7 +434,7 @@ class DeliveryCheck:
             "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
             "last BIGINT, after_opening BIGINT, before_closing BIGINT",
         )  # fmt: skip
-        owed = ~F.col("matches_fence") & _owed()
+        owed = ~F.col("matches_fence") & owed_column()
         of_publication = Window.partitionBy(*PAIR, "key").orderBy("order_idx")
         in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
         walked = (
@@ -578,95 +511,6 @@ class DeliveryCheck:
                 delivered=summary.delivered - counts.get("owed duplicates", 0),
             )
 
-    # --- What was at risk -------------------------------------------------------------------
-
-    def _look_at_risks(self, judged: "DataFrame") -> None:
-        """Owed deliveries whose publication was sent through a fault while it held."""
-        from pyspark.sql import functions as F
-
-        windows = {
-            run_id: found
-            for run_id, facts in self._facts.items()
-            if (found := risk_windows(facts.faults))
-        }
-        if not windows:
-            return
-        delivery = [*PAIR, "incarnation", "seq"]
-        at_risk = self._keep(
-            self._wanted.where(F.col("happened") & ~F.col("is_fence"))
-            .join(F.broadcast(self._window_table(windows)), "run_id")
-            .where((F.col("t_sent_ns") >= F.col("from_ns")) & (F.col("t_sent_ns") < F.col("to_ns")))
-            .join(F.broadcast(self._fence_table()), ["run_id", "pubend"])
-            .where(_owed())
-            .join(
-                F.broadcast(self._exposure_table(windows)),
-                ["run_id", "window", "pubend", "predicate_id"],
-            )
-            .groupBy(*delivery)
-            .agg(F.sort_array(F.collect_set("window")).alias("windows"))
-        )
-        arrivals = (
-            judged.where("is_wanted")
-            .join(at_risk.select(*delivery), delivery)
-            .groupBy(*delivery)
-            .agg(F.min("t_recv_ns").alias("arrived_ns"))
-        )
-        rows = (
-            self._announced.spared(
-                at_risk.join(arrivals, delivery, "left").withColumn("key", key_column()),
-                unless=F.col("arrived_ns").isNotNull(),
-            )
-            .groupBy("run_id", "sub_id", "windows")
-            .agg(
-                F.count("*").alias("at_risk"),
-                F.count("arrived_ns").alias("recovered"),
-                F.max("arrived_ns").alias("last_ns"),
-            )
-            .toArrow()
-            .to_pylist()
-        )
-        for row in rows:
-            findings = self.findings[row["run_id"]]
-            findings.at_risk += row["at_risk"]
-            findings.recovered += row["recovered"]
-            at_risk_before, recovered_before = findings.at_risk_of.get(row["sub_id"], (0, 0))
-            findings.at_risk_of[row["sub_id"]] = (
-                at_risk_before + row["at_risk"],
-                recovered_before + row["recovered"],
-            )
-        for run_id, of_run in windows.items():
-            for number, window in enumerate(of_run):
-                mine = [r for r in rows if r["run_id"] == run_id and number in r["windows"]]
-                self.findings[run_id].recoveries.append(_recovery(window, mine))
-
-    def _window_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
-        rows = [
-            (run_id, number, *window.sure_ns)
-            for run_id, of_run in windows.items()
-            for number, window in enumerate(of_run)
-        ]
-        return small_frame(
-            self._spark, rows, "run_id STRING, window INT, from_ns BIGINT, to_ns BIGINT"
-        )
-
-    def _exposure_table(self, windows: Mapping[str, Sequence[RiskWindow]]) -> "DataFrame":
-        """Which pairs each fault stands in the way of."""
-        rows = []
-        for run_id, of_run in windows.items():
-            facts = self._facts[run_id]
-            tree = Tree(facts.links)
-            brokers = {s.sub_id: s.broker for s in facts.subscriptions}
-            starts = {s.pubend: s.broker for s in facts.sources}
-            for pair in self._pairs_of(run_id, facts):
-                for number, window in enumerate(of_run):
-                    if tree.passes(window.parts, starts[pair.pubend], brokers[pair.sub_id]):
-                        rows.append((run_id, number, pair.pubend, pair.predicate_id, pair.sub_id))
-        return small_frame(
-            self._spark,
-            rows,
-            "run_id STRING, window INT, pubend STRING, predicate_id INT, sub_id STRING",
-        )
-
 
 @dataclass(frozen=True)
 class _Pair:
@@ -703,73 +547,6 @@ class _BadPair:
     in_spite: bool
 
 
-class _SmallTables:
-    """What is known of all runs beside their bulk tables, as tables to join with."""
-
-    def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
-        subscriptions, sources, predicates = [], [], []
-        for run_id, of_run in facts.items():
-            ids = {text: number for number, text in enumerate(of_run.predicates)}
-            all_closed = all(source.closed for source in of_run.sources)
-            subscriptions += [
-                (run_id, s.sub_id, ids[s.predicate], all_closed) for s in of_run.subscriptions
-            ]
-            sources += [(run_id, source.pubend, source.closed) for source in of_run.sources]
-            predicates += [(run_id, number, text) for text, number in ids.items()]
-        self.subscriptions = small_frame(
-            spark,
-            subscriptions,
-            "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN",
-        )
-        self.sources = small_frame(
-            spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"
-        )
-        contents = {run_id: of_run.content for run_id, of_run in facts.items()}
-        self.matches = _match_table(spark, predicates, contents)
-
-
-def _match_table(
-    spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
-) -> "DataFrame":
-    """Which attribute sets each predicate of each run matches; fences match all."""
-
-    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = []
-            for row in batch.to_pylist():
-                content = contents[row["run_id"]]
-                predicate = parse_predicate(row["text"])
-                wanted = [
-                    number
-                    for number, attributes in enumerate(content.attribute_sets)
-                    if predicate.holds(attributes)
-                ]
-                for number in (*wanted, content.fence_set):
-                    is_fence = number == content.fence_set
-                    found.append((row["run_id"], row["predicate_id"], number, is_fence))
-            columns: list[Any] = [*zip(*found, strict=True)] or [[], [], [], []]
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(columns[0], pa.string()),
-                    pa.array(columns[1], pa.int32()),
-                    pa.array(columns[2], pa.int32()),
-                    pa.array(columns[3], pa.bool_()),
-                ],
-                names=["run_id", "predicate_id", "attrs_expected", "matches_fence"],
-            )
-
-    table = small_frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
-    ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
-    return table.mapInArrow(match, ddl)
-
-
-def _owed() -> "Column":
-    """Whether a publication lies between the fences; that a fence is not owed is not said."""
-    from pyspark.sql import functions as F
-
-    return F.col("key").between(F.col("after_opening"), F.col("before_closing"))
-
-
 def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """Two stretches of one pair's deliveries, one behind the other."""
     steps_back = earlier["last"] is not None and later["first"] is not None
@@ -787,14 +564,3 @@ def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, A
     places = earlier["first_place"], later["first_place"]
     row["first_place"] = places[0] if places[0] is not None else places[1]
     return row
-
-
-def _recovery(window: RiskWindow, rows: Sequence[Mapping[str, Any]]) -> Recovery:
-    arrived = [row["last_ns"] for row in rows if row["last_ns"] is not None]
-    after_ns = max(arrived) - window.to_ns if arrived and window.ended_by else None
-    return Recovery(
-        window,
-        sum(row["at_risk"] for row in rows),
-        sum(row["recovered"] for row in rows),
-        after_ns,
-    )

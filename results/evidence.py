@@ -13,8 +13,8 @@ from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.frames import SEQUENCE_BITS
 from results.load import LoadedRun
-from results.reference_check import VIOLATIONS
 from results.risks import NEVER_NS, Tree
+from results.verdicts import VIOLATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

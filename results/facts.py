@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from results.expectation import ExpectedContent
 from results.load import LoadedRun
 from results.logs import Source, Subscription, notices_of
-from results.reference_check import EXACTLY_ONCE, Guarantee
 from results.risks import Fault
+from results.verdicts import EXACTLY_ONCE, Guarantee
 from results.withheld import Notice
 
 

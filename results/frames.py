@@ -39,6 +39,13 @@ def key_column() -> "Column":
     return high.bitwiseOR(F.col("seq"))
 
 
+def owed_column() -> "Column":
+    """Whether a publication lies between the fences; that a fence is not owed is not said."""
+    from pyspark.sql import functions as F
+
+    return F.col("key").between(F.col("after_opening"), F.col("before_closing"))
+
+
 def key_of(incarnation: int, sequence: int) -> int:
     """The same for one publication."""
     return incarnation << SEQUENCE_BITS | min(sequence, (1 << SEQUENCE_BITS) - 1)

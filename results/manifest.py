@@ -13,8 +13,8 @@ from typing import Any
 
 from results.clocks import CLOCK_FILE, Clocks
 from results.expectation import ExpectedContent
-from results.reference_check import Guarantee
 from results.risks import VERBS, Fault, parts_of
+from results.verdicts import Guarantee
 
 CHECKSUMS = "SHA256SUMS"
 RUN_STATES = ("running", "complete", "partial", "aborted")

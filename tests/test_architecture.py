@@ -219,8 +219,6 @@ LAYERS = (
             "brokerd.agent.commands",
             "fault_injection",
             "results.expectation",
-            "results.reference_check",
-            "results.risks",
             "results.withheld",
         ),
         except_=("brokerd.runtime", "brokerd.agent.agent"),
@@ -254,12 +252,16 @@ LAYERS = (
     Layer(
         "results.expectation",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.reference_check",),
     ),
     Layer(
         "results.reference_check",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.expectation", "results.risks", "results.withheld"),
+        ours=("results.expectation", "results.risks", "results.verdicts", "results.withheld"),
+    ),
+    Layer(
+        "results.verdicts",
+        "a checker that shares code with what it checks would share its mistakes",
+        ours=("results.risks", "results.withheld"),
     ),
     Layer(
         "results.withheld",
@@ -332,6 +334,7 @@ ALLOWED_NAMES = frozenset({("random", "Random")})
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
+    "results.reference_check": "the checkers on Spark and in the load generator must agree with it",
 }
 
 
@@ -423,8 +426,8 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("brokerd.simulator.cluster", "import brokerd.client.core, brokerd.errors"),
         ("bench.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
         ("bench.machine", "from bench.load_generator import run"),
-        ("bench.coordinator", "import brokerd.agent.client, results.reference_check"),
-        ("results.expectation", "from results import reference_check"),
+        ("bench.coordinator", "import brokerd.agent.client, results.expectation"),
+        ("results.reference_check", "from results import expectation"),
         ("results.load", "import pyspark, brokerd.history.reader, results.expectation"),
         ("pubsubctl.commands.plot", "def plot():\n    import results.figures"),
         ("pubsubctl.deploy", "from brokerd.agent.client import attach\nimport fabric"),
@@ -432,7 +435,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
 )
 def test_an_allowed_import_is_left_alone(tmp_path: Path, importer: str, source: str) -> None:
     plant(tmp_path, {"brokerd.model.identity": "", "brokerd.protocols.ges.messages": ""})
-    plant(tmp_path, {"brokerd.protocols.interface": "", "results.reference_check": ""})
+    plant(tmp_path, {"brokerd.protocols.interface": "", "results.expectation": ""})
     plant(tmp_path, {importer: source})
     assert forbidden(tmp_path) == []
 

@@ -9,15 +9,9 @@ from typing import Any
 
 from results.expectation import ExpectedContent
 from results.logs import NOTICE
-from results.reference_check import (
-    Delivered,
-    Guarantee,
-    History,
-    Published,
-    PublisherLog,
-    SubscriptionLog,
-)
+from results.reference_check import Delivered, History, Published, PublisherLog, SubscriptionLog
 from results.risks import Fault, parts_of
+from results.verdicts import Guarantee
 from results.withheld import Notice, Partition
 
 

@@ -12,9 +12,10 @@ import pytest
 import results.canary
 from results.canary import CheckerBroken, try_checker
 from results.checks import Verdict, check_run, check_runs
-from results.delivery import DeliveryCheck, Findings, PairSummary
+from results.delivery import DeliveryCheck
 from results.evidence import PUBLICATION
 from results.facts import RunFacts
+from results.findings import Findings, PairSummary
 from results.load import load_run
 from results.manifest import IntegrityError, seal, verify_seal
 from results.reference_check import History, check
@@ -287,7 +288,9 @@ def test_a_checker_that_has_gone_blind_is_found_out(
     assert caught.value.exit_status == 70
 
 
-@pytest.mark.parametrize("module", ["delivery", "checks", "canary", "evidence"])
+@pytest.mark.parametrize(
+    "module", ["delivery", "exposure", "lookups", "checks", "canary", "evidence"]
+)
 def test_nothing_in_the_check_may_lose_rows_quietly(module: str) -> None:
     text = Path(results.canary.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     for forbidden in (

@@ -8,16 +8,14 @@ import pytest
 from results.expectation import ExpectedContent
 from results.reference_check import (
     ACKNOWLEDGED,
-    Counts,
-    Guarantee,
     History,
     Published,
     PublisherLog,
     SubscriptionLog,
     check,
-    decide,
 )
 from results.risks import Fault
+from results.verdicts import Counts, Guarantee, decide
 from tests.helpers.histories import (
     LEGAL,
     MILLISECOND,

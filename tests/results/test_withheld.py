@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.delivery import DeliveryCheck, Findings
-from results.reference_check import Guarantee, History, check
+from results.delivery import DeliveryCheck
+from results.findings import Findings
+from results.reference_check import History, check
 from results.risks import Fault, Tree
 from results.spark import planned_for
+from results.verdicts import Guarantee
 from results.withheld import Barriers, Notice, Partition, in_words, stretches_of
 from tests.helpers.history_tables import facts_of, tables_of
 from tests.helpers.withheld_histories import (
