@@ -16,7 +16,7 @@ import trio
 
 from bench.clocks import record_clocks
 from bench.load_plan import LoadProcess, client_suffix, load_processes
-from bench.outcome import RunOutcome, measure
+from bench.outcome import RunOutcome, outcome_of
 from bench.probes import ProcessorTime
 from bench.run_directory import RunDirectory, RunState
 from bench.spec import ExperimentSpec
@@ -546,52 +546,20 @@ class _Experiment:
             self._note(f"{name} is not here as its host saw it")
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
-        phases = self._spec.workload.phases
-        end_ns = self._origin_ns + phases.measure
-        reasons += self._notes
-        finished = self._finished.values()
-        lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
-        limit_ns = self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns
-        saturated = lateness_ns >= limit_ns
-        if saturated:
-            reasons.append(
-                f"the load generators could not hold their rate: a hundredth of what was due was "
-                f"more than {lateness_ns / 1e6:.1f} ms late (limit {limit_ns / 1e6:g} ms)"
-            )
-        problems = [text for each in finished for text in each["problems"]]
-        if state == "complete" and (reasons or problems):
-            state = "partial"
-        online: dict[str, int] = {}
-        for each in finished:
-            for name, value in each["online"].items():
-                online[name] = online.get(name, 0) + value
-        values: dict[str, Any] = {}
+        """What the run came to, as complete as what is there of it allows."""
+        measured: tuple[int, int] | None = None
         if self._origin_ns:
-            raw = self._directory.path / "raw"
-            found = await trio.to_thread.run_sync(measure, raw, self._origin_ns, end_ns)
-            before, after = self._cpu_s
-            values = {
-                "published": found.published,
-                "delivered": found.delivered,
-                "delivered_per_s": found.delivered * SECOND_NS / phases.measure,
-                "response_us": found.response_us,
-                "service_us": found.service_us,
-                "broker_cpu_us_per_message": {
-                    broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
-                    for broker, used_s in after.items()
-                    if found.delivered
-                },
-            }
-        return RunOutcome(
-            run_directory=self._directory.path,
-            state=state,
-            reasons=(*reasons, *problems),
-            lateness_p99_us=lateness_ns / 1000,
-            saturated=saturated,
-            online=online,
-            not_healed=self._injection.not_healed if self._injection else (),
-            down=self._injection.down if self._injection else (),
-            **values,
+            measured = self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
+        return await trio.to_thread.run_sync(
+            outcome_of,
+            self._directory.path,
+            state,
+            [*reasons, *self._notes],
+            measured,
+            [*self._finished.values()],
+            self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+            self._cpu_s,
+            self._injection,
         )
 
     # ------------------------------------------------------------ notes

@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.run_directory import RunState
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
+from fault_injection.injector import Injection
 
 LARGEST_SAMPLE = 200_000
 _CHUNK_ROWS = 1 << 16
@@ -67,6 +68,70 @@ class RunOutcome:
         for name in ("run_directory", "state", "reasons", "broker_cpu_us_per_message"):
             del values[name]
         return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
+
+
+def outcome_of(
+    run_directory: Path,
+    state: RunState,
+    reasons: Sequence[str],
+    measured: tuple[int, int] | None,
+    finished: Sequence[Mapping[str, Any]],
+    lateness_limit_ns: float,
+    cpu_s: tuple[Mapping[str, float], Mapping[str, float]],
+    injection: Injection | None,
+) -> RunOutcome:
+    """What a run came to, from what its load generators said at their end and its records.
+
+    Args:
+        state, reasons: as far as they are known; a complete run becomes partial where its load
+            generators were too slow or had problems.
+        measured: the measure phase; None where it was never reached.
+        finished: what each load generator answered.
+        cpu_s: by broker, processor time used until the measure phase began and until it ended.
+        injection: of the fault schedule, where there was one.
+    """
+    reasons = [*reasons]
+    lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
+    saturated = lateness_ns >= lateness_limit_ns
+    if saturated:
+        reasons.append(
+            f"the load generators could not hold their rate: a hundredth of what was due was "
+            f"more than {lateness_ns / 1e6:.1f} ms late (limit {lateness_limit_ns / 1e6:g} ms)"
+        )
+    problems = [text for each in finished for text in each["problems"]]
+    if state == "complete" and (reasons or problems):
+        state = "partial"
+    online: dict[str, int] = {}
+    for each in finished:
+        for name, value in each["online"].items():
+            online[name] = online.get(name, 0) + value
+    values: dict[str, Any] = {}
+    if measured is not None:
+        found = measure(run_directory / "raw", *measured)
+        before, after = cpu_s
+        values = {
+            "published": found.published,
+            "delivered": found.delivered,
+            "delivered_per_s": found.delivered * 1e9 / (measured[1] - measured[0]),
+            "response_us": found.response_us,
+            "service_us": found.service_us,
+            "broker_cpu_us_per_message": {
+                broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
+                for broker, used_s in after.items()
+                if found.delivered
+            },
+        }
+    return RunOutcome(
+        run_directory=run_directory,
+        state=state,
+        reasons=(*reasons, *problems),
+        lateness_p99_us=lateness_ns / 1000,
+        saturated=saturated,
+        online=online,
+        not_healed=injection.not_healed if injection else (),
+        down=injection.down if injection else (),
+        **values,
+    )
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,8 @@ from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts import Lab, reached
 from pubsubctl.interruption import until_interrupted
 from pubsubctl.state import broker_state, in_effect
-from pubsubctl.watch import (
-    BrokerLook,
-    HostLook,
-    Line,
-    LoadLook,
-    Mark,
-    View,
-    Watch,
-    line_text,
-    one_line,
-    screen_lines,
-)
+from pubsubctl.watch import BrokerLook, HostLook, LoadLook, Mark, View, Watch
+from pubsubctl.watch_screen import Line, line_text, one_line, screen_lines
 
 LOOK_EVERY_S = 1.0
 ANSWER_TIMEOUT_MS = 900
