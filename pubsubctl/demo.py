@@ -40,7 +40,7 @@ def run_demo(
         run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
         runs = [outcome.run_directory for outcome in outcomes]
         report = experiments[0].results / "demo" / "report.html"
-        judged = judge_and_report(runs, report, progress)
+        judged = judge_and_report(runs, report, progress, call.master())
     return _result(call, protocols, outcomes, judged, report)
 
 

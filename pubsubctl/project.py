@@ -21,7 +21,13 @@ from pubsubctl.files import check_schema, load_toml, shown, validated
 
 SCHEMA = "pubsubctl/project/1"
 PROJECT_FILE = "pubsubctl.toml"
-DEFAULT_FORKS = 16
+DEFAULTS: Mapping[str, str] = {
+    "inventory": "local",
+    "results": "results/runs",
+    "forks": "16",
+    "master": "local[*]",
+}
+"""Every setting, and what it is when nobody says anything."""
 
 Kind = Literal["inventory", "topology", "workload", "schedule", "claims"]
 _FOLDERS: Mapping[Kind, str] = {
@@ -47,6 +53,7 @@ class _ProjectFile(BaseModel):
     inventory: str | None = None
     results: str | None = None
     forks: Annotated[int, Field(ge=1, le=1024)] | None = None
+    master: Annotated[str, Field(min_length=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,8 @@ class Project:
                 check_schema(file, SCHEMA)
                 self._layers.append((path, validated(_ProjectFile, file)))
 
-    def setting(self, name: str, flag: Any, default: Any) -> Setting:
-        """A setting: flag, PUBSUBCTL_<NAME>, project, user, default."""
+    def setting(self, name: str, flag: Any = None) -> Setting:
+        """One of DEFAULTS: flag, PUBSUBCTL_<NAME>, project, user, default."""
         if flag is not None:
             return Setting(str(flag), f"--{name}", self._here)
         variable = f"PUBSUBCTL_{name.upper()}"
@@ -95,7 +102,7 @@ class Project:
         for path, content in self._layers:
             if (value := getattr(content, name)) is not None:
                 return Setting(str(value), str(path), path.parent)
-        return Setting(str(default), "default", self.folder)
+        return Setting(DEFAULTS[name], "default", self.folder)
 
     def inventory_file(self, flag: str | None) -> Path:
         """The inventory that holds.
@@ -103,12 +110,12 @@ class Project:
         Raises:
             UserError: it does not exist; names the nearest that does, and who named it.
         """
-        setting = self.setting("inventory", flag, "local")
+        setting = self.setting("inventory", flag)
         return self.find("inventory", setting.value, base=setting.base, origin=setting.origin)
 
     def results_folder(self, flag: Path | None) -> Path:
         """Where runs land: <this>/<experiment>/<run id>."""
-        setting = self.setting("results", flag, "results/runs")
+        setting = self.setting("results", flag)
         return _short(setting.base / Path(setting.value).expanduser(), self._here)
 
     def forks(self, flag: int | None) -> int:
@@ -117,7 +124,7 @@ class Project:
         Raises:
             UserError: PUBSUBCTL_FORKS is not a number from 1 to 1024.
         """
-        setting = self.setting("forks", flag, DEFAULT_FORKS)
+        setting = self.setting("forks", flag)
         if not setting.value.isdecimal() or not 1 <= int(setting.value) <= 1024:
             raise UserError(
                 f"{setting.origin}: forks = {shown(setting.value)}; a number from 1 to 1024"

@@ -31,6 +31,7 @@ from pubsubctl.commands import (
     claims,
     clock,
     completion,
+    config,
     demo,
     deploy,
     doctor,
@@ -111,6 +112,7 @@ app.add_typer(claims.app, name="claims")
 app.command("demo", epilog=_ANYWHERE)(demo.demo)
 app.command("down", epilog=_ANYWHERE)(down.down)
 app.command("simulate", epilog=_ANYWHERE)(simulate.simulate)
+app.add_typer(config.app, name="config")
 app.command("completion")(completion.completion)
 app.command("help")(help_topics.help_topic)
 

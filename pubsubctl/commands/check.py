@@ -18,9 +18,7 @@ def check(
         list[str],
         typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
     ],
-    master: Annotated[
-        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
-    ] = "local[*]",
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
@@ -36,7 +34,7 @@ def check(
     call.refuse_dry_run("check")
     folders = find_runs(call.project, runs, output)
     with call.console.progress() as progress:
-        judged = judge(folders, progress, master)
+        judged = judge(folders, progress, call.master(master))
     blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
     return Result(
         document={

@@ -45,9 +45,7 @@ def run_claims(
     context: typer.Context,
     files: Files = None,
     runs: Runs = None,
-    master: Annotated[
-        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
-    ] = "local[*]",
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
 ) -> Result:
     """Draw what runs there are of the claimed figures and is not drawn yet; then as `list`."""
     call = invocation(context)
@@ -60,7 +58,7 @@ def run_claims(
 
         with call.console.progress() as progress:
             progress.phase("starting Spark", 5.0)
-            with spark_session("pubsubctl claims", master) as spark:
+            with spark_session("pubsubctl claims", call.master(master)) as spark:
                 for figure, run in wanted:
                     progress.phase(f"drawing {figure} of {run.name}", 5.0)
                     draw(figure, spark, run)

@@ -51,6 +51,10 @@ class Invocation:
         """How many hosts are worked on at the same time."""
         return self.project.forks(self.forks_option)
 
+    def master(self, option: str | None = None) -> str:
+        """Where Spark runs."""
+        return self.project.setting("master", option).value
+
     def inventory(self) -> "Inventory":
         """The inventory that holds."""
         from pubsubctl.inventory import load_inventory

@@ -20,9 +20,7 @@ def load(
     force: Annotated[
         bool, typer.Option("--force", help="Write them even where they are there.")
     ] = False,
-    master: Annotated[
-        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
-    ] = "local[*]",
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
@@ -41,7 +39,7 @@ def load(
     folders = find_runs(call.project, runs, output)
     with call.console.progress() as progress:
         progress.phase("starting Spark", 5.0)
-        with spark_session("pubsubctl load", master) as spark:
+        with spark_session("pubsubctl load", call.master(master)) as spark:
             for folder in folders:
                 progress.phase(f"loading {folder.name}", 8.0)
                 if is_experiment_run(folder):

@@ -30,9 +30,7 @@ def plot(
     formats: Annotated[
         str, typer.Option("--format", metavar="svg,png", help="Which files to write.")
     ] = "svg,png",
-    master: Annotated[
-        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
-    ] = "local[*]",
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
     ] = None,
@@ -72,7 +70,7 @@ def plot(
         return Result(document=document, text="\n".join(files))
     with call.console.progress() as progress:
         progress.phase("starting Spark", 5.0)
-        with spark_session("pubsubctl plot", master) as spark:
+        with spark_session("pubsubctl plot", call.master(master)) as spark:
             for folder in folders:
                 progress.phase(f"drawing {figure} of {folder.name}", 5.0)
                 files += map(str, draw(figure, spark, folder, wanted))

@@ -24,9 +24,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
     ] = None,
-    master: Annotated[
-        str, typer.Option("--master", envvar="PUBSUBCTL_MASTER", help="Where Spark runs.")
-    ] = "local[*]",
+    master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
 ) -> Result:
     """Write a page on runs: verdicts and figures.
 
@@ -48,9 +46,9 @@ def report(
                 f"{others[0]} is a run of brokers, {experiments[0]} an experiment without; "
                 "one page is on the one or on the other"
             )
-        return _on_experiments(call, folders, page, master)
+        return _on_experiments(call, folders, page, call.master(master))
     with call.console.progress() as progress:
-        judged = judge_and_report(folders, page, progress, master)
+        judged = judge_and_report(folders, page, progress, call.master(master))
     verdicts = {str(row.run): row.verdict for row in judged}
     document = {"schema": "pubsubctl/report/1", "report": str(page), "verdicts": verdicts}
     return Result(document=document, text=str(page))
@@ -64,7 +62,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
 
     project = call.project
     with call.console.progress() as progress:
-        judged = draw_and_judge(folders, progress, master)
+        judged = draw_and_judge(folders, progress, call.master(master))
     claims = [
         claim
         for name in project.names("claims")

@@ -354,6 +354,19 @@ def test_settings_come_from_flag_environment_project_user_default_in_that_order(
     monkeypatch.setenv("PUBSUBCTL_INVENTORY", "environment")
     assert in_use() == "environment"
     assert in_use("-i", "flag") == "flag"
+    (project / "pubsubctl.toml").write_text(f'{schema}master = "spark://m:7077"\nforks = 3\n')
+    told = call("config", "show", "-j", "-i", "flag").document["settings"]
+    assert {name: row["value"] for name, row in told.items()} == {
+        "inventory": "flag",
+        "results": "results/runs",
+        "forks": "3",
+        "master": "spark://m:7077",
+    }
+    assert told["inventory"]["origin"] == "--inventory"
+    assert told["results"]["origin"] == "default"
+    shown = call("config", "show", "--origin").out
+    assert "PUBSUBCTL_INVENTORY" in shown
+    assert "pubsubctl.toml" in shown
 
 
 def test_a_project_file_with_an_unknown_key_is_refused(call: Call, project: Path) -> None:
