@@ -163,6 +163,8 @@ class ExperimentSpec:
         values = self.workload.model_dump(by_alias=True, exclude_none=True)
         attributes = {"sets": self.workload.sets, **values.pop("attributes")}
         publishers, subscribers = values.pop("publishers"), values.pop("subscribers")
+        if not values["expectations"]:
+            del values["expectations"]
         return {
             **values, "attributes": attributes,
             "publishers": publishers, "subscribers": subscribers,

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from bench.content import FENCE
+from bench.expectations import Expectation
 from bench.units import (
     Rate,
     format_duration,
@@ -206,6 +207,7 @@ class Workload(_Closed):
     bars: Bars = Bars()
     phases: Phases
     thresholds: Thresholds = Thresholds()
+    expectations: dict[str, str] = Field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     publishers: Annotated[list[Publishers], Field(min_length=1)]
     subscribers: Annotated[list[Subscribers], Field(min_length=1)]
@@ -228,6 +230,13 @@ class Workload(_Closed):
                 "letters, digits, '.' and '-', at most 64, not starting with '.' or '-'"
             )
         return name
+
+    @field_validator("expectations", mode="before")
+    @classmethod
+    def _expectations_can_be_judged(cls, expectations: Any) -> Any:
+        if not isinstance(expectations, Mapping):
+            raise ValueError("expected a table of metrics and limits")
+        return {name: Expectation.of(name, text).wanted for name, text in expectations.items()}
 
     @field_validator("attributes", mode="before")
     @classmethod

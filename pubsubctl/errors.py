@@ -37,6 +37,12 @@ class VerdictInvalid(PubsubctlError):
     exit_status = 1
 
 
+class ExpectationFailed(PubsubctlError):
+    """A run is not as its workload expects, or a threshold was crossed."""
+
+    exit_status = 1
+
+
 class UserError(PubsubctlError):
     """What was asked for cannot be: names file, key, value and the nearest valid one."""
 

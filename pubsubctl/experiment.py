@@ -30,7 +30,7 @@ from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.faults import checked
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.inventory import Inventory
-from pubsubctl.judging import Judged, judge
+from pubsubctl.judging import Judged, expectations_of, judge, not_as_expected
 from pubsubctl.plan import Wanted, deploy_plan
 from pubsubctl.rolling import roll
 
@@ -262,7 +262,11 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
     if judged is not None:
         lines.insert(0, judged.painted(call.console))
         because += judged.because
-    elif outcome.state != "complete":
+    elif outcome.state == "complete":
+        found = expectations_of(outcome.run_directory)
+        lines += [each.text for each in found]
+        because += not_as_expected(outcome.run_directory, found)
+    else:
         because.append(VerdictUnknown(*(outcome.reasons or ("the run is not complete",))))
     document = {
         "schema": "pubsubctl/bench/1",
@@ -280,6 +284,7 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
         "lateness_p99_us": outcome.lateness_p99_us,
         "online": dict(outcome.online),
         "verdict": judged.verdict if judged is not None else None,
+        "expectations": [each.row() for each in expectations_of(outcome.run_directory)],
     }
     lines.append(str(outcome.run_directory))
     return Result(document=document, text="\n".join(lines), because=tuple(because))

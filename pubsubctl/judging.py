@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.expectations import Expectation, Judgement
 from pubsubctl.console import Console, Progress, Style
-from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
+from pubsubctl.errors import (
+    ExpectationFailed,
+    IntegrityError,
+    PubsubctlError,
+    VerdictInvalid,
+    VerdictUnknown,
+)
+from pubsubctl.files import load_toml
+from pubsubctl.runs import manifest
 
 MASTER = "local[*]"
 CASES_SHOWN = 4
@@ -21,10 +30,12 @@ class Judged:
     Attributes:
         run: its folder.
         document: what verdict.json says.
+        expectations: of the workload, and whether they hold.
     """
 
     run: Path
     document: Mapping[str, Any]
+    expectations: Sequence[Judgement] = ()
 
     @property
     def verdict(self) -> str:
@@ -40,7 +51,10 @@ class Judged:
             "UNKNOWN": VerdictUnknown,
         }
         kind = kinds.get(self.verdict)
-        return [kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}")] if kind else []
+        found: list[PubsubctlError] = []
+        if kind:
+            found.append(kind(f"{self.run}: {self.verdict}: {'; '.join(reasons)}"))
+        return [*found, *not_as_expected(self.run, self.expectations)]
 
     def evidence(self, limit: int) -> list[str]:
         """The first cases of what is wrong, one line each."""
@@ -56,11 +70,35 @@ class Judged:
         """The verdict in a few lines, its first word in colour, and the first cases."""
         styles: dict[str, Style] = {"VALID": "good", "INVALID": "bad", "UNKNOWN": "doubtful"}
         lines = [*map(str, self.document["lines"]), *self.evidence(CASES_SHOWN)]
+        lines += [f"  {each.text}" for each in self.expectations]
         text = "\n".join(lines)
         word, _, rest = text.partition(" ")
         if word != self.verdict:
             return text
         return f"{console.colored(word, styles[word])} {rest}"
+
+
+def expectations_of(run: Path) -> list[Judgement]:
+    """The expectations of a run's workload, judged by the numbers in its manifest."""
+    workload = run / "spec" / "workload.toml"
+    said = load_toml(workload).values.get("expectations", {}) if workload.is_file() else {}
+    headline = manifest(run).get("headline") or {}
+    try:
+        return [Expectation.of(name, text).judge(headline) for name, text in said.items()]
+    except ValueError as error:
+        raise IntegrityError(f"{workload}: expectations: {error}") from None
+
+
+def not_as_expected(run: Path, found: Sequence[Judgement]) -> list[PubsubctlError]:
+    """Why the exit status is not 0; empty when all expectations hold."""
+    failed = [each.text for each in found if each.holds is False]
+    unknown = [each.text for each in found if each.holds is None]
+    errors: list[PubsubctlError] = []
+    if failed:
+        errors.append(ExpectationFailed(f"{run}: not as expected: {'; '.join(failed)}"))
+    if unknown:
+        errors.append(VerdictUnknown(f"{run}: {'; '.join(unknown)}"))
+    return errors
 
 
 def _case(row: Mapping[str, Any]) -> str:
@@ -100,7 +138,7 @@ def judge_with(spark: Any, runs: Sequence[Path], progress: Progress) -> list[Jud
         if is_experiment_run(run):
             judged.append(Judged(run, check_simulated_run(spark, run)))
         else:
-            judged.append(Judged(run, check_run(spark, run).document))
+            judged.append(Judged(run, check_run(spark, run).document, expectations_of(run)))
     return judged
 
 

@@ -39,7 +39,14 @@ def check(
     return Result(
         document={
             "schema": "pubsubctl/check/1",
-            "runs": [{"run_directory": str(row.run), **row.document} for row in judged],
+            "runs": [
+                {
+                    "run_directory": str(row.run),
+                    **row.document,
+                    "expectations": [each.row() for each in row.expectations],
+                }
+                for row in judged
+            ],
         },
         text="\n\n".join(blocks),
         because=tuple(error for row in judged for error in row.because),

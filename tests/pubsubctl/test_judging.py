@@ -9,7 +9,7 @@ import pytest
 from pubsubctl.console import Console
 from pubsubctl.demo import EXPECTED, because_not_as_expected
 from pubsubctl.errors import combined_status
-from pubsubctl.judging import CASES_SHOWN, Judged
+from pubsubctl.judging import CASES_SHOWN, Judged, expectations_of
 
 CASE = {
     "kind": "missing",
@@ -83,3 +83,46 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
     rows = [judged(tmp_path, delta_tree), judged(tmp_path, best_effort)]
     found = because_not_as_expected(list(EXPECTED), rows)
     assert combined_status(error.exit_status for error in found) == status
+
+
+HEADLINE = {
+    "delivered": 500,
+    "delivered_per_s": 99.5,
+    "response_us": {"p50": 900.0, "p99": 63_200.0},
+    "broker_cpu_us_per_message_mean": 41.0,
+    "online": {"missing": 0},
+}
+
+
+@pytest.mark.parametrize(
+    "expected, status, said",
+    [
+        ({}, 0, []),
+        ({"latency.p50": "<= 900us"}, 0, ["latency.p50 <= 900us: holds with 0.9 ms"]),
+        ({"latency.p99": "< 50ms"}, 1, ["latency.p99 < 50ms: fails with 63.2 ms"]),
+        ({"delivered.rate": ">= 100/s"}, 1, ["delivered.rate >= 100/s: fails with 99.5/s"]),
+        ({"delivery.missing": "== 0"}, 0, ["delivery.missing == 0: holds with 0"]),
+        ({"service.p99": "< 1s"}, 3, ["service.p99 < 1s: not measured"]),
+        (
+            {"service.p99": "< 1s", "delivered.count": "> 500"},
+            1,
+            ["service.p99 < 1s: not measured", "delivered.count > 500: fails with 500"],
+        ),
+    ],
+)
+def test_what_a_workload_expects_holds_or_fails_with_the_number(
+    tmp_path: Path, expected: dict[str, str], status: int, said: list[str]
+) -> None:
+    (tmp_path / "spec").mkdir()
+    lines = [f'"{metric}" = "{wanted}"' for metric, wanted in expected.items()]
+    text = "[expectations]\n" + "\n".join(lines) + "\n"
+    (tmp_path / "spec" / "workload.toml").write_text(text)
+    (tmp_path / "manifest.json").write_text(json.dumps({"headline": HEADLINE}))
+    found = Judged(tmp_path, judged(tmp_path, "VALID").document, expectations_of(tmp_path))
+    assert [each.text for each in found.expectations] == said
+    assert combined_status(error.exit_status for error in found.because) == status
+    painted = found.painted(Console())
+    assert all(f"  {line}" in painted for line in said)
+    assert [each.row()["holds"] for each in found.expectations] == [
+        None if "not measured" in line else "holds" in line for line in said
+    ]
