@@ -35,7 +35,7 @@ And of every protocol that promises reliability:
     I5   gapless               as I3 above
     I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
     I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
-    I8   liveness              swarm: `_check_patience` (30 s); liveness, while links are broken
+    I8   liveness              swarm: `_give_up` after 30 s; liveness, while links are broken
     I9   bounded memory        a client's window bounds the queues; they are empty at the end (I4)
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation

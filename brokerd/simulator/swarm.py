@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from brokerd.config import PAPER_LITERAL, Mutant
 from brokerd.simulator.campaign import setting
@@ -304,11 +304,13 @@ class PlanRun:
         self._healed_ns = schedule.now_ns
         while self._is_owed_although_broken():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-            self._check_patience()
+            if self._is_out_of_patience():
+                self._give_up()
         self._heal_broken()
         while not self._has_converged():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-            self._check_patience()
+            if self._is_out_of_patience():
+                self._give_up()
 
     def _run_clock(self, until_ns: int) -> None:
         schedule = self._cluster.schedule
@@ -379,7 +381,9 @@ class PlanRun:
                 schedule.fire()
                 self._healed_ns += schedule.now_ns - before_ns  # nothing was waiting for that
             idle = not schedule.step() and not schedule.fire()
-            self._check_patience(taken)
+            # What is owed is asked now and then; timers may fire between the last of it and that.
+            if self._is_out_of_patience(taken) and is_owed():
+                self._give_up()
 
     def _heal(self) -> None:
         """All faults end; what the plan says stays broken breaks now, if it has not already."""
@@ -447,11 +451,14 @@ class PlanRun:
                 )
         return lines + zombies(self._cluster.brokers)
 
-    def _check_patience(self, steps: int = 0) -> None:
-        waited_ns = self._cluster.schedule.now_ns - self._healed_ns
-        if waited_ns <= CONVERGENCE_NS and steps < ENDLESS:
-            return
-        cluster = self._cluster
+    def _is_out_of_patience(self, steps: int = 0) -> bool:
+        return self._waited_ns() > CONVERGENCE_NS or steps >= ENDLESS
+
+    def _waited_ns(self) -> int:
+        return self._cluster.schedule.now_ns - self._healed_ns
+
+    def _give_up(self) -> NoReturn:
+        cluster, waited_ns = self._cluster, self._waited_ns()
         if self._while_broken is not None:
             raise InvariantViolated(
                 "liveness",
