@@ -27,7 +27,14 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.regions import covers
-from brokerd.protocols.interface import Commit, Effect, Event, MessageReceived, Started
+from brokerd.protocols.interface import (
+    Commit,
+    Effect,
+    Event,
+    MessageReceived,
+    SessionEstablished,
+    Started,
+)
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.views import BrokerView
 
@@ -43,11 +50,13 @@ class _Memory:
         accepted: subscription → step at which it came; what is over is taken out.
         ended: what it was told is over.
         received: source → sequence → step at which it first came.
+        peers: broker → its incarnation at the other end of the session.
     """
 
     accepted: dict[SubscriptionId, int] = field(default_factory=dict)
     ended: EndedTable = field(default_factory=EndedTable)
     received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
+    peers: dict[BrokerNumber, int] = field(default_factory=dict)
 
 
 class AwarenessChecker:
@@ -76,6 +85,7 @@ class AwarenessChecker:
         self._has_publishers = has_publishers
         self._steps = 0
         self._memories: dict[BrokerNumber, _Memory] = {}
+        self._of_incarnations: dict[tuple[BrokerNumber, int], _Memory] = {}
         self._predicates: dict[SubscriptionId, Predicate] = {}
         self._behind: dict[tuple[BrokerNumber, BrokerNumber], tuple[SubscriptionId, ...]] = {}
 
@@ -86,8 +96,11 @@ class AwarenessChecker:
             rows = event.recovered.get(ROUTING_TABLE, {})
             memory = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
             self._memories[broker.number] = memory
+            self._of_incarnations[broker.number, event.incarnation] = memory
             for statement in read_ended(event.recovered):
                 self._end(memory, statement)
+        elif type(event) is SessionEstablished and isinstance(event.peer, int):
+            self._memories[broker.number].peers[event.peer] = event.incarnation
         elif type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
             self._on_message(broker, event.peer, event.message)
         for effect in effects:
@@ -128,8 +141,9 @@ class AwarenessChecker:
         self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun
     ) -> None:
         """I8, I16: what the sender routes this by, the receiver knows."""
-        sender = self._memories[peer]
         here = self._memories[broker.number]
+        # Who thaws may find what a peer sent before it restarted.
+        sender = self._of_incarnations[peer, here.peers[peer]]
         unknown = [
             subscription
             for subscription in self._lying_behind(broker.number, peer)
@@ -143,7 +157,7 @@ class AwarenessChecker:
         for position, sequence in enumerate(run.sequences):
             first = received.get(sequence)
             if first is None:
-                continue  # the sender has restarted since; this copy is from before
+                continue  # the sender has it from its log
             for subscription in unknown:
                 if sender.accepted[subscription] < first and self._wants(
                     self._predicates[subscription], run.blob(position)
