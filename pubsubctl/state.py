@@ -116,10 +116,20 @@ async def lab_state(lab: Lab) -> LabState:
 
 
 async def recorded_deployment(lab: Lab) -> Mapping[str, Any] | None:
-    """What was recorded of what is deployed on the lab, or None."""
+    """What was recorded of what is deployed on the lab, or None.
+
+    Raises:
+        ExceptionGroup: of Unreachable, where only hosts that cannot be asked could tell.
+    """
+    lost: list[Unreachable] = []
     for connector in lab.connectors:
-        if (record := await connector.read_deployment()) is not None:
-            return record
+        try:
+            if (record := await connector.read_deployment()) is not None:
+                return record
+        except Unreachable as error:
+            lost.append(error)
+    if lost:
+        raise ExceptionGroup("no record of a deployment", lost)
     return None
 
 

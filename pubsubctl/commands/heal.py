@@ -61,8 +61,7 @@ def heal(
             left = [f"{error}; faults there end with their lease"]
         except (HostError, ControlError) as error:
             left = [str(error)]
-        own = f"host {name}: "
-        failed.extend(LabDirty(own + reason.removeprefix(own)) for reason in left)
+        failed.extend(LabDirty(_of_host(name, reason)) for reason in left)
         if not left:
             verified.append(name)
 
@@ -84,6 +83,10 @@ def heal(
         text="\n".join(lines),
         because=tuple(failed),
     )
+
+
+def _of_host(name: str, reason: str) -> str:
+    return f"host {name}: {reason.removeprefix('host ').removeprefix(f'{name}: ')}"
 
 
 async def _is_agentless(connector: "Connector") -> bool:
@@ -108,7 +111,7 @@ def _would_heal(state: "LabState") -> Result:
         },
         text="\n".join(lines or ["nothing to heal"]),
         because=tuple(
-            LabDirty(f"host {host}: {why}; faults there end with their lease")
+            LabDirty(_of_host(host, f"{why}; faults there end with their lease"))
             for host, why in lost.items()
         ),
     )

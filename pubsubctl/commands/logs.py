@@ -10,7 +10,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.console import Result
-from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 
 if TYPE_CHECKING:
     from pubsubctl.hosts import Lab
@@ -75,9 +75,9 @@ def logs(
         return merged(found) if merge else found
 
     if not follow:
+        reader = _Reader(lab, brokers or [], statistics)
 
         async def once() -> "list[LogLine]":
-            reader = _Reader(lab, brokers or [], statistics)
             return await reader.read()
 
         found = prepared(last_of_each(trio.run(reached, lab, once), lines))
@@ -86,8 +86,10 @@ def logs(
             document={
                 "schema": "pubsubctl/logs/2",
                 "lines": [line.to_mapping() for line in found],
+                "unreachable": [str(error) for error in reader.lost],
             },
             text="\n".join(shown(line, with_time=merge, names=width) for line in found),
+            because=tuple(HostError(*error.problems) for error in reader.lost),
         )
 
     async def on_and_on() -> None:
@@ -97,6 +99,8 @@ def logs(
             while True:
                 found = await reader.read()
                 if is_first:
+                    for error in reader.lost:
+                        call.console.warn(str(error))
                     found, is_first = last_of_each(found, lines), False
                 for line in prepared(found):
                     _print(call, line, with_time=merge)
@@ -119,7 +123,11 @@ def _print(call: Invocation, line: "LogLine", *, with_time: bool) -> None:
 
 
 class _Reader:
-    """The logs of some processes, wherever they are."""
+    """The logs of some processes, wherever they are.
+
+    Attributes:
+        lost: why hosts are left out, after the first `read`.
+    """
 
     def __init__(self, lab: "Lab", wanted: list[str], statistics: bool) -> None:
         self._lab = lab
@@ -128,12 +136,14 @@ class _Reader:
         self._agents: dict[str, Any] = {}
         self._places: list[tuple[str, str]] = []
         self._tails: dict[tuple[str, str, str], Tail] = {}
+        self.lost: list[Unreachable] = []
 
     async def read(self) -> "list[LogLine]":
         """What is new since the last time, host by host.
 
         Raises:
-            Unreachable, ControlError: a host does not answer.
+            ExceptionGroup: of Unreachable, where no host can be asked.
+            ControlError: a host that answered before does not any more.
         """
         import trio
 
@@ -180,4 +190,10 @@ class _Reader:
         if AGENT in self._wanted or not self._wanted:
             self._places += [(host, AGENT) for host in placement.hosts if host in here]
         for host in dict.fromkeys(host for host, _ in self._places):
-            self._agents[host] = (await self._lab.hold_agent(host)).value
+            try:
+                self._agents[host] = (await self._lab.hold_agent(host)).value
+            except Unreachable as error:
+                self.lost.append(error)
+        if not self._agents and self.lost:
+            raise ExceptionGroup("no host can be asked", self.lost)
+        self._places = [place for place in self._places if place[0] in self._agents]
