@@ -6,6 +6,7 @@ per connection. What such a process holds, the operator lock above all, ends wit
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -36,6 +37,8 @@ from brokerd.runtime.control import ControlServer, Handler
 DEPLOYMENT_FILE: Final = "deployment.json"
 TOPOLOGY_FILE: Final = "topology.toml"
 SECRETS_FOLDER: Final = "secrets"
+DATA_LINK: Final = "data"
+"""Leads to where brokers keep what must be durable, where that is not below the root."""
 BUNDLE_ENTRIES: Final = re.compile(r"blobs|venv-[0-9a-f]{64}")
 """What of a root is the installed program, which `down` keeps unless it purges."""
 
@@ -77,6 +80,7 @@ class HostSide:
         names = (
             *("about", "facts", "observe", "ports_in_use", "lock", "unlock", "lock_holder"),
             *("read_deployment", "write_deployment", "write_secret", "read_text"),
+            "use_data_folder",
             *("start_agent", "stop_agent", "stop_strays", "remove", "residue", "ping"),
             *("programs", "collect_programs"),
         )
@@ -150,6 +154,32 @@ class HostSide:
         path = folder / name.split("/")[-1]
         write_private(path, content)
         return {"path": str(path)}
+
+    async def use_data_folder(self, folder: str) -> dict[str, Any]:
+        """Make a folder of ours in `folder`, for brokers' durable files; gives its `path`.
+
+        It goes when `remove` is asked for.
+        """
+        parent = Path(folder).expanduser().resolve()
+        if not parent.is_dir():
+            raise ControlError("user", f"data_dir {folder}: there is no such folder")
+        ours = parent / self._data_folder_name()
+        make_private_folder(self.root)
+        link = self.root / DATA_LINK
+        if os.path.lexists(link) and not (link.is_symlink() and link.readlink() == ours):
+            raise ControlError("user", f"{link} leads elsewhere; `pubsubctl down` first")
+        if not link.is_symlink():
+            link.symlink_to(ours)  # before the folder, so that `remove` finds it in any case
+        make_private_folder(ours)
+        return {"path": str(ours)}
+
+    def _data_folder_name(self) -> str:
+        return f"pubsubctl-{hashlib.blake2b(str(self.root).encode(), digest_size=4).hexdigest()}"
+
+    def _remove_data(self, link: Path) -> None:
+        ours = link.readlink()
+        if ours.name == self._data_folder_name() and ours.is_dir() and not ours.is_symlink():
+            shutil.rmtree(ours)
 
     async def read_text(self, path: str, most_bytes: int = MOST_TEXT_BYTES) -> dict[str, Any]:
         """The end of a text file below the root, in `text`."""
@@ -243,8 +273,10 @@ class HostSide:
         for entry in self._entries(with_bundle=purge):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-            else:
-                entry.unlink()
+                continue
+            if entry.name == DATA_LINK and entry.is_symlink():
+                self._remove_data(entry)
+            entry.unlink()
         if purge:
             self.root.rmdir()
         elif not self._entries(with_bundle=True):

@@ -1,8 +1,9 @@
 """Looks at a machine before anything of ours is on it; changes nothing and leaves nothing.
 
-Sent as it is to `python3 -I - ROOT ADDRESS FIRST_PORT LAST_PORT PEER...` on a host, where peers
-are addresses of other hosts that it is to reach. It uses the standard library only and may be run
-by any Python that can tell us which one it is. Prints one line of JSON. What cannot be found out
+Sent as it is to `python3 -I - ROOT DATA ADDRESS FIRST_PORT LAST_PORT PEER...` on a host, where
+DATA is where durable files go ("" for ROOT), and peers are addresses of other hosts that it is to
+reach. It uses the standard library only and may be run by any Python that can tell us which one
+it is. Prints one line of JSON. What cannot be found out
 is None: looking must not fail where deploying might work.
 """
 
@@ -34,14 +35,17 @@ CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
 
 
-def probe(root: str, address: str, first_port: int, last_port: int, *peers: str) -> dict[str, Any]:
+def probe(
+    root: str, data: str, address: str, first_port: int, last_port: int, *peers: str
+) -> dict[str, Any]:
     """Everything that is asked of a host."""
     folder = os.path.expanduser(root)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder) or "/"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = _memory()
-    disk = shutil.disk_usage(folder)
+    data = os.path.expanduser(data) if data else folder
+    disk = shutil.disk_usage(data) if os.path.isdir(data) else None
     return {
         "hostname": socket.gethostname(),
         "user": _user(),
@@ -66,8 +70,9 @@ def probe(root: str, address: str, first_port: int, last_port: int, *peers: str)
         "folder": folder,
         "folder_writable": os.access(folder, os.W_OK | os.X_OK),
         "folder_noexec": bool(os.statvfs(folder).f_flag & os.ST_NOEXEC),
-        "disk_free_bytes": disk.free,
-        "fsync_ns": _fsync_ns(folder),
+        "data_folder": data,
+        "disk_free_bytes": disk.free if disk else None,
+        "fsync_ns": _fsync_ns(data),
         "descriptors": soft,
         "descriptors_hard": hard,
         "ephemeral_ports": _numbers("/proc/sys/net/ipv4/ip_local_port_range"),
@@ -298,5 +303,6 @@ def _text(path: str) -> str | None:
 
 
 if __name__ == "__main__":
-    found = probe(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+    root, data, address, first, last, *peers = sys.argv[1:]
+    found = probe(root, data, address, int(first), int(last), *peers)
     sys.stdout.write(json.dumps(found) + "\n")

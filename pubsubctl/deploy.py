@@ -356,7 +356,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "deployment_id": deployment.identity,
         "listen": placed.address,
         "addresses": {name: addresses[name] for name in names},
-        "state_folder": str(root / "brokers" / placed.broker / "state"),
+        "state_folder": str(await connector.state_folder(placed.broker)),
         "control_socket": str(await connector.socket_folder() / f"{placed.broker}.sock"),
         "log_folder": str(root / "brokers" / placed.broker / "log"),
         "fault_injection": True,

@@ -75,7 +75,11 @@ def _root(look: HostLook) -> Iterator[Row]:
 
 def _disk(look: HostLook) -> Iterator[Row]:
     free = look.probe["disk_free_bytes"]
-    text = f"{free / 2**30:.1f} GiB free in {look.probe['folder']}"
+    if free is None:
+        text = f"data_dir {look.probe['data_folder']} is no folder there"
+        yield "fail", text, "make it, or another data_dir in the inventory"
+        return
+    text = f"{free / 2**30:.1f} GiB free in {look.probe['data_folder']}"
     if free < FREE_BYTES_WANTED:
         yield "fail", text, "free 1 GiB, or another root in the inventory"
     else:

@@ -111,11 +111,12 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     others = others[:PEERS_LOOKED_AT] if host.connector == "ssh" else []
     address = host.bench_address or LOCAL_ADDRESS
     first, last = host.ports.start, host.ports.stop - 1
+    data = host.data_dir or ""
     if host.connector == "local":
         root = str(await connector.root())
-        return await trio.to_thread.run_sync(host_probe.probe, root, address, first, last)
+        return await trio.to_thread.run_sync(host_probe.probe, root, data, address, first, last)
     root = host.root or f"~/.local/share/pubsubctl/{lab.inventory.name}/{host.name}"
-    command = [host.python, "-I", "-", root, address, str(first), str(last), *others]
+    command = [host.python, "-I", "-", root, data, address, str(first), str(last), *others]
     script = Path(host_probe.__file__).read_bytes()
     assert lab.connections is not None, "hosts of ssh without connections"
     run = lab.connections.run  # type: ignore[attr-defined]

@@ -197,6 +197,13 @@ class Connector:
         """Write a file only we can read (`name` or `folder/name`); gives where it is there."""
         return Path((await self._ask("write_secret", name=name, content=content))["path"])
 
+    async def state_folder(self, broker: str) -> Path:
+        """Where a broker keeps what must be durable; HostError where data_dir is not there."""
+        if not self.host.data_dir:
+            return await self.root() / "brokers" / broker / "state"
+        found = await self._ask("use_data_folder", folder=self.host.data_dir)
+        return Path(found["path"]) / broker / "state"
+
     async def read_text(self, path: Path) -> str:
         """The end of a text file below the root; HostError when it is elsewhere, or missing."""
         return str((await self._ask("read_text", path=str(path))).get("text", ""))

@@ -70,6 +70,7 @@ WELL: dict[str, Any] = {
     "load_1min": 0.3,
     "memory_available_bytes": 8 << 30,
     "folder": "/home/bench",
+    "data_folder": "/home/bench",
     "folder_writable": True,
     "folder_noexec": False,
     "disk_free_bytes": 50 << 30,
@@ -137,6 +138,7 @@ def test_a_host_that_is_well_is_well_in_every_check(hosts: dict[str, Host]) -> N
         ("memory", {"memory_available_bytes": 1 << 29}, "warn", "0.5 GiB of memory"),
         ("load", {"load_1min": 9.5}, "warn", "load average 9.5 on 4 cores"),
         ("disk", {"disk_free_bytes": 1 << 28}, "fail", "0.2 GiB free in /home/bench"),
+        ("disk", {"disk_free_bytes": None}, "fail", "data_dir /home/bench is no folder"),
         ("root", {"folder_writable": False}, "fail", "/home/bench cannot be written"),
         ("root", {"folder_noexec": True}, "fail", "mounted noexec"),
         ("clock", {"clocksource": "hpet"}, "warn", "clocksource hpet"),
@@ -294,7 +296,16 @@ def test_hosts_that_are_one_machine_or_differ_are_seen_together(hosts: dict[str,
 
 def test_the_probe_runs_on_any_python_without_us_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-I", "-", str(tmp_path / "not" / "there"), "127.0.0.1", "23500", "23510"],
+        [
+            sys.executable,
+            "-I",
+            "-",
+            str(tmp_path / "not" / "there"),
+            "",
+            "127.0.0.1",
+            "23500",
+            "23510",
+        ],
         input=Path(host_probe.__file__).read_bytes(),
         capture_output=True,
         check=True,
@@ -305,7 +316,7 @@ def test_the_probe_runs_on_any_python_without_us_and_leaves_nothing(tmp_path: Pa
     assert found["folder"] == str(tmp_path)
     assert len(found["fsync_ns"]) == host_probe.FSYNCS
     assert list(tmp_path.iterdir()) == []
-    elsewhere = host_probe.probe(str(tmp_path), "192.0.2.1", 23500, 23500)
+    elsewhere = host_probe.probe(str(tmp_path), "", "192.0.2.1", 23500, 23500)
     assert elsewhere["address_problem"] == "Cannot assign requested address"
 
 

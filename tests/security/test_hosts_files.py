@@ -95,6 +95,46 @@ def test_a_secret_is_written_nowhere_else(host: HostSide, name: str) -> None:
     assert not host.root.exists()
 
 
+def test_durable_files_elsewhere_are_private_and_go_with_the_rest(
+    host: HostSide, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "somebody's").write_text("theirs")
+
+    async def story() -> None:
+        ours = Path((await host.use_data_folder(str(disk)))["path"])
+        assert (await host.use_data_folder(str(disk)))["path"] == str(ours)
+        assert ours.parent == disk
+        assert ours.stat().st_mode & 0o777 == 0o700
+        (ours / "b1").mkdir()
+        (ours / "b1" / "meta").write_text("x")
+        assert [
+            row for row in (await host.residue("127.0.0.1", [], False))["rows"] if "meta" in row
+        ]
+        with pytest.raises(ControlError, match="leads elsewhere"):
+            await host.use_data_folder(str(tmp_path))
+        with pytest.raises(ControlError, match="no such folder"):
+            await host.use_data_folder(str(tmp_path / "missing"))
+        await host.remove(False)
+        assert [path.name for path in disk.iterdir()] == ["somebody's"]
+        assert (await host.residue("127.0.0.1", [], False))["rows"] == []
+        host.root.mkdir()
+        (host.root / "data").symlink_to(disk)
+        await host.remove(False)
+        assert (disk / "somebody's").read_text() == "theirs"
+
+    trio.run(story)
+
+
+def test_a_link_where_durable_files_should_go_is_refused(host: HostSide, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "disk" / host._data_folder_name()).symlink_to(tmp_path / "target")
+    with pytest.raises(ControlError, match="somebody put something else there"):
+        trio.run(host.use_data_folder, str(tmp_path / "disk"))
+
+
 def test_nothing_outside_the_root_is_read(host: HostSide, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("private")
     host.root.mkdir()
