@@ -2,7 +2,7 @@
 
 A schedule is a list of steps. A step begins `at` a time after the origin (the start of the
 measure phase), or `after` another step: "x.applied", "x.observed", "x.healed", "x.recovered",
-or plain "x", the end of x's `for`. Nothing here touches a lab.
+or plain "x", the end of x's `for`. Steps may be written as `lanes`. Nothing here touches a lab.
 """
 
 import re
@@ -26,6 +26,7 @@ from pydantic import (
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from fault_injection.durations import Span, format_duration, parse_duration_ns
+from fault_injection.lanes import LaneError, steps_of
 from fault_injection.targets import is_same_target
 from fault_injection.verbs import (
     ENDING_VERBS,
@@ -349,6 +350,7 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     Raises:
         ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
     """
+    document = _without_lanes(document, where)
     try:
         read = _Document.model_validate(document)
     except ValidationError as error:
@@ -369,6 +371,22 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     if problems:
         raise ScheduleError(problems)
     return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
+
+
+def _without_lanes(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The document with steps in place of lanes."""
+    if "lanes" not in document:
+        return document
+    rest = {key: value for key, value in document.items() if key != "lanes"}
+    steps = rest.get("step", [])
+    try:
+        return {
+            **rest,
+            "step": [*(steps if isinstance(steps, list) else []), *steps_of(document["lanes"])],
+        }
+    except LaneError as error:
+        key = f"lanes.{error.key}" if error.key else "lanes"
+        raise ScheduleError([Problem(where, "", key, error.value, str(error))]) from None
 
 
 def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedStep, ...]:

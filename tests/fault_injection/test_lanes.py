@@ -1,0 +1,94 @@
+"""Lanes: schedules drawn as a line of characters for each target."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from bench.spec import load_topology
+from fault_injection.lint import lint
+from fault_injection.schedule import ScheduleError, expand, load_schedule, read_schedule
+
+HEAD = 'schema = "pubsubctl/faults/1"\nname = "story"\n'
+
+
+def planned(text: str) -> list[str]:
+    schedule = read_schedule(tomllib.loads(f"{HEAD}{text}"), "story.toml")
+    return [str(step) for step in expand(schedule)]
+
+
+def lane(target: str, marks: str, tick: str = "1s") -> str:
+    return f'[lanes]\ntick = "{tick}"\n"{target}" = "{marks}"\n'
+
+
+@pytest.mark.parametrize(
+    "target, marks, steps",
+    [
+        (
+            "b1",
+            "|....sssk.........r..|",
+            [
+                "absorb-b1: at 4s: absorb b1 for 3s, never released (kill-b1 ends it)",
+                "kill-b1: after absorb-b1: kill b1",
+                "restart-b1: at 17s: restart b1",
+            ],
+        ),
+        ("b1-s1", "..xxx...", ["cut-b1-s1: at 2s: cut b1-s1 for 3s"]),
+        ("b1->s1", "..x..=..", ["cut-b1-to-s1: at 2s: cut b1->s1 for 3s"]),
+        (
+            "b1",
+            ".z.m.c..z",
+            ["freeze-b1: at 1s: freeze b1 for 4s", "freeze-b1-2: at 8s: freeze b1 for 1s"],
+        ),
+        (
+            "b1-s1",
+            ".ssxx",
+            [
+                "absorb-b1-s1: at 1s: absorb b1-s1 for 2s, never released (cut-b1-s1 ends it)",
+                "cut-b1-s1: after absorb-b1-s1: cut b1-s1 for 2s",
+            ],
+        ),
+        ("b1", "  ▼ §▲", ["kill-b1: at 2s: kill b1", "restart-b1: at 5s: restart b1"]),
+    ],
+)
+def test_a_lane_is_another_way_to_write_steps(target: str, marks: str, steps: list[str]) -> None:
+    assert planned(lane(target, marks)) == steps
+
+
+def test_ticks_are_as_long_as_they_are_said_to_be_and_steps_may_stand_beside() -> None:
+    text = lane("b1", "..zz", "250ms")
+    text += '[[step]]\nat = "9s"\ndo = "cut"\non = "b1-s1"\nfor = "1s"\n'
+    assert planned(text) == [
+        "cut-b1-s1: at 9s: cut b1-s1 for 1s",
+        "freeze-b1: at 500ms: freeze b1 for 500ms",
+    ]
+
+
+def test_the_papers_crash_in_lanes_is_the_schedule_that_comes_along() -> None:
+    marks = "." * 20 + "sssk" + "." * 29 + "r"
+    drawn = read_schedule(tomllib.loads(HEAD + lane("b1", marks)), "story.toml")
+    written = load_schedule("gd02-b1-crash")
+    assert [(step.do, step.on) for step in drawn.steps] == [
+        (step.do, step.on) for step in written.steps
+    ]
+    assert [row for row in lint(drawn, load_topology("demo")) if row.severity == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "lanes, said",
+    [
+        (lane("b1", "..q.."), "'q' at 3 has no meaning: s stall"),
+        (lane("b1", "..c.."), "ends nothing: no 'z' before it"),
+        (lane("b1", "..j.."), "lets a broker join; see `pubsubctl topology`"),
+        (lane("b1", "..k", "1"), "lanes.tick"),
+        (lane("b1", "..k", "0s"), "no time at all"),
+        ('[lanes]\nb1 = "k"\n', "lanes.tick"),
+        ('[lanes]\ntick = "1s"\nb1 = 3\n', "a text for each target"),
+        (lane("b1", "....."), "step"),
+    ],
+)
+def test_what_no_lane_can_say_is_refused_with_its_place(lanes: str, said: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        planned(lanes)
+    problems: list[Any] = [str(problem) for problem in caught.value.problems]
+    assert said in problems[0]
