@@ -6,7 +6,6 @@ long, and what gathers at its edge. Every draw is a small story of `bench.behavi
 the oracle like everything on simulated brokers.
 """
 
-import json
 import multiprocessing
 import traceback
 from collections.abc import Mapping
@@ -14,12 +13,10 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from bench.run_directory import RunDirectory, new_run_directory
+from bench.experiment_folder import ExperimentFile, write_experiment
 from bench.simulated_experiments import Progress, SimulationFailed
-from bench.spec import MAXIMUM_SEED
-from bench.toml_text import toml_text
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
@@ -27,7 +24,6 @@ from brokerd.overlay.topology import MAXIMUM_DELTA
 from brokerd.simulator.workers import begin_worker
 
 SCHEMA = "pubsubctl/behaviour-experiment/1"
-HOST, PROCESS = "controller", "simulator"
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
@@ -41,16 +37,11 @@ Brokers = Annotated[int, Field(ge=3, le=MAXIMUM_BROKERS, strict=True)]
 Fanout = Annotated[int, Field(ge=2, strict=True)]
 
 
-class BehaviourExperiment(BaseModel):
+class BehaviourExperiment(ExperimentFile):
     """What all of them say: a file that names the figure, the draws per point and the seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
     schema_: Annotated[Literal["pubsubctl/behaviour-experiment/1"], Field(alias="schema")]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
     runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
 
     def points(self) -> list[Row]:
         """The points of the experiment, each as the columns that tell it from the others."""
@@ -253,33 +244,15 @@ def run_behaviour_experiment(
         SimulationFailed: a draw failed; says which.
     """
     assert processes > 0, processes
-    directory = RunDirectory(new_run_directory(runs, experiment.name))
-    directory.begin(
-        experiment.name,
-        {
-            "kind": "behaviour",
-            "figure": experiment.figure,
-            "protocol": "delta_tree",
-            "seed": experiment.seed,
-            "labels": dict(labels or {}),
-            "scale": experiment.scale(),
-        },
+    return write_experiment(
+        experiment,
+        runs,
+        "behaviour",
+        experiment.scale(),
+        labels,
+        {},
+        lambda: _draw_all(experiment, progress, processes),
     )
-    directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
-    try:
-        tables = _draw_all(experiment, progress, processes)
-        folder = directory.raw_folder(HOST, PROCESS)
-        for name, rows in tables.items():
-            with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
-                for row in rows:
-                    stream.write(json.dumps(row, separators=(",", ":")) + "\n")
-    except BaseException as error:
-        directory.end("aborted", [f"{type(error).__name__}: {error}"])
-        raise
-    directory.log("rows", **{name: len(rows) for name, rows in tables.items()})
-    directory.end("complete")
-    directory.add_to_index({"figure": experiment.figure})
-    return directory.path
 
 
 def _draw_all(experiment: BehaviourExperiment, progress: Progress, processes: int) -> Tables:

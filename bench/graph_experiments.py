@@ -9,31 +9,25 @@ worked out again by other means.
 Paper: [DFT11] §IX, Figs. 9, 11, 12.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from bench.run_directory import RunDirectory, new_run_directory
-from bench.spec import MAXIMUM_SEED
-from bench.toml_text import toml_text
+from bench.experiment_folder import ExperimentFile, Row, write_experiment
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
 from brokerd.simulator.cluster import SimulatedCluster
 
 SCHEMA = "pubsubctl/graph-experiment/1"
-HOST, PROCESS = "controller", "graph"
-
-Row = Mapping[str, Any]
 
 
-class GraphExperiment(BaseModel):
+class GraphExperiment(ExperimentFile):
     """What is asked of which trees, closed: the file says it all.
 
     Attributes:
@@ -46,11 +40,7 @@ class GraphExperiment(BaseModel):
         protocol_runs: for how many of these draws simulated brokers are asked as well.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
     schema_: Annotated[Literal["pubsubctl/graph-experiment/1"], Field(alias="schema")]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
     question: Literal["connectivity", "neighbourhoods", "active-sessions"]
     shape: Literal["balanced-degree"] = "balanced-degree"
     brokers: Annotated[int, Field(ge=2, le=MAXIMUM_BROKERS, strict=True)]
@@ -58,10 +48,9 @@ class GraphExperiment(BaseModel):
     deltas: Annotated[
         list[Annotated[int, Field(ge=0, le=MAXIMUM_DELTA, strict=True)]], Field(min_length=1)
     ]
-    failed: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [0]
+    failed: list[Annotated[int, Field(ge=0, strict=True)]] = Field([0], min_length=1)
     runs: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 1
     protocol_runs: Annotated[int, Field(ge=0, strict=True)] = 0
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
 
     @model_validator(mode="after")
     def _two_brokers_live(self) -> "GraphExperiment":
@@ -93,39 +82,20 @@ def run_graph_experiment(
     Returns:
         The new run's folder.
     """
-    directory = RunDirectory(new_run_directory(runs, experiment.name))
     trees = {fanout: _tree(experiment, fanout) for fanout in experiment.fanouts}
-    directory.begin(
-        experiment.name,
+    return write_experiment(
+        experiment,
+        runs,
+        "graph",
         {
-            "kind": "graph",
-            "figure": experiment.figure,
-            "protocol": None,
-            "seed": experiment.seed,
-            "labels": dict(labels or {}),
-            "scale": {
-                "brokers": experiment.brokers,
-                "runs": experiment.runs,
-                "protocol_runs": experiment.protocol_runs,
-            },
+            "brokers": experiment.brokers,
+            "runs": experiment.runs,
+            "protocol_runs": experiment.protocol_runs,
         },
+        labels,
+        trees,
+        lambda: _tables(experiment, trees, drawn),
     )
-    directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
-    for fanout, topology in trees.items():
-        directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
-    folder = directory.raw_folder(HOST, PROCESS)
-    try:
-        counts = {
-            name: _write_rows(folder / f"{name}.jsonl", rows)
-            for name, rows in _tables(experiment, trees, drawn).items()
-        }
-    except BaseException as error:
-        directory.end("aborted", [f"{type(error).__name__}: {error}"])
-        raise
-    directory.log("rows", **counts)
-    directory.end("complete")
-    directory.add_to_index({"figure": experiment.figure})
-    return directory.path
 
 
 def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
@@ -243,12 +213,3 @@ def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) ->
         for broker in cluster.brokers
         if broker.alive
     }
-
-
-def _write_rows(path: Path, rows: Iterable[Row]) -> int:
-    count = 0
-    with path.open("w", encoding="utf-8") as stream:
-        for row in rows:
-            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
-            count += 1
-    return count

@@ -11,7 +11,6 @@ Paper: [DFT11] §IX-B, Fig. 10.
 """
 
 import gc
-import json
 import multiprocessing
 import os
 import signal
@@ -28,21 +27,19 @@ from random import Random
 from types import FrameType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from bench.run_directory import RunDirectory, new_run_directory
-from bench.spec import MAXIMUM_SEED
-from bench.toml_text import toml_text
+from bench.experiment_folder import ExperimentFile, write_experiment
 from brokerd.model.identity import SourceId
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import MAXIMUM_DELTA
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.workers import begin_worker, end_with_controller
 from brokerd.wire.attributes import encode_attributes
 
 SCHEMA = "pubsubctl/simulated-experiment/1"
-HOST, PROCESS = "controller", "simulator"
 
 SETTLE_S = 10
 """Between the failures and the window, where they come before it."""
@@ -55,7 +52,7 @@ SET_UP_LIMIT_S = 600
 Row = dict[str, Any]
 
 
-class SimulatedExperiment(BaseModel):
+class SimulatedExperiment(ExperimentFile):
     """What is measured on which trees, closed: the file says it all.
 
     Attributes:
@@ -70,11 +67,7 @@ class SimulatedExperiment(BaseModel):
         full_runs: the same where the whole experiment is asked for.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
     schema_: Annotated[Literal["pubsubctl/simulated-experiment/1"], Field(alias="schema")]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
     question: Literal["deliveries"]
     shape: Literal["balanced-degree"] = "balanced-degree"
     brokers: Annotated[int, Field(ge=2, le=MAXIMUM_BROKERS, strict=True)]
@@ -89,7 +82,6 @@ class SimulatedExperiment(BaseModel):
     payload_bytes: Annotated[int, Field(ge=0, le=65_536, strict=True)] = 100
     runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
     full_runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 5
-    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
 
     @model_validator(mode="after")
     def _sound(self) -> "SimulatedExperiment":
@@ -152,40 +144,22 @@ def run_simulated_experiment(
         SimulationFailed: a worker process died or failed.
     """
     assert processes > 0, processes
-    directory = RunDirectory(new_run_directory(runs, experiment.name))
-    directory.begin(
-        experiment.name,
+    return write_experiment(
+        experiment,
+        runs,
+        "simulation",
         {
-            "kind": "simulation",
-            "figure": experiment.figure,
-            "protocol": "delta_tree",
-            "seed": experiment.seed,
-            "labels": dict(labels or {}),
-            "scale": {
-                "brokers": experiment.brokers,
-                "runs": experiment.runs,
-                "measured_s": experiment.measured_s,
-            },
+            "brokers": experiment.brokers,
+            "runs": experiment.runs,
+            "measured_s": experiment.measured_s,
         },
+        labels,
+        {
+            fanout: balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
+            for fanout in experiment.fanouts
+        },
+        lambda: _simulate(experiment, progress, processes) | _known_rows(experiment),
     )
-    directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
-    for fanout in experiment.fanouts:
-        topology = balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
-        directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
-    try:
-        tables = _simulate(experiment, progress, processes)
-        folder = directory.raw_folder(HOST, PROCESS)
-        for name, rows in (_known_rows(experiment) | tables).items():
-            with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
-                for row in rows:
-                    stream.write(json.dumps(row, separators=(",", ":")) + "\n")
-    except BaseException as error:
-        directory.end("aborted", [f"{type(error).__name__}: {error}"])
-        raise
-    directory.log("rows", **{name: len(rows) for name, rows in tables.items()})
-    directory.end("complete")
-    directory.add_to_index({"figure": experiment.figure})
-    return directory.path
 
 
 def failed_brokers(
@@ -296,7 +270,7 @@ def _end(cluster: _Cluster, process: SpawnProcess) -> None:
 
 def _work(connection: Connection, experiment: SimulatedExperiment, wanted: _Cluster) -> NoReturn:
     """Set a cluster up, then measure one point after the other, each in a fork of this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller decides when to end
+    begin_worker()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     child, status = 0, 1
     try:
@@ -332,6 +306,7 @@ def _measure_in_fork(
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_controller()
         point = Point(experiment, wanted.fanout, wanted.delta, failed, wanted.run)
         for second in point.measure(cluster):
             if second % 5 == 0:

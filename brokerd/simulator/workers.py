@@ -42,14 +42,19 @@ def begin_worker() -> None:
     A controller that is killed tells nobody; its workers would wait for work for ever.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+    end_with_controller()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "not a worker process"
-    multiprocessing.connection.wait([parent.sentinel])
-    os._exit(1)
+def end_with_controller() -> None:
+    """In a worker, or in a process forked from one: end as soon as the controller is gone."""
+    controller = multiprocessing.parent_process()
+    assert controller is not None, "not a worker process"
+
+    def wait_and_end() -> None:
+        multiprocessing.connection.wait([controller.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait_and_end, name="end with controller", daemon=True).start()
 
 
 def _call(job: tuple[Callable[..., _T], tuple[Any, ...]]) -> _T:

@@ -77,7 +77,7 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
 
 
 def scale_text(about: Mapping[str, Any]) -> str:
-    """What ran, how large it was, and on what."""
+    """What ran, how large it was, and on what; fit to begin a sentence."""
     machine = about["machine"]
     delta = f" (δ = {about['delta']})" if about["protocol"] == "delta_tree" else ""
     hardware = (
@@ -88,7 +88,10 @@ def scale_text(about: Mapping[str, Any]) -> str:
     size = ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in numbers.items())
     machines = about.get("machines", 1)
     where = "all on one machine" if machines == 1 else f"on {machines} machines, one of them"
-    return f"{about['protocol_name']}{delta}, {size}; {where}: {hardware}; run {about['run_id']}"
+    name = about["protocol_name"]
+    if name[0].isascii():  # δ stays small
+        name = name[0].upper() + name[1:]
+    return f"{name}{delta}, {size}; {where}: {hardware}; run {about['run_id']}"
 
 
 def fault_label(fault: Mapping[str, Any]) -> str:

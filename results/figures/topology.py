@@ -165,7 +165,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     _draw_key(figure, key, foot, inches)
     if about.get("run_id"):
         more = f"; also {', '.join(about['elsewhere'])}" if about["elsewhere"] else ""
-        said = f"{about['protocol']}, δ = {about['delta']}; run {about['run_id']}{more}"
+        delta = f", δ = {about['delta']}" if about["protocol"] == "delta_tree" else ""
+        said = f"{about['protocol']}{delta}; run {about['run_id']}{more}"
         footer(figure, said if width == "wide" else about["run_id"])
     return figure
 

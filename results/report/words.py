@@ -47,6 +47,10 @@ VERBS: Mapping[str, str] = {
     "term": "was told to end",
     "delay": "was slowed down",
     "bandwidth": "was made narrow",
+    "disk-full": "had no room left on its disk",
+    "slow-fsync": "had a slow disk",
+    "host-loss": "was lost with all its brokers",
+    "partition": "no longer reached each other",
 }
 
 
@@ -134,7 +138,9 @@ def outcome(story: RunStory) -> str:
             f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{told}"
         )
     if story.word == "INVALID":
-        return f"{name} broke the guarantee: of {owed:,} owed, {violations(story)}.{told}"
+        return (
+            f"{name} broke the guarantee: {violations(story)}, of {owed:,} owed deliveries.{told}"
+        )
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
     return f"Nobody has judged this run of {protocol(story)} yet."
@@ -162,7 +168,7 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     """What one fault put at risk, and what became of it."""
     target, verb = recovery["target"], recovery["verb"]
     from_ns, to_ns, ended_by = recovery["from_ns"], recovery["to_ns"], recovery["ended_by"]
-    happened = f"At {seconds(from_ns, 2)} s {_place(target, story)} {VERBS.get(verb, verb)}"
+    happened = f"At {seconds(from_ns, 2)} s {_place(verb, target, story)} {VERBS.get(verb, verb)}"
     absorbed = _absorbed(story, recovery)
     if to_ns is None:
         happened += " until the end of the run. "
@@ -191,7 +197,12 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     return f"{happened}, the last {seconds(abs(after_ns), 2)} s {relation} {what}."
 
 
-def _place(target: str, story: RunStory) -> str:
+def _place(verb: str, target: str, story: RunStory) -> str:
+    if verb == "host-loss":
+        return f"machine {target}"
+    if verb == "partition":
+        sets = [one.replace(",", ", ") for one in target.split("|")]
+        return " and ".join(sets) if len(sets) > 1 else f"{sets[0]} and all others"
     if target in story.run.topology["brokers"]:
         return target
     return f"the link {target}"
@@ -203,6 +214,18 @@ def _absorbed(story: RunStory, recovery: Mapping[str, Any]) -> int:
         for row in story.run.fault_rows
         if row["fault_id"] in recovery["faults"]
     )
+
+
+def fault_clock(story: RunStory) -> str:
+    """Whose clock the times of faults are of, and how sure that is."""
+    errors = [row.get("err_ns") for row in story.run.fault_rows]
+    told = "Seconds since measuring began, on the clock of the machine that measured"
+    if None in errors:
+        return f"{told}; nobody compared the clocks of all machines with it."
+    worst_ns = max((error or 0 for error in errors), default=0)
+    if not worst_ns:
+        return f"{told}."
+    return f"{told}, which those of the others are known against to ±{worst_ns / 1e6:.2g} ms."
 
 
 def further_losses(story: RunStory) -> str:

@@ -14,7 +14,7 @@ from results.manifest import ResultsError
 from results.report import write_report
 from results.report.page import render
 from results.report.pictures import MOST_BROKERS, lanes_picture, tree_picture
-from results.report.words import command, latency, recovery, seconds, visible
+from results.report.words import command, fault_clock, latency, recovery, seconds, visible
 from tests.helpers.reports import INVALID, LOST, SECOND_NS, VALID, Page, story_of
 from tests.helpers.runs import Scenario, write_demo_run
 
@@ -42,7 +42,7 @@ def test_the_verdict_comes_first_and_both_runs_stand_side_by_side(tmp_path: Path
         " VALID ",
         "408 deliveries of 8,923 were put at risk, and every one arrived.",
         " INVALID ",
-        "of 8,923 owed, 2,199 missing",
+        "2,199 missing, of 8,923 owed deliveries",
         "2,199 missing, out of 8,923",
         "p1/2 · 227",
         "p1 → b1 → s1",
@@ -85,12 +85,52 @@ def test_losses_outside_the_times_of_risk_are_told_too(tmp_path: Path) -> None:
         ({"verb": "cut", "target": "b3-s3", "ended_by": "release"}, "the link b3-s3 was cut for"),
         ({"recovered_after_ns": -40_000_000}, "the last 0.04 s before the kill."),
         ({"verb": "freeze", "ended_by": "release"}, "b1 stood still for 1.10 s."),
+        (
+            {"verb": "host-loss", "target": "n1", "ended_by": "release"},
+            "machine n1 was lost with all its brokers for 1.10 s.",
+        ),
+        (
+            {"verb": "partition", "target": "p1,b1|b3", "ended_by": "release"},
+            "p1, b1 and b3 no longer reached each other for 1.10 s.",
+        ),
+        (
+            {"verb": "partition", "target": "b1", "ended_by": "release"},
+            "b1 and all others no longer reached each other for 1.10 s.",
+        ),
     ],
 )
 def test_every_course_of_a_fault_has_its_words(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     assert said in recovery(story_of(tmp_path), {**VALID["recoveries"][0], **changes})
+
+
+@pytest.mark.parametrize(
+    "err_ns, said",
+    [
+        (0, "on the clock of the machine that measured."),
+        (1_230_000, "which those of the others are known against to ±1.2 ms."),
+        (None, "nobody compared the clocks of all machines with it."),
+    ],
+)
+def test_the_times_of_faults_say_how_sure_they_are(
+    err_ns: int | None, said: str, tmp_path: Path
+) -> None:
+    story = story_of(tmp_path)
+    rows = tuple({**row, "err_ns": err_ns} for row in story.run.fault_rows)
+    assert fault_clock(replace(story, run=replace(story.run, fault_rows=rows))).endswith(said)
+
+
+def test_a_lost_machine_is_seen_at_each_of_its_brokers(tmp_path: Path) -> None:
+    story = story_of(tmp_path)
+    lost = {
+        **story.run.fault_rows[0], "verb": "host-loss", "target": "n1", "parts": ["b1", "s3"],
+        "t_applied_ns": 5 * SECOND_NS, "t_healed_ns": 6 * SECOND_NS,
+    }  # fmt: skip
+    picture = tree_picture(replace(story, run=replace(story.run, fault_rows=(lost,))))
+    assert picture is not None
+    hit = {node.name: node.fate for node in picture.nodes if node.fate != "untouched"}
+    assert hit == {"b1": "restarted", "s3": "restarted"}
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(tmp_path: Path) -> None:

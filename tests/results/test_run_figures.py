@@ -111,7 +111,7 @@ def test_the_rate_adds_up(run: Path) -> None:
 
 def test_a_figure_says_what_at_what_scale_on_what(run: Path) -> None:
     caption = (run / "figures" / "timeline.json").read_text(encoding="utf-8")
-    assert "best effort, 10 brokers, 4 publishers, 5 subscriptions" in caption
+    assert "Best effort, 10 brokers, 4 publishers, 5 subscriptions" in caption
     assert "all on one machine: made up, 2 cores" in caption
 
 

@@ -30,9 +30,27 @@ if __name__ == "__main__":
     for result in map_in_workers(operator.call, [(os.getpid,), (time.sleep, 600)], 2):
         print(result, flush=True)
 """
+FORK = """
+import multiprocessing, os, time
+from brokerd.simulator.workers import begin_worker, end_with_controller
+
+def work(connection):
+    begin_worker()
+    if not os.fork():
+        end_with_controller()
+        connection.send(os.getpid())
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    context.Process(target=work, args=(there,)).start()
+    print(here.recv(), flush=True)
+    time.sleep(600)
+"""
 
 
-@pytest.mark.parametrize("program", [POOL, MAP], ids=["executor", "map"])
+@pytest.mark.parametrize("program", [POOL, MAP, FORK], ids=["executor", "map", "fork"])
 def test_workers_end_when_their_controller_is_killed(program: str, tmp_path: Path) -> None:
     script = tmp_path / "controller.py"
     script.write_text(program)
