@@ -83,7 +83,7 @@ def probe(
         "clocksource": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "clock_resolution_ns": time.get_clock_info("monotonic").resolution * 1e9,
         "wall_ns": time.time_ns(),
-        "clock_sync": _clock_sync(),
+        "clock_sync": clock_sync(),
         "nics": _nics(),
         "peers": {peer: _peer(peer, first_port) for peer in peers},
         "nft": shutil.which("nft", path=_path()),
@@ -196,7 +196,7 @@ def _bind(address: str, port: int) -> int:
     return 0
 
 
-def _clock_sync() -> dict[str, Any] | None:
+def clock_sync() -> dict[str, Any] | None:
     """What the kernel thinks of its wall clock: whether it is kept right, and by how much not."""
     import ctypes
 

@@ -19,8 +19,11 @@ from pathlib import Path
 
 import psutil
 
+from bench import host_probe
+from bench.spec import ExperimentSpec
 from brokerd.overlay.topology import nearest
 from fault_injection.verbs import LINK_VERBS, VERBS
+from pubsubctl.budget import budget, connections
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
 from pubsubctl.inventory import Host, Inventory
@@ -51,13 +54,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is looked at."""
+    """What is looked at.
+
+    Attributes:
+        experiment: what is to be run; None when that was not said.
+    """
 
     project: Project
     inventory: Inventory | None
     hosts: tuple[Host, ...]
     inventory_problem: PubsubctlError | None
     forks: int = 16
+    experiment: ExperimentSpec | None = None
 
 
 Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]
@@ -235,6 +243,27 @@ def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
         yield "ok", text, ""
 
 
+def _clock_sync(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    told = host_probe.clock_sync()
+    if told is not None and not told["synchronised"]:
+        text = "nothing keeps this machine's wall clock right"
+        yield "warn", text, "start chronyd or systemd-timesyncd; certificates go by that clock"
+    elif told is not None:
+        yield "ok", f"the wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+
+
+def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.experiment is not None:
+        folder = _existing(subject.project.results_folder(None))
+        yield from budget(subject.experiment, shutil.disk_usage(folder).free)
+
+
+def _connections(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.experiment is not None:
+        # Ours raise the limit to what they may have at most.
+        yield from connections(subject.experiment, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
 def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     links = ", ".join(LINK_VERBS)
     brokers = ", ".join(verb for verb in VERBS if verb not in LINK_VERBS)
@@ -264,9 +293,12 @@ CHECKS: dict[str, Check] = {
     "state": _state,
     "temporary": _temporary,
     "clock": _clock,
+    "clock-sync": _clock_sync,
     "limits": _limits,
     "loopback": _loopback,
     "inventory": _inventory,
+    "budget": _budget,
+    "connections": _connections,
     "faults": _faults,
 }
 TOGETHER = ("machines", "alike")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed, PubsubctlError, Unreachable, UserError
@@ -15,23 +16,37 @@ def doctor(
     only: Annotated[
         str | None, typer.Option("--only", metavar="ID,...", help="Only these checks.")
     ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="WORKLOAD",
+            help="What that will take, too.",
+            autocompletion=names.workloads,
+        ),
+    ] = None,
 ) -> Result:
     """Check this machine, and the hosts of the inventory.
 
     Each finding has the id of its check, a severity, and a remedy where one is needed.
     """
+    from bench.spec import load_experiment
     from pubsubctl.checkup import Subject, examine
 
     call = invocation(context)
+    experiment = None
+    if workload is not None:
+        experiment = load_experiment(call.project.find("workload", workload))
     try:
         inventory = call.inventory()
-        subject = Subject(call.project, inventory, call.hosts(inventory), None, call.forks)
+        hosts = call.hosts(inventory)
+        subject = Subject(call.project, inventory, hosts, None, call.forks, experiment)
     except UserError as error:
-        subject = Subject(call.project, None, (), error)
-    names = [name.strip() for name in only.split(",")] if only is not None else []
+        subject = Subject(call.project, None, (), error, experiment=experiment)
+    chosen = [name.strip() for name in only.split(",")] if only is not None else []
     with call.console.progress() as progress:
         progress.phase("looking at this machine and the hosts")
-        findings = examine(subject, names)
+        findings = examine(subject, chosen)
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []
     for row in findings:
