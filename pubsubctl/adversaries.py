@@ -6,13 +6,12 @@ from brokerd.config import Mutant
 from brokerd.overlay.topology import nearest
 from brokerd.simulator.adversary import (
     AdversaryOptions,
-    AdversaryReport,
     run_adversaries,
     run_adversary,
     shrink_seed,
-    total,
 )
 from brokerd.simulator.campaign import CAMPAIGN
+from brokerd.simulator.seed_report import SeedReport, total
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import UserError, VerdictInvalid
@@ -51,7 +50,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
         protocol=asked.protocol, setting=asked.setting, mutants=asked.mutants
     )
     seeds = range(asked.first, asked.last + 1)
-    reports: list[AdversaryReport] = []
+    reports: list[SeedReport] = []
     story = ""
     with call.console.progress() as progress:
         progress.phase(f"an adversary of {asked.protocol}")
@@ -97,7 +96,7 @@ def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
     )
 
 
-def _row_of(report: AdversaryReport) -> dict[str, object]:
+def _row_of(report: SeedReport) -> dict[str, object]:
     return {
         "seed": report.seed,
         "history_digest": report.digest,

@@ -23,15 +23,9 @@ from brokerd.simulator.ledger import (
     with_runs,
 )
 from brokerd.simulator.plan import PlanError, read_plan
+from brokerd.simulator.seed_report import SeedReport, total
 from brokerd.simulator.shrink import shrink
-from brokerd.simulator.swarm import (
-    PlanRun,
-    SeedReport,
-    SwarmOptions,
-    plan_of,
-    run_swarm,
-    total,
-)
+from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid

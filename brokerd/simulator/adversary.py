@@ -10,7 +10,6 @@ everything is healed, and all that is owed must arrive.
 Paper: [DFT11] §II; abstract (at most δ concurrent failures).
 """
 
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.internals import is_serving
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.untimed import Action
 from brokerd.simulator.untimed_cluster import (
     BLOBS,
@@ -67,45 +66,14 @@ class AdversaryOptions:
     story: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AdversaryReport:
-    """What one seed showed.
-
-    Attributes:
-        digest: of the history; the same for the same seed and code on every machine.
-        rule: of the first violation, "" when there is none.
-        violations: in words, the first ones only.
-        counters: what happened, so that an empty run is seen to be empty.
-        last_steps: before the violation, where asked for.
-        command: repeats this seed.
-    """
-
-    seed: int
-    digest: str
-    rule: str
-    violations: tuple[str, ...]
-    counters: dict[str, int]
-    last_steps: tuple[str, ...]
-    command: str
-
-    def in_words(self) -> str:
-        """The report of a violation, or one line saying that there was none."""
-        if not self.violations:
-            return f"seed {self.seed}: no violation, {self.counters['deliveries']} deliveries"
-        lines = [f"seed {self.seed}: {violation}" for violation in self.violations]
-        if self.last_steps:
-            lines += ["last steps:", *(f"  {line}" for line in self.last_steps)]
-        return "\n".join([*lines, f"repeat with: {self.command}"])
-
-
-def run_adversary(seed: int, options: AdversaryOptions | None = None) -> AdversaryReport:
+def run_adversary(seed: int, options: AdversaryOptions | None = None) -> SeedReport:
     """Run one seed; never raises for what the protocol does wrong."""
     return _Run(seed, options or AdversaryOptions()).report()
 
 
 def run_adversaries(
     seeds: Iterable[int], options: AdversaryOptions | None = None, processes: int = 1
-) -> Iterator[AdversaryReport]:
+) -> Iterator[SeedReport]:
     """Run many seeds; reports come in the order of the seeds."""
     jobs = [(seed, options) for seed in seeds]
     return map_in_workers(run_adversary, jobs, processes, at_once=8)
@@ -118,16 +86,6 @@ def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHist
     if not report.rule:
         return None
     return shrink_history(run.scene, run.actions, report.rule)
-
-
-def total(reports: Iterable[AdversaryReport]) -> dict[str, int]:
-    """The ledger of many seeds: every counter added up."""
-    ledger: Counter[str] = Counter(seeds=0, violations=0)
-    for report in reports:
-        ledger["seeds"] += 1
-        ledger["violations"] += bool(report.violations)
-        ledger.update(report.counters)
-    return dict(ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,26 +145,15 @@ class _Run:
         """What has happened so far."""
         return self._cluster.actions
 
-    def report(self) -> AdversaryReport:
+    def report(self) -> SeedReport:
         """Run the seed and say how it went."""
-        rule, violations = "", []
         cluster = self._cluster
-        try:
-            self._play()
-        except InvariantViolated as violation:
-            rule, violations = violation.rule, [str(violation)]
-        except Exception as error:
-            # A core that breaks down is a finding like any other; the seed repeats it.
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            rule = type(error).__name__
-            violations = [f"{rule}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"]
-        if not self.scene.strict and cluster.oracle.violations:
-            rule = rule or next(iter(cluster.oracle.violations))
-            violations += cluster.oracle.first_violations
+        rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
         violations = [f"after {len(cluster.actions)} actions: {what}" for what in violations]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
-        return AdversaryReport(
+        return SeedReport(
             self._seed,
+            self._options.protocol,
             cluster.digest(),
             rule,
             tuple(violations),

@@ -10,7 +10,7 @@ from typing import Any
 
 from brokerd.simulator.ablations import Caught
 from brokerd.simulator.canary import CanaryReport
-from brokerd.simulator.swarm import SeedReport
+from brokerd.simulator.seed_report import SeedReport
 
 SCHEMA = "pubsubctl/reliability/1"
 

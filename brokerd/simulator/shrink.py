@@ -30,7 +30,8 @@ from brokerd.simulator.plan import (
     make_topology,
     write_plan,
 )
-from brokerd.simulator.swarm import PlanRun, SeedReport
+from brokerd.simulator.seed_report import SeedReport
+from brokerd.simulator.swarm import PlanRun
 
 MOST_RUNS = 4_000
 MOST_STEPS = 1_000_000

@@ -10,7 +10,6 @@ must arrive.
     pubsubctl simulate swarm --protocol delta_tree --seeds 17..17
 """
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -49,6 +48,7 @@ from brokerd.simulator.plan import (
     with_settings,
 )
 from brokerd.simulator.planning import draw_plan
+from brokerd.simulator.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.workers import map_in_workers
 from brokerd.wire.attributes import encode_attributes
 
@@ -104,39 +104,6 @@ class SwarmOptions:
     check_purity: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class SeedReport:
-    """What one seed, or one plan, showed.
-
-    Attributes:
-        seed: -1 for a plan that comes from elsewhere.
-        digest: of the history; the same for the same seed and code on every machine.
-        rule: of the first violation, "" when there is none.
-        violations: in words, the first ones only.
-        counters: the ledger: what happened, so that an empty run is seen to be empty.
-        last_steps: before the violation, oldest first.
-        command: repeats this seed.
-    """
-
-    seed: int
-    protocol: str
-    digest: str
-    rule: str
-    violations: tuple[str, ...]
-    counters: dict[str, int]
-    last_steps: tuple[str, ...]
-    command: str
-
-    def in_words(self) -> str:
-        """The report of a violation, or one line saying that there was none."""
-        what = f"seed {self.seed}" if self.seed >= 0 else "plan"
-        if not self.violations:
-            return f"{what}: no violation, {self.counters['deliveries']} deliveries"
-        lines = [f"{what}: {violation}" for violation in self.violations]
-        lines += ["last steps:", *(f"  {line}" for line in self.last_steps)]
-        return "\n".join([*lines, f"repeat with: {self.command}"])
-
-
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
     """The plan that a seed stands for."""
     options = options or SwarmOptions()
@@ -182,18 +149,6 @@ def run_swarm(
     """Run many seeds; reports come in the order of the seeds."""
     jobs = [(seed, protocol, options) for seed in seeds]
     return map_in_workers(run_seed, jobs, processes, at_once=4)
-
-
-def total(reports: Iterable[SeedReport]) -> dict[str, int]:
-    """The ledger of many seeds: every counter added up."""
-    ledger: dict[str, int] = {"seeds": 0, "violations": 0, "faults_landed": 0}
-    for report in reports:
-        ledger["seeds"] += 1
-        ledger["violations"] += bool(report.violations)
-        for name, value in report.counters.items():
-            ledger[name] = ledger.get(name, 0) + value
-            ledger["faults_landed"] += value if name.startswith("fault_") else 0
-    return ledger
 
 
 class PlanRun:
@@ -249,19 +204,7 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and say how it went."""
-        rule, violations = "", []
-        try:
-            self._play()
-        except InvariantViolated as violation:
-            rule, violations = violation.rule, [str(violation)]
-        except Exception as error:
-            # A core that breaks down is a finding like any other; the seed repeats it.
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            rule = type(error).__name__
-            violations = [f"{rule}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"]
-        if not self._strict and self._cluster.oracle.violations:
-            rule = next(iter(self._cluster.oracle.violations))
-            violations += self._cluster.oracle.first_violations
+        rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
         now_ns = self._cluster.schedule.now_ns
         violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
         trace = self._cluster.trace

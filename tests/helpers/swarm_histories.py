@@ -14,7 +14,8 @@ from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
 from brokerd.simulator.clients import Observers
 from brokerd.simulator.plan import Plan, Subscribing
-from brokerd.simulator.swarm import PlanRun, SeedReport
+from brokerd.simulator.seed_report import SeedReport
+from brokerd.simulator.swarm import PlanRun
 from brokerd.wire.attributes import decode_attributes
 from results.expectation import ExpectedContent, ExpectedPublisher
 from results.reference_check import (

@@ -15,14 +15,13 @@ from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
 from brokerd.simulator.adversary import (
     AdversaryOptions,
-    AdversaryReport,
     run_adversaries,
     run_adversary,
     shrink_seed,
-    total,
 )
 from brokerd.simulator.campaign import CAMPAIGN
 from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.seed_report import SeedReport, total
 from brokerd.simulator.untimed import End, UntimedNetwork
 from brokerd.simulator.untimed_cluster import Scene, UntimedCluster
 from brokerd.simulator.untimed_shrink import failure_of
@@ -60,7 +59,7 @@ LEAST = {
 }
 
 
-def _sound(seeds: range, setting: str = "", processes: int = 1) -> list[AdversaryReport]:
+def _sound(seeds: range, setting: str = "", processes: int = 1) -> list[SeedReport]:
     reports = []
     for report in run_adversaries(seeds, AdversaryOptions(setting=setting), processes):
         assert not report.violations, report.in_words()

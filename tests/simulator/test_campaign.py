@@ -6,7 +6,8 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.simulator.campaign import CAMPAIGN, setting
-from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm, total
+from brokerd.simulator.seed_report import total
+from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm
 
 SEEDS = 50
 CORES = os.cpu_count() or 1

@@ -15,7 +15,8 @@ from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.planning import draw_plan
-from brokerd.simulator.swarm import PlanRun, SeedReport
+from brokerd.simulator.seed_report import SeedReport
+from brokerd.simulator.swarm import PlanRun
 from tests.helpers.cluster import STEADY, chain
 
 LINKS = Setting(delta=1, brokers=8, links_at_once=5, runs=0)

@@ -7,7 +7,8 @@ from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.cluster import Published, SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.plan import read_plan, write_plan
-from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm, total
+from brokerd.simulator.seed_report import total
+from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm
 from tests.helpers.cluster import STEADY, chain
 
 MOVES = SwarmOptions(moves=True)

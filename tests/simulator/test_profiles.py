@@ -8,14 +8,8 @@ from brokerd.config import PAPER_LITERAL, Mutant
 from brokerd.simulator.campaign import CAMPAIGN
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.swarm import (
-    PlanRun,
-    SeedReport,
-    SwarmOptions,
-    plan_of,
-    run_seed,
-    total,
-)
+from brokerd.simulator.seed_report import SeedReport, total
+from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from tests.helpers.cluster import STEADY, tree
 
 SEEDS = 16

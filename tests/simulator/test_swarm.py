@@ -8,7 +8,8 @@ import pytest
 
 from brokerd.simulator.determinism import differing_seeds
 from brokerd.simulator.ledger import in_one_line
-from brokerd.simulator.swarm import SeedReport, SwarmOptions, run_seed, run_swarm, total
+from brokerd.simulator.seed_report import SeedReport, total
+from brokerd.simulator.swarm import SwarmOptions, run_seed, run_swarm
 
 CORES = os.cpu_count() or 1
 CHUNK = 50
