@@ -6,11 +6,13 @@ was.
 """
 
 import getpass
+import json
 import re
 import shutil
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,7 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
     if not keep_hosts:
         found = load_inventory(inventory) if inventory.is_file() else None
         renames = pseudonyms(found, [str(said.get("clock", {}).get("boot_id", ""))])
+        renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
         _refuse_ambiguous(renames, read_run(run).topology, said)
     words = _pattern(renames)
     left_out: list[str] = []
@@ -83,6 +86,8 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
         target.parent.mkdir(parents=True, exist_ok=True)
         if is_text and not keep_hosts:
             text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            if name.as_posix() == MANIFEST:
+                text = _without_place(said)
             text = _HOMES.sub("/home/user", _renamed(text, words, renames))
             target.write_text(text, encoding="utf-8", errors="surrogateescape")
         else:
@@ -111,6 +116,24 @@ def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[s
             renames[host.user or ""] = "user"
         renames |= domains
     return {old: new for old, new in renames.items() if old not in _ANYBODY and old != new}
+
+
+def _named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """How the command line called the inventory."""
+    argv = [str(word) for word in manifest.get("argv", ())]
+    for word, value in pairwise([*argv, ""]):
+        option, equals, glued = word.partition("=")
+        if option in ("-i", "--inventory"):
+            yield Path(glued if equals else value).stem
+        elif word.startswith("-i") and not word.startswith("--"):
+            yield Path(word[2:]).stem
+
+
+def _without_place(manifest: Mapping[str, Any]) -> str:
+    """The manifest, without where the program was."""
+    argv = list(manifest.get("argv", ()))
+    shown = {**manifest, **({"argv": ["pubsubctl", *argv[1:]]} if argv else {})}
+    return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
 
 
 def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ vars = { failure_domain = "cellar", root = "/data/alicia/runs" }
 """
 CANARIES = (
     "babbage", "192.0.2.1", "alicia", "gatehouse", "example.org", "cellar", "secretlab",
-    socket.gethostname(), "/home/bob",
+    socket.gethostname(), "/home/bob", "cave", "hush",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in [*run.rglob("*.json"), *run.rglob("*.jsonl")]:
         path.write_text(path.read_text().replace("local", "babbage"))
     manifest = json.loads((run / "manifest.json").read_text())
-    manifest["argv"] = ["/home/bob/venv/bin/pubsubctl", "-i", "secretlab", "bench", "demo"]
+    manifest["argv"] = ["/opt/hush/bin/pubsubctl", "-i", "labs/cave.toml", "bench", "/home/bob/w"]
     (run / "manifest.json").write_text(json.dumps(manifest))
     (run / "raw" / "babbage2" / "b1" / "stderr.log").write_text(
         f"b1: alicia@babbage2 (192.0.2.12:21000) via gatehouse.example.org in "
