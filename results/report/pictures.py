@@ -262,7 +262,8 @@ def shortened(text: str, length: int) -> str:
 # --- Faults over time -----------------------------------------------------------------------
 
 LANES_WIDTHS = {"wide": 960.0, "narrow": 340.0}
-LANES_LEFTS = {"wide": 84.0, "narrow": 58.0}
+LANES_LEFTS = {"wide": 112.0, "narrow": 70.0}
+LONGEST_TARGETS = {"wide": 11, "narrow": 6}
 LANES_RIGHT, LANES_TOP = 14.0, 46.0
 LANE_HEIGHT, BAR_HEIGHT = 92.0, 24.0
 LABEL_LETTER, MARK_WIDTH = 6.7, 11.5
@@ -353,7 +354,7 @@ def lanes_picture(story: RunStory, size: Size = "wide") -> LanesPicture | None:
     lanes = [
         Lane(
             target=target,
-            shown=shortened(target, 12 if size == "wide" else 8),
+            shown=shortened(target, LONGEST_TARGETS[size]),
             y=LANES_TOP + place * LANE_HEIGHT,
             bars=tuple(_bars([span for span in spans if span.target == target], x, axis_right)),
             marks=tuple(_marks([row for row in rows if row["target"] == target], x, axis_right)),

@@ -257,7 +257,7 @@ def command(arguments: Sequence[str]) -> str:
     """A command as it would be typed, without the folder of the program."""
     if not arguments:
         return ""
-    program = arguments[0].rpartition("/")[2]
+    program = arguments[0].removesuffix("/__main__.py").rpartition("/")[2]
     return shlex.join([program, *arguments[1:]])
 
 

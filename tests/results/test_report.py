@@ -367,6 +367,7 @@ def test_numbers_are_said_with_three_digits_and_their_unit() -> None:
     assert latency(-2_500) == "−2.50 ms"
     assert seconds(-1_500_000_000, 1) == "−1.5"
     assert command(["/usr/bin/pubsubctl", "bench", "a b"]) == "pubsubctl bench 'a b'"
+    assert command(["/opt/it/pubsubctl/__main__.py", "demo"]) == "pubsubctl demo"
 
 
 def luminance(colour: str) -> float:
