@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_OPTIONS ?=
-ALONE := spark or end_to_end or lab
+WAITING := spark or end_to_end or lab
 # pytest's status for options that choose no test of one of the two halves.
 NONE_CHOSEN := [ $$? = 5 -a -n "$(TEST_OPTIONS)" ]
 RUNS ?=
@@ -44,11 +44,12 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
 	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
 
-# Those that start a Java machine, or share ports and processors, run alone and one by one.
-test: setup ## run the whole test suite: units and simulator on all cores, then Spark, then clusters
-	@$(BIN)/python -m pytest -m "not ($(ALONE)) and not report" -n auto --dist loadfile \
+# What starts Java machines or clusters waits much of its time: three groups of it side by side.
+test: setup ## run the whole test suite: units and simulator on all cores, then Spark and clusters
+	@$(BIN)/python -m pytest -m "not ($(WAITING)) and not report" -n auto --dist loadfile \
 	    $(TEST_OPTIONS) || $(NONE_CHOSEN)
-	@$(BIN)/python -m pytest -m "($(ALONE)) and not report" $(TEST_OPTIONS) || $(NONE_CHOSEN)
+	@$(BIN)/python -m pytest -m "($(WAITING)) and not report" -n 3 --dist loadgroup \
+	    --no-loadscope-reorder $(TEST_OPTIONS) || $(NONE_CHOSEN)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

@@ -1,4 +1,4 @@
-"""What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
+"""What holds for the whole suite: order and groups of the tests, and how Hypothesis is set."""
 
 import os
 import signal
@@ -47,11 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
+    Of those the longest begin, because others run beside them.
     Where no lab can be made, its tests are skipped, with the reason on the line that says so.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
     if problems := requirements.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
@@ -60,11 +63,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
+def _group(item: pytest.Item) -> str:
+    """Which tests one process runs, one by one: those of a file, a Spark session, or test hosts."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    if any(item.iter_markers("lab")):
+        return "lab"
+    return f"{item.path.parent.name}/{item.path.stem}"
+
+
 def _phase(item: pytest.Item) -> int:
     if item.path.name == "test_architecture.py":
         return 0
     if any(item.iter_markers("end_to_end")) or any(item.iter_markers("lab")):
-        return 5
+        return 5 if any(item.iter_markers("slow")) else 6
     if any(item.iter_markers("spark")):
         return 4
     if any(item.iter_markers("slow")):

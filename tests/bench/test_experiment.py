@@ -21,7 +21,6 @@ from tests.helpers.small_testbed import lab_folder, small_testbed
 pytestmark = pytest.mark.end_to_end
 
 DEADLINE_S = 120
-FIRST_PORT = 23_300
 WORKLOAD = """
 schema = "pubsubctl/workload/1"
 name = "tried"
@@ -101,7 +100,7 @@ def schedule(steps: list[dict[str, Any]]) -> FaultSchedule:
 
 
 def brokers(folder: Path, spec: ExperimentSpec) -> AbstractAsyncContextManager[Testbed]:
-    return small_testbed(folder, spec.topology, spec.protocol, FIRST_PORT)
+    return small_testbed(folder, spec.topology, spec.protocol)
 
 
 def carry_out(

@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-LONGEST_COMMAND_S = 120
+from tests.helpers.ports import OWN_PORTS
 
-INVENTORY = """\
+LONGEST_COMMAND_S = 300
+
+INVENTORY = f"""\
 schema = "pubsubctl/inventory/1"
 name = "e2e"
 [[hosts]]
@@ -26,7 +28,7 @@ name = "e[1:2]"
 connector = "local"
 groups = ["brokers", "clients"]
 [hosts.vars]
-ports = "23600-23699"
+ports = "{OWN_PORTS[0]}-{OWN_PORTS[-1]}"
 """
 
 

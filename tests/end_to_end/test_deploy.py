@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import Lab, wait_until
+from tests.helpers.ports import OWN_PORTS
 
 pytestmark = pytest.mark.end_to_end
 
@@ -118,9 +119,7 @@ def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab
     _kill_agent(lab, host)
     process.kill()
     process.communicate()
-    assert lab.call("status").status == 5
-    assert f"would start an agent on {host}" in lab.call("heal", "--dry-run").out
-    healed = lab.call("heal", "--verify")
+    healed = lab.call("heal", "--verify")  # before its lease does
     assert healed.status == 0, healed.err
     assert f"started an agent on {host}" in healed.out
     assert "freeze-c2" in healed.out
@@ -128,6 +127,8 @@ def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab
     assert psutil.Process(before["c2"]["pid"]).status() != psutil.STATUS_STOPPED
 
     _kill_agent(lab, host)
+    assert lab.call("status").status == 5
+    assert f"would start an agent on {host}" in lab.call("heal", "--dry-run").out
     assert lab.call("deploy", "chain3").status == 0
     after = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
     assert {name: row["pid"] for name, row in after.items()} == {
@@ -138,10 +139,10 @@ def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab
 
 
 def test_a_port_in_use_is_found_before_anything_is_started(lab: Lab) -> None:
-    with socket.create_server(("127.0.0.1", 23600)):
+    with socket.create_server(("127.0.0.1", OWN_PORTS[0])):
         answer = lab.call("deploy", "chain3")
     assert answer.status == 4
-    assert f"port 23600 is in use by pid {os.getpid()}" in answer.err
+    assert f"port {OWN_PORTS[0]} is in use by pid {os.getpid()}" in answer.err
     assert "broker c1 needs it" in answer.err
     assert lab.left_behind() == []
     assert lab.call("deploy", "chain3").status == 0
@@ -156,7 +157,7 @@ def test_a_stale_process_of_an_earlier_deployment_is_named_and_left_to_down(lab:
     answer = lab.call("deploy", "chain3")
     assert answer.status == 4
     assert "of an earlier deployment still runs" in answer.err
-    assert "port 23600" in answer.err
+    assert f"port {OWN_PORTS[0]}" in answer.err
     assert any(f"pid {process.pid} (" in answer.err for process in lab.processes())
 
     assert lab.call("down", "--verify").status == 0

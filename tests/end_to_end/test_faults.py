@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +22,7 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.watchdog import recorded_identity
 from brokerd.client.client import Client, connect
+from brokerd.config import SECOND_NS
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.runtime.control import open_control
@@ -29,10 +30,10 @@ from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import read_schedule
+from tests.helpers.ports import OWN_PORTS
 
 pytestmark = pytest.mark.end_to_end
 
-FIRST_PORT = 26510
 REPOSITORY = Path(__file__).parents[2]
 TOPOLOGY = Topology.from_mapping(
     {
@@ -54,9 +55,10 @@ class Host:
 
     root: Path
     socket: str
+    parameters: dict[str, Any] = field(default_factory=dict)
 
     def address(self, broker: str) -> str:
-        return f"127.0.0.1:{FIRST_PORT + TOPOLOGY.number_of(broker)}"
+        return f"127.0.0.1:{OWN_PORTS[TOPOLOGY.number_of(broker)]}"
 
     def config(self, broker: str) -> dict[str, Any]:
         return {
@@ -70,6 +72,7 @@ class Host:
             "control_socket": str(Path(self.socket).parent / f"{broker}.sock"),
             "log_folder": str(self.root / "brokers" / broker / "log"),
             "fault_injection": True,
+            "delta_tree": self.parameters,
         }
 
 
@@ -274,6 +277,7 @@ def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
 
 def test_a_machine_that_is_lost_comes_back_with_all_its_brokers(host: Host) -> None:
     """Nothing is published meanwhile: with every broker gone, clients are on their own."""
+    host.parameters["cold_start_after_ns"] = SECOND_NS  # nobody is left to recover from
 
     async def story() -> None:
         async with deployed(host) as testbed:

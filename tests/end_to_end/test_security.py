@@ -19,10 +19,11 @@ import trio
 from brokerd.client.client import connect
 from brokerd.config import TlsFiles
 from tests.end_to_end.conftest import Lab
+from tests.helpers.ports import OWN_PORTS
 
 pytestmark = pytest.mark.end_to_end
 
-INVENTORY = """\
+INVENTORY = f"""\
 schema = "pubsubctl/inventory/1"
 name = "e2e"
 transport = "tls"
@@ -31,7 +32,7 @@ name = "e[1:2]"
 connector = "local"
 groups = ["brokers", "clients"]
 [hosts.vars]
-ports = "27200-27249"
+ports = "{OWN_PORTS[0]}-{OWN_PORTS[-1]}"
 """
 
 WORKLOAD = """\
@@ -172,7 +173,7 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
             if row.status == psutil.CONN_LISTEN
         ]
         assert {address.ip for address in listening} == {"127.0.0.1"}
-        assert {address.port for address in listening} <= set(range(27_200, 27_250))
+        assert {address.port for address in listening} <= set(OWN_PORTS)
         with socket.create_connection(listening[0], timeout=30) as plain:
             plain.sendall(b"\0\0\0\x10\0\0\0\x0cnot a record")
             try:

@@ -9,7 +9,16 @@ from typing import Any
 
 from results.expectation import ExpectedContent
 from results.logs import NOTICE
-from results.reference_check import Delivered, History, Published, PublisherLog, SubscriptionLog
+from results.manifest import verify_seal
+from results.reference_check import (
+    Delivered,
+    History,
+    Judgement,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+    check,
+)
 from results.risks import Fault, parts_of
 from results.verdicts import Guarantee
 from results.withheld import Notice, Partition
@@ -39,6 +48,12 @@ def read_history(folder: Path) -> History:
         deliveries_per_pair_min=workload["bars"]["deliveries_per_pair_min"],
         delta=topology["parameters"]["delta"],
     )
+
+
+def judged(folder: Path) -> Judgement:
+    """The verdict on a run whose files are whole, without Java."""
+    verify_seal(folder)
+    return check(read_history(folder))
 
 
 def _rows(process: Path, layout: str, code: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:

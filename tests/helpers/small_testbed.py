@@ -21,6 +21,7 @@ from brokerd.agent.paths import socket_folder
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
+from tests.helpers.ports import OWN_PORTS
 
 HOST = "x1"
 DEPLOYMENT = "d1"
@@ -51,9 +52,7 @@ def lab_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def small_testbed(
-    folder: Path, topology: Topology, protocol: str, first_port: int
-) -> AsyncIterator[Testbed]:
+async def small_testbed(folder: Path, topology: Topology, protocol: str) -> AsyncIterator[Testbed]:
     """Brokers of `topology` on this machine, ready; an agent runs them.
 
     XDG_RUNTIME_DIR must be `folder`/run in this process too: it says where sockets are.
@@ -73,7 +72,7 @@ async def small_testbed(
         try:
             parameters = asdict(DeltaTreeParameters(delta=topology.delta))
             addresses = {
-                name: f"127.0.0.1:{first_port + n}" for n, name in enumerate(topology.brokers)
+                name: f"127.0.0.1:{OWN_PORTS[n]}" for n, name in enumerate(topology.brokers)
             }
             for name in topology.brokers:
                 config: dict[str, Any] = {
@@ -90,7 +89,7 @@ async def small_testbed(
                     "delta_tree": parameters,
                 }
                 await agent.start(name, "broker", config, config["control_socket"])
-            await _wait_ready(agent, topology.brokers)
+            await _wait_ready(agent, root, topology.brokers)
             yield Testbed(
                 agents={HOST: agent},
                 brokers={
@@ -109,15 +108,22 @@ async def small_testbed(
                 await agent.shutdown()
 
 
-async def _wait_ready(agent: AgentClient, brokers: tuple[str, ...]) -> None:
-    for name in brokers:
-        while True:
-            try:
-                status = await agent.broker(name, "status")
-            except ControlError as error:
-                if error.kind != "busy":
-                    raise
-            else:
-                if status["probed"] and set(status["wanted"]) <= set(status["ready"]):
-                    break
-            await trio.sleep(0.02)
+async def _wait_ready(agent: AgentClient, root: Path, brokers: tuple[str, ...]) -> None:
+    """Until every broker has all sessions; one that ends instead is an error with its reasons."""
+    waited_for = list(brokers)
+    while waited_for:
+        for name, row in (await agent.status())["processes"].items():
+            said = root / "brokers" / name / "log" / "stderr.log"
+            assert row["state"] == "running", f"{name}: {row}\n{said.read_text()}"
+        waited_for = [name for name in waited_for if not await _is_ready(agent, name)]
+        await trio.sleep(0.02)
+
+
+async def _is_ready(agent: AgentClient, name: str) -> bool:
+    try:
+        status = await agent.broker(name, "status")
+    except ControlError as error:
+        if error.kind != "busy":
+            raise
+        return False
+    return status["probed"] and set(status["wanted"]) <= set(status["ready"])

@@ -34,13 +34,22 @@ def ssh(controller: Controller, address: str, *words: str, options: tuple[str, .
     return result.stdout + result.stderr
 
 
+def links_and_spaces(controller: Controller) -> tuple[set[str], set[str]]:
+    """The machine's network interfaces and namespaces, without those of other labs."""
+    found = [{path.name for path in folder.glob("*")} for folder in (INTERFACES, NAMESPACES)]
+    links, spaces = (
+        {name for name in names if not name.startswith("psl-") or controller.name in name}
+        for names in found
+    )
+    return links, spaces
+
+
 def test_machines_are_of_their_own_and_down_leaves_no_trace(controller: Controller) -> None:
-    links_before = {path.name for path in INTERFACES.iterdir()}
-    spaces_before = {path.name for path in NAMESPACES.glob("*")}
+    links_before, spaces_before = links_and_spaces(controller)
     answer = controller.lab("up", "--hosts", "2", "-j")
     assert answer.status == 0, answer.err
     assert answer.document["changed"]
-    assert {path.name for path in INTERFACES.iterdir()} - links_before == {f"psl-{controller.name}"}
+    assert links_and_spaces(controller)[0] - links_before == {f"psl-{controller.name}"}
     machines = controller.machines()
     assert list(machines) == ["n01", "n02"]
     (controller.folder / "seen").write_text("by the controller")
@@ -72,8 +81,7 @@ def test_machines_are_of_their_own_and_down_leaves_no_trace(controller: Controll
     assert len(controller.processes()) > 2
     assert controller.lab("down").status == 0
     assert controller.traces() == []
-    assert {path.name for path in INTERFACES.iterdir()} == links_before
-    assert {path.name for path in NAMESPACES.glob("*")} == spaces_before
+    assert links_and_spaces(controller) == (links_before, spaces_before)
     assert controller.lab("down").status == 2, "there is no such lab any more"
     assert controller.call("lab", "down").out == "there is no lab\n"
 

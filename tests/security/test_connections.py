@@ -31,11 +31,11 @@ from tests.helpers.memory_links import (
     nursery_of_the_test,
     one_broker,
 )
+from tests.helpers.ports import OWN_PORTS
 from tests.helpers.raw_peer import RawPeer, answer, broker_hello, words
 from tests.helpers.virtual_time import in_virtual_time
 
 YES = RecoveryFlag(True)
-PORTS = (27_100, 27_101)
 FLOOD = 5_000
 LOITERERS = 500
 """Connections of the flood that its author keeps open."""
@@ -141,7 +141,7 @@ class TcpBroker:
         self.links = Links(
             SessionTable(own),
             SessionParameters(heartbeat_ns=10**9, suspicion_ns=30 * 10**9),
-            {other: f"127.0.0.1:{PORTS[other]}" for other in names},
+            {other: f"127.0.0.1:{OWN_PORTS[other]}" for other in names},
             self.events.extend,
             lambda _event, _details: None,
             dial=dial_tcp,
@@ -149,7 +149,7 @@ class TcpBroker:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        listeners = await trio.open_tcp_listeners(PORTS[self.number], host="127.0.0.1")
+        listeners = await trio.open_tcp_listeners(OWN_PORTS[self.number], host="127.0.0.1")
         await self.links.run(list(listeners), task_status=task_status)
 
     def of(self, kind: type) -> list[Any]:
@@ -168,7 +168,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
             stranger = socket.socket()
             stranger.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                stranger.connect(("127.0.0.1", PORTS[0]))
+                stranger.connect(("127.0.0.1", OWN_PORTS[0]))
             open_now.append(stranger)
             if len(open_now) > LOITERERS:
                 open_now.pop(0).close()
@@ -178,7 +178,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
         """As a client does: again until it is answered."""
         with trio.fail_after(60):
             while True:
-                async with await trio.open_tcp_stream("127.0.0.1", PORTS[0]) as stream:
+                async with await trio.open_tcp_stream("127.0.0.1", OWN_PORTS[0]) as stream:
                     with contextlib.suppress(trio.BrokenResourceError, RemoteProtocolError):
                         await stream.send_all(words(client_hello(name, "d", 1, 1)))
                         assert isinstance(await answer(stream), Hello)

@@ -20,8 +20,10 @@ from brokerd.wire.registry import TYPE_NUMBERS
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
+from tests.helpers.ports import OWN_PORTS
 from tests.helpers.virtual_time import in_virtual_time
 
+ADDRESS = f"127.0.0.1:{OWN_PORTS[0]}"
 APPLY = {
     "fault_id": "f",
     "verb": "absorb",
@@ -85,15 +87,13 @@ def test_a_broker_obeys_no_fault_command_unless_it_was_started_for_that(tmp_path
             "topology_file": str(tmp_path / "topology.toml"),
             "protocol": "delta_tree",
             "deployment_id": "d1",
-            "listen": "127.0.0.1:26600",
+            "listen": ADDRESS,
             "state_folder": str(tmp_path / "state"),
             "control_socket": str(sockets / "b0"),
             "log_folder": str(tmp_path / "log"),
         }
         lines = [f'{key} = "{value}"' for key, value in config.items()]
-        (tmp_path / "b.toml").write_text(
-            "\n".join(lines) + '\n[addresses]\nb0 = "127.0.0.1:26600"\n'
-        )
+        (tmp_path / "b.toml").write_text("\n".join(lines) + f'\n[addresses]\nb0 = "{ADDRESS}"\n')
         command = [sys.executable, "-m", "brokerd", "--config", str(tmp_path / "b.toml")]
         async with trio.open_nursery() as nursery:
             process = await nursery.start(trio.run_process, command)
