@@ -1,7 +1,7 @@
 """`inject` on what is deployed: the schedule is carried out, watched, and healed at the end."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.clocks import ahead_ns, sample
@@ -22,8 +22,15 @@ from pubsubctl.plan import Wanted
 CLOCK_ROUNDS = 10
 
 
-def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
-    """Carry a schedule out; its origin is now."""
+Settle = Callable[[Topology, Placement], FaultSchedule]
+
+
+def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Result:
+    """Carry a schedule out; its origin is now.
+
+    Args:
+        settle: the schedule for what is found deployed, checked and with its targets drawn.
+    """
     inventory = call.inventory()
     lab = Lab.of(inventory, inventory.hosts, call.forks)
     with call.console.progress() as progress:
@@ -33,22 +40,24 @@ def inject_now(call: Invocation, schedule: FaultSchedule) -> Result:
                 progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
 
         async def work(interruption: Interruption) -> Injection:
-            async with (
-                lab.opened(),
-                lab.locked(f"inject {schedule.name}"),
-                attached(lab, await running(lab)) as deployment,
-            ):
-                log = FaultLog(tell=tell)
-                backend = await backend_of(deployment)
-                prefix = f"inject-{secrets.token_hex(3)}-"
-                progress.phase(f"injecting {schedule.name}")
-                injector = Injector(schedule, backend, log, prefix=prefix)
-                try:
-                    with interruption.stoppable():
-                        await injector.run()
-                    return injector.outcome()
-                finally:
-                    log.close()
+            async with lab.opened(), lab.locked(f"inject {schedule.name}"):
+                wanted = await running(lab)
+                settled = settle(wanted.topology, wanted.placement)
+                async with attached(lab, wanted) as deployment:
+                    log = FaultLog(tell=tell)
+                    backend = await backend_of(deployment)
+                    prefix = f"inject-{secrets.token_hex(3)}-"
+                    progress.phase(f"injecting {schedule.name}")
+                    injector = Injector(settled, backend, log, prefix=prefix)
+                    for step in injector.steps:
+                        if step.id in settled.drawn:
+                            progress.say(str(step))
+                    try:
+                        with interruption.stoppable():
+                            await injector.run()
+                        return injector.outcome()
+                    finally:
+                        log.close()
 
         lease_s = schedule.guard.lease / 1e9
         injection = run_interruptibly(

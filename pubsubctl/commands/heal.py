@@ -40,23 +40,30 @@ def heal(
     failed: list[PubsubctlError] = []
     verified: list[str] = []
 
+    async def ask_agent(connector: "Connector") -> list[str]:
+        """What is left, in words."""
+        async with connector.open_agent() as agent:
+            answer = await agent.fault_heal_all()
+            healed.extend({**row, "host": connector.host.name} for row in answer["healed"])
+            left: list[str] = answer["left"]
+            if verify and not left:
+                again = await agent.fault_heal_all()
+                left = [f"{row['fault_id']} came back" for row in again["healed"]]
+                left += again["left"]
+            return left
+
     async def heal_on(connector: "Connector") -> None:
         name = connector.host.name
         try:
             record = await connector.read_deployment()
             if record is None:
                 return
-            if await _is_agentless(connector):
+            try:
+                left = await ask_agent(connector)
+            except Unreachable:  # the host has just answered, so it is the agent
                 await connector.start_agent(record["deployment_id"])
                 started.append(name)
-            async with connector.open_agent() as agent:
-                answer = await agent.fault_heal_all()
-                healed.extend({**row, "host": name} for row in answer["healed"])
-                left = answer["left"]
-                if verify and not left:
-                    again = await agent.fault_heal_all()
-                    left = [f"{row['fault_id']} came back" for row in again["healed"]]
-                    left += again["left"]
+                left = await ask_agent(connector)
         except Unreachable as error:
             left = [f"{error}; faults there end with their lease"]
         except (HostError, ControlError) as error:
@@ -87,15 +94,6 @@ def heal(
 
 def _of_host(name: str, reason: str) -> str:
     return f"host {name}: {reason.removeprefix('host ').removeprefix(f'{name}: ')}"
-
-
-async def _is_agentless(connector: "Connector") -> bool:
-    try:
-        async with connector.open_agent() as agent:
-            await agent.status()
-    except Unreachable:
-        return True
-    return False
 
 
 def _would_heal(state: "LabState") -> Result:

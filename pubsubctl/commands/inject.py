@@ -11,6 +11,7 @@ from pubsubctl.errors import PubsubctlError, UserError
 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
+    from fault_injection.schedule import FaultSchedule
     from pubsubctl.placement import Placement
 
 
@@ -135,22 +136,28 @@ def inject(
         schedule = faults.one_step(words[0], words[1], options)
     else:
         raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
-    known, placement = _topology(call, topology)
-    schedule = faults.settled(schedule, known, seed, placement)
-    warnings = faults.checked(schedule, known, placement=placement)
-    for warning in warnings:
-        call.console.warn(warning)
-    steps = expand(schedule)
+
+    def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
+        settled = faults.settled(schedule, known, seed, placement)
+        for warning in faults.checked(settled, known, placement=placement):
+            call.console.warn(warning)
+            warnings.append(warning)
+        return settled
+
+    warnings: list[str] = []
     if only_lint or preview or call.dry_run:
+        known, placement = _topology(call, topology)
+        settled = settle(known, placement)
+        steps = expand(settled)
         machines = placement.machines() if placement else None
-        windows = preview_windows(steps, targets_of(schedule, known, machines), known)
+        windows = preview_windows(steps, targets_of(settled, known, machines), known)
         shown = [*map(str, steps), *(window.text() for window in windows)]
         lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
         return Result(
             document={
                 "schema": "pubsubctl/inject-preview/1",
-                "schedule": schedule.to_mapping(),
-                "seed": schedule.seed,
+                "schedule": settled.to_mapping(),
+                "seed": settled.seed,
                 "steps": [str(step) for step in steps],
                 "windows": [window.document() for window in windows],
                 "warnings": warnings,
@@ -159,10 +166,9 @@ def inject(
         )
     from pubsubctl.injection import inject_now
 
-    if schedule.drawn:
-        for step in steps:
-            call.console.say(str(step))
-    return inject_now(call, schedule)
+    if topology is not None:
+        settle(*_topology(call, topology))
+    return inject_now(call, schedule, settle)
 
 
 def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
