@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 
@@ -90,7 +91,7 @@ def read_modules(root: Path, packages: Iterable[str]) -> dict[str, Module]:
             parts = path.relative_to(root).with_suffix("").parts
             is_package = parts[-1] == "__init__"
             name = ".".join(parts[:-1] if is_package else parts)
-            tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+            tree = _parsed(path.read_text(encoding="utf-8"), str(path))
             modules[name] = Module(name, str(path.relative_to(root)), tree, is_package)
     return modules
 
@@ -256,13 +257,25 @@ def _absolute(node: ast.ImportFrom, module: Module) -> str:
     return ".".join(parts[: len(parts) - up] + ([node.module] if node.module else []))
 
 
-def _nodes(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes, each with whether it runs later than the import of its module."""
-    for child in ast.iter_child_nodes(node):
-        yield child, late
-        for_type_checkers = isinstance(child, ast.If) and _last_name(child.test) == "TYPE_CHECKING"
-        a_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from _nodes(child, late or for_type_checkers or a_function)
+def _nodes(root: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes in order, each with whether it runs later than the import of its module."""
+    waiting = [(child, False) for child in _children_last_first(root)]
+    while waiting:
+        node, late = waiting.pop()
+        yield node, late
+        for_type_checkers = isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
+        a_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        late = late or for_type_checkers or a_function
+        waiting += [(child, late) for child in _children_last_first(node)]
+
+
+def _children_last_first(node: ast.AST) -> list[ast.AST]:
+    return [*ast.iter_child_nodes(node)][::-1]
+
+
+@cache
+def _parsed(source: str, file: str) -> ast.Module:
+    return ast.parse(source, file)
 
 
 def _dangers(module: Module) -> Iterator[tuple[int, str, str]]:
