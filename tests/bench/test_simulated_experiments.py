@@ -191,7 +191,8 @@ if __name__ == "__main__":
 """
     script = tmp_path / "program.py"
     script.write_text(program)
-    path = experiment_file(tmp_path, brokers=400, failed=[0], measured_s=3600)
+    large = {"brokers": 100, "publications_per_broker": 30, "measured_s": 3600}
+    path = experiment_file(tmp_path, **large, failed=[0])
     runs = tmp_path / "runs"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
