@@ -44,7 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name the group of a test, long before pytest-xdist looks at it."""
+    if item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
@@ -54,8 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
     if problems := requirements.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
