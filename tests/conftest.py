@@ -1,4 +1,4 @@
-"""What holds for the whole suite: order and groups of the tests, and how Hypothesis is set."""
+"""What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
 
 import os
 import signal
@@ -44,12 +44,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name the group of a test, long before pytest-xdist looks at it."""
-    if item.get_closest_marker("xdist_group") is None:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
@@ -65,15 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if any(item.iter_markers("lab")):
                 item.add_marker(skip)
-
-
-def _group(item: pytest.Item) -> str:
-    """Which tests one process runs, one by one: those of a file, a Spark session, or test hosts."""
-    if "spark" in getattr(item, "fixturenames", ()):
-        return "spark"
-    if any(item.iter_markers("lab")):
-        return "lab"
-    return f"{item.path.parent.name}/{item.path.stem}"
 
 
 def _phase(item: pytest.Item) -> int:

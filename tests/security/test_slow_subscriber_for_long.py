@@ -24,8 +24,7 @@ from tests.runtime.test_process import (  # noqa: F401  (fixtures)
     wait_until_ready,
 )
 
-# A group of its own: it needs no test hosts, and waits most of its time.
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.xdist_group("slow subscriber")]
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 OIL = encode_attributes({"topic": "oil"})
 SIZE_BYTES = 1_024
