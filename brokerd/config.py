@@ -71,6 +71,7 @@ class Mutant(StrEnum):
     HALF_AN_INTERSECTION = "half-an-intersection"
     ISLANDS_AS_BARRIERS = "islands-as-barriers"
     NEWCOMER_IS_COMPLETE = "newcomer-is-complete"
+    NEWCOMERS_ARE_HEARD = "newcomers-are-heard"
     ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
     EVERY_PARTITION_TAGGED = "every-partition-tagged"

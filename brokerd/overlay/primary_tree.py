@@ -35,6 +35,11 @@ class PrimaryTree:
         self._neighbours = topology.neighbours()
         self._towards.clear()
 
+    @property
+    def newcomers(self) -> BrokerNumber:
+        """The first number that a broker which joined at run time may have."""
+        return len(self.topology.brokers) - len(self.topology.joined)
+
     def path(self, start: BrokerNumber, end: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """All brokers from `start` to `end`, both included."""
         towards = self._parents_towards(end)
@@ -76,7 +81,7 @@ class PrimaryTree:
             )
             for broker in (center, *ball)
         }
-        return Neighbourhood(center, radius, ball, neighbours)
+        return Neighbourhood(center, radius, ball, neighbours, self.newcomers)
 
     def _parents_towards(self, end: BrokerNumber) -> list[BrokerNumber]:
         if end not in self._towards:
@@ -101,6 +106,7 @@ class Neighbourhood:
         radius: Δ = δ + 1.
         paths: broker → path from `center` to it, both included; nearest first.
         neighbours: broker (center too) → its neighbours inside the neighbourhood, in link order.
+        newcomers: brokers from this number on have joined the tree while it ran.
 
     Paper: [DFT11] §II ("Δ-neighbourhood").
     """
@@ -109,6 +115,7 @@ class Neighbourhood:
     radius: int
     paths: dict[BrokerNumber, Path]
     neighbours: dict[BrokerNumber, Path]
+    newcomers: BrokerNumber
 
     def direction(self, broker: BrokerNumber) -> BrokerNumber:
         """The tree neighbour of the center on whose side `broker` (in the ball) lies."""
@@ -128,7 +135,8 @@ class Neighbourhood:
         paths[broker] = (*before, broker)
         neighbours = {**self.neighbours, parent: (*self.neighbours[parent], broker)}
         neighbours[broker] = (parent,)
-        return Neighbourhood(self.center, self.radius, {**paths, **self.paths}, neighbours)
+        paths = {**paths, **self.paths}
+        return Neighbourhood(self.center, self.radius, paths, neighbours, self.newcomers)
 
     def shrunk(self, broker: BrokerNumber) -> "Neighbourhood":
         """The neighbourhood without a leaf."""
@@ -139,7 +147,7 @@ class Neighbourhood:
             for near, others in self.neighbours.items()
             if near != broker
         }
-        return Neighbourhood(self.center, self.radius, paths, neighbours)
+        return Neighbourhood(self.center, self.radius, paths, neighbours, self.newcomers)
 
 
 def _present(topology: Topology) -> tuple[BrokerNumber, ...]:

@@ -139,6 +139,7 @@ class SimulatedCluster:
         self._change(self.topology.with_joined(Joined(name, at, ""), "join"))
         number = self._add_broker(name)
         self.note(f"join {name} at {at}")
+        self.checker.joined(number)
         for near in self._near(number):
             near.change_topology(TopologyGrown(number, self.topology.number_of(at)))
         return self.broker(name)

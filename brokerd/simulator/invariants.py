@@ -48,10 +48,10 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.model.client_messages import PublishAcknowledged, Subscribed
-from brokerd.model.identity import ClientId, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import FIRST_RELAYED
-from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
 from brokerd.protocols.delta_tree.regions import covers
 from brokerd.protocols.interface import (
     Change,
@@ -112,6 +112,16 @@ class StepChecker:
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
         self._current: dict[tuple[int, Peer], int] = {}
         self._committing: dict[tuple[int, int], list[tuple[Change, ...]]] = {}
+        self._tags: dict[tuple[int, str], tuple[Tag, ...]] = {}
+
+    def joined(self, newcomer: BrokerNumber) -> None:
+        """A broker is in the tree that has not been there; it has no clients yet."""
+        for (home, key), tags in self._tags.items():
+            if home not in self._tree.present:
+                continue
+            if covers(tags, self._tree.path(home, newcomer), self._tree.newcomers):
+                client, _, number = key.rpartition("/")
+                self._oracle.joined(client, int(number), newcomer)
 
     def client_added(self, client: ClientId, home: int) -> None:
         """A client lives at this broker."""
@@ -184,11 +194,11 @@ class StepChecker:
             if not value[3]:
                 continue
             client, _, number = key.rpartition("/")
-            tags = read_tags(value)
+            self._tags[broker, key] = tags = read_tags(value)
             closed = frozenset(
                 other
                 for other in self._tree.present
-                if covers(tags, self._tree.path(broker, other))
+                if covers(tags, self._tree.path(broker, other), self._tree.newcomers)
             )
             self._oracle.gates(client, int(number), closed)
 

@@ -214,6 +214,12 @@ class Oracle:
             if stream.fence is None and not self._is_closed(subscription, publisher):
                 stream.fence = len(publisher.contents)
 
+    def joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
+        """A source broker has joined where a subscription hears nobody."""
+        subscription = self._subscriptions.get((client, number))
+        if subscription is not None:
+            subscription.closed |= {newcomer}
+
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
         """From now on these source brokers, and no others, are not heard by a subscription."""
         subscription = self._subscriptions.get((client, number))

@@ -42,6 +42,42 @@ def test_that_is_lost_when_a_newcomer_takes_itself_for_complete() -> None:
         _publish_from_a_newcomer_at_once(frozenset((Mutant.NEWCOMER_IS_COMPLETE,)))
 
 
+def _join_behind_a_broker_that_a_subscriber_cannot_reach(
+    mutants: frozenset[Mutant],
+) -> None:
+    cluster = SimulatedCluster(chain("h", "p"), network=STEADY, mutants=mutants).start()
+    cluster.run_until_quiet()
+    cluster.link("h", "p").cut()
+    subscriber = cluster.subscribe("h")
+    cluster.run_for(5.0)
+    assert subscriber.started
+    newcomer = cluster.join("n", "p")
+    cluster.link("h", "n").cut()
+    newcomer.start()
+    withheld = [cluster.publish("n", n=1), cluster.publish("n", n=2)]
+    cluster.run_for(5.0)
+    cluster.link("h", "p").heal()
+    cluster.link("h", "n").heal()
+    _settled(cluster)
+    heard = [cluster.publish("n", n=3)]
+    _settled(cluster)
+    assert subscriber.received == heard
+    assert cluster.oracle.announced == len(withheld)
+
+
+def test_who_joins_behind_a_broker_that_is_not_heard_is_not_heard_either_and_then_both_are() -> (
+    None
+):
+    _join_behind_a_broker_that_a_subscriber_cannot_reach(frozenset())
+
+
+def test_what_it_published_is_lost_unannounced_when_it_counts_as_heard() -> None:
+    with pytest.raises(InvariantViolated, match=r"too early|silent|gap"):
+        _join_behind_a_broker_that_a_subscriber_cannot_reach(
+            frozenset((Mutant.NEWCOMERS_ARE_HEARD,))
+        )
+
+
 def test_a_broker_that_joins_is_used_in_both_directions() -> None:
     cluster = _chain()
     old = cluster.subscribe("b1")

@@ -16,6 +16,7 @@ from brokerd.config import Mutant
 from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SubscriptionConfirmation
 from brokerd.protocols.delta_tree.regions import (
+    NOBODY,
     Region,
     covers,
     includes,
@@ -52,6 +53,7 @@ def replacement_for(
     peer: BrokerNumber,
     message: SubscriptionConfirmation,
     mutants: frozenset[Mutant],
+    newcomers: BrokerNumber = NOBODY,
 ) -> Replacement | None:
     """What a confirmation changes in settled tags; None when nothing.
 
@@ -66,26 +68,31 @@ def replacement_for(
         if not removed:
             return None
         halved = Mutant.HALF_AN_INTERSECTION in mutants
-        added = intersect(removed, message.tags, halved=halved)
+        added = intersect(removed, message.tags, newcomers=newcomers, halved=halved)
         if includes(added, removed):
             return None
     return Replacement(removed, added, message.cut, message.source_paths)
 
 
 def replaced(
-    tags: Region, cut: Cut, replacement: Replacement, mutants: frozenset[Mutant]
+    tags: Region,
+    cut: Cut,
+    replacement: Replacement,
+    mutants: frozenset[Mutant],
+    newcomers: BrokerNumber = NOBODY,
 ) -> tuple[Region, Region]:
     """What is left of `tags`, and which of them were touched; raises `cut` for those.
 
     The cut of a source that is heard already must not rise: it would tear a hole into a stream.
     """
     touched = tuple(tag for tag in tags if includes(replacement.removed, (tag,)))
-    raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths)
+    raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths, newcomers)
     left = [tag for tag in tags if tag not in touched]
     if Mutant.RECEIVER_TAKES_ANY_TAGS in mutants or Mutant.TAGS_MAY_GROW in mutants:
         return region([*left, *replacement.added]), touched
     halved = Mutant.HALF_AN_INTERSECTION in mutants
-    return region([*left, *intersect(touched, replacement.added, halved=halved)]), touched
+    kept = intersect(touched, replacement.added, newcomers=newcomers, halved=halved)
+    return region([*left, *kept]), touched
 
 
 def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
@@ -100,9 +107,10 @@ def raise_covered_cut(
     tags: Region,
     other: Iterable[tuple[SourceId, int]],
     source_paths: Iterable[Path],
+    newcomers: BrokerNumber = NOBODY,
 ) -> None:
     """Raise `cut` to the maximum of both for the sources that `tags` cover."""
     if not tags:
         return
-    covered = {path[-1]: covers(tags, path) for path in source_paths}
+    covered = {path[-1]: covers(tags, path, newcomers) for path in source_paths}
     raise_cut(cut, [item for item in other if covered[item[0].broker]])

@@ -244,7 +244,7 @@ class Publications:
 
         Paper: [DFT11] §VI lines 663-675.
         """
-        covered = covering(local.tags, path[::-1])
+        covered = covering(local.tags, path[::-1], self._state.newcomers)
         if not self._tags:
             return covered
         withheld = withheld_by(local.tags, tags)

@@ -5,6 +5,11 @@ a confirmation carries towards the subscriber, and it only ever shrinks after th
 has started. All tags of one subscription point away from its home, and each carries the path
 from there; everything here rests on that.
 
+A tag covers its broker, with `beyond` what lies behind it, and always what lies behind it and has
+joined since the tree was deployed (*newcomers*, by number): a newcomer learns from those it is
+linked to what they know, so of a subscription that they are unaware of it is unaware, too, and
+nobody asked it before the subscription started. It is heard from the moment they are.
+
 Paper: [DFT11] §III (on and beyond a partition), §VIII-A.
 """
 
@@ -16,6 +21,9 @@ from brokerd.protocols.delta_tree.state import Path
 
 Region = tuple[Tag, ...]
 """Tags in ascending order, none twice, so that equal sets are equal values."""
+
+NOBODY = 1 << 62
+"""As the first newcomer's number: nobody has joined."""
 
 
 def region(tags: Iterable[Tag]) -> Region:
@@ -30,21 +38,28 @@ def region(tags: Iterable[Tag]) -> Region:
     return tuple(by_place[place] for place in sorted(by_place))
 
 
-def covering(tags: Iterable[Tag], path: Path) -> Tag | None:
+def covering(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> Tag | None:
     """The first tag that covers the last broker of `path`, which begins at the home."""
+    reaches_behind = path[-1] >= newcomers
     for tag in tags:
         node = tag.path[-1]
-        if node == path[-1] or (tag.beyond and node in path):
+        if node == path[-1] or ((tag.beyond or reaches_behind) and node in path):
             return tag
     return None
 
 
-def covers(tags: Iterable[Tag], path: Path) -> bool:
+def covers(tags: Iterable[Tag], path: Path, newcomers: BrokerNumber = NOBODY) -> bool:
     """Whether publications from the last broker of `path` (home … broker) are withheld."""
-    return covering(tags, path) is not None
+    return covering(tags, path, newcomers) is not None
 
 
-def intersect(held: Iterable[Tag], replacement: Iterable[Tag], *, halved: bool = False) -> Region:
+def intersect(
+    held: Iterable[Tag],
+    replacement: Iterable[Tag],
+    *,
+    newcomers: BrokerNumber = NOBODY,
+    halved: bool = False,
+) -> Region:
     """A region that covers exactly the brokers that both cover.
 
     Every change to the tags of a started subscription goes through here, so a stale or larger
@@ -54,7 +69,7 @@ def intersect(held: Iterable[Tag], replacement: Iterable[Tag], *, halved: bool =
         halved: leave out the second half (the mutant of that name).
     """
     old, new = region(held), region(replacement)
-    entered = () if halved else _entered(old, new)
+    entered = () if halved else _entered(old, new, newcomers)
     return region([*_kept(old, new), *entered])
 
 
@@ -85,7 +100,10 @@ def _kept(old: Region, new: Region) -> Iterable[Tag]:
             yield Tag(tag.path, tag.detector, tag.incarnation, tag.number, beyond)
 
 
-def _entered(old: Region, new: Region) -> Iterable[Tag]:
+def _entered(old: Region, new: Region, newcomers: BrokerNumber) -> Iterable[Tag]:
     """The new tags that lie behind an old one's node: a part of it is covered still."""
     reaching = [tag for tag in old if tag.beyond]
-    return (other for other in new if covers(reaching, other.path))
+    for other in new:
+        joined = other.node >= newcomers and any(tag.node in other.path[:-1] for tag in old)
+        if joined or covers(reaching, other.path):
+            yield other

@@ -59,6 +59,13 @@ class State:
     _checked_paths: dict[Path, None] = field(default_factory=dict)
     _next_token: int = 0
 
+    @property
+    def newcomers(self) -> BrokerNumber:
+        """Brokers from this number on are unaware of what those before them are unaware of."""
+        if Mutant.NEWCOMERS_ARE_HEARD in self.mutants:
+            return LARGEST_BROKER + 1
+        return self.neighbourhood.newcomers
+
     def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
         """Do `then` once the changes are durable: at once when there are none."""
         if not changes:

@@ -316,7 +316,8 @@ class Subscriptions:
         if before is not None:
             raise_cut(cut, before.cut.items())
         for replacement in row.replacements:
-            tags, _ = replaced(tags, cut, replacement, self._state.mutants)
+            newcomers = self._state.newcomers
+            tags, _ = replaced(tags, cut, replacement, self._state.mutants, newcomers)
         row.answers[peer] = Answer(tags, cut)
         row.source_paths.update((path[-1], path) for path in message.source_paths)
 

@@ -108,7 +108,9 @@ class Unheard:
         """The peer, once tagged perhaps, and all behind it have a subscription by now."""
         if Mutant.NO_NOTIFIERS in self._state.mutants:
             return
-        replacement = replacement_for(row.tags, peer, message, self._state.mutants)
+        replacement = replacement_for(
+            row.tags, peer, message, self._state.mutants, self._state.newcomers
+        )
         if replacement is not None:
             self._replace_and_tell(row, replacement)
 
@@ -148,12 +150,14 @@ class Unheard:
         if not row.settled:
             row.replacements.append(replacement)
             for answer in row.answers.values():
-                answer.tags, _ = replaced(answer.tags, answer.cut, replacement, mutants)
+                answer.tags, _ = replaced(
+                    answer.tags, answer.cut, replacement, mutants, self._state.newcomers
+                )
             done()
             return
         local = row.local
         cut = row.cut if local is None else local.begins_after
-        left, touched = replaced(row.tags, cut, replacement, mutants)
+        left, touched = replaced(row.tags, cut, replacement, mutants, self._state.newcomers)
         self._table.set_tags(row, left)
         if not row.tags:
             self._table.tagged.pop(row.subscription, None)
@@ -162,7 +166,7 @@ class Unheard:
             return
         received = self._sequences.all_received().items()
         paths = [path[::-1] for path in self._sequences.paths.values()]
-        raise_covered_cut(cut, touched, received, paths)
+        raise_covered_cut(cut, touched, received, paths, self._state.newcomers)
         local.tags = row.tags
 
         def is_on_disk() -> None:
@@ -179,9 +183,9 @@ class Unheard:
             path = row.source_paths.get(source.broker)
             if path is None and source.broker in self._sequences.paths:
                 path = self._sequences.paths[source.broker][::-1]
-            if path is None or covers(row.tags, path):
+            if path is None or covers(row.tags, path, self._state.newcomers):
                 continue
-            tag = covering(touched, path)
+            tag = covering(touched, path, self._state.newcomers)
             if tag is not None:
                 opened[source] = tag.partition
         return opened

@@ -107,7 +107,7 @@ def forgets_the_second_half(old, new):
 def keeps_the_reach_of_old_tags(old, new):
     """Old tags keep covering what lies beyond, although the new ones no longer do."""
     kept = [tag for tag in region(old) if covers(new, tag.path)]
-    return region([*kept, *regions._entered(region(old), region(new))])
+    return region([*kept, *regions._entered(region(old), region(new), regions.NOBODY)])
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,17 @@ def test_two_partitions_of_one_broker_are_one_tag():
     earlier, later = (Tag((0, 1, 2), 1, 1, number, True) for number in (1, 2))
     assert region([earlier, later]) == (earlier,)
     assert later.partition.nodes == (2,)
+
+
+def test_a_tag_covers_whoever_joins_behind_its_broker_however_far_it_reaches():
+    island = tag_on_chain(1, 2, beyond=False)
+    assert covers([island], (0, 1, 2, 7), newcomers=7)
+    assert not covers([island], (0, 1, 2, 3), newcomers=7), "that was there from the beginning"
+    assert not covers([island], (0, 1, 8), newcomers=7), "that has joined elsewhere"
+
+
+def test_when_a_broker_is_back_a_newcomer_behind_it_may_still_be_tagged_but_nobody_else():
+    island = tag_on_chain(1, 2, beyond=False)
+    newcomer, other = (Tag((0, 1, 2, node), 2, 1, 1, False) for node in (7, 3))
+    assert intersect([island], [newcomer, other], newcomers=7) == region([newcomer])
+    assert intersect([island], [newcomer, other]) == ()
