@@ -79,11 +79,11 @@ class Controller:
         for process in psutil.process_iter():
             try:
                 mounts = Path(f"/proc/{process.pid}/mountinfo").read_text()
-            except OSError:
+                # The source of a bind mount is named from the root of its file system.
+                if f"{self.lab_folder}/machines/" in mounts and process.status() != "zombie":
+                    found.append(process)
+            except (OSError, psutil.NoSuchProcess):
                 continue
-            # The source of a bind mount is named from the root of its file system.
-            if f"{self.lab_folder}/machines/" in mounts and process.status() != "zombie":
-                found.append(process)
         return found
 
     def running(self) -> list[psutil.Process]:
