@@ -67,11 +67,8 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.RELAYED_OUTLIVES_LEG: "waits until the link is back: tests/simulator/test_assist.py",
     Mutant.RELAY_RESUMES: "waits until the link is back: tests/simulator/test_assist.py",
     Mutant.SWITCHED_UNTOLD: "of relayed sessions: tests/simulator/test_assist.py",
-    Mutant.NO_TOMBSTONES: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
-    Mutant.NO_HOME_AUTHORITY: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.EVERY_PARTITION_TAGGED: "as part of paper-literal: tests/simulator/test_profiles.py",
-    Mutant.MOVE_WITHOUT_MARK: "rare where much moves: tests/simulator/test_moving.py",
     Mutant.MOVE_BEFORE_START: "rare where much moves: tests/simulator/test_moving.py",
     Mutant.SYNC_END_BEFORE_PENDING: "without a clock: tests/simulator/test_adversary_mutants.py",
     Mutant.NO_LATERAL_SYNC: "without a clock: tests/simulator/test_adversary_mutants.py",
@@ -108,7 +105,6 @@ ABLATIONS: dict[str, Ablation] = {
     "late-and-source-cut": Ablation(
         row="links",
         settings=("profile=paper", "dedupe=source", "legitimacy=observe", "cut=src"),
-        unseen="one seed in a hundred or so: tests/simulator/test_profiles.py",
     ),
     "paper-literal": Ablation(
         mutants=tuple(sorted(PAPER_LITERAL)), row="links", settings=("profile=paper",)
