@@ -44,11 +44,11 @@ lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh
 	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
 	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
 
-# What starts Java machines or clusters waits much of its time: three files of it side by side.
+# What starts Java machines or clusters waits much of its time: four files of it side by side.
 test: setup ## run the whole test suite: units and simulator on all cores, then Spark and clusters
 	@$(BIN)/python -m pytest -m "not ($(WAITING)) and not report" -n auto --dist loadfile \
 	    $(TEST_OPTIONS) || $(NONE_CHOSEN)
-	@$(BIN)/python -m pytest -m "($(WAITING)) and not report" -n 3 --dist loadfile \
+	@$(BIN)/python -m pytest -m "($(WAITING)) and not report" -n 4 --dist loadfile \
 	    --no-loadscope-reorder $(TEST_OPTIONS) || $(NONE_CHOSEN)
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
