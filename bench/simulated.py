@@ -17,14 +17,8 @@ from brokerd.simulator.experiment import (
     simulate_schedule,
 )
 from brokerd.wire.attributes import encode_attributes
-from fault_injection.schedule import (
-    END,
-    FaultSchedule,
-    PlannedStep,
-    Problem,
-    ScheduleError,
-    expand,
-)
+from fault_injection.plan import PlannedStep, expand
+from fault_injection.schedule import END, FaultSchedule, Problem, ScheduleError
 from fault_injection.targets import read_target
 
 SIMULATED_VERBS = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")

@@ -29,7 +29,8 @@ from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import Instant
 from brokerd.wire.attributes import encode_attributes
 from fault_injection.log import FaultLog
-from fault_injection.schedule import FaultSchedule, PlannedStep
+from fault_injection.plan import PlannedStep
+from fault_injection.schedule import FaultSchedule
 from results.withheld import Partition
 
 HOST = "simulated"

@@ -16,14 +16,8 @@ from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
 from fault_injection.log import FaultLog, HealedBy, HostStamps
-from fault_injection.schedule import (
-    END,
-    FaultSchedule,
-    PlannedStep,
-    Problem,
-    ScheduleError,
-    expand,
-)
+from fault_injection.plan import PlannedStep, expand
+from fault_injection.schedule import END, FaultSchedule, Problem, ScheduleError
 from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 

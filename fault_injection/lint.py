@@ -12,14 +12,8 @@ from typing import Final, Literal
 
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.durations import format_duration
-from fault_injection.schedule import (
-    END,
-    FaultSchedule,
-    Problem,
-    Step,
-    ender_of,
-    wrong_target,
-)
+from fault_injection.plan import ender_of
+from fault_injection.schedule import END, FaultSchedule, Problem, Step, wrong_target
 from fault_injection.separations import around, check_nft_can_tell, parted_pairs
 from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fault_injection.schedule import PlannedStep
+from fault_injection.plan import PlannedStep
 
 HostStamps = Mapping[str, int]
 """What the clocks of hosts said at one moment."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
-from fault_injection.schedule import END, PlannedStep
+from fault_injection.plan import PlannedStep
+from fault_injection.schedule import END
 from fault_injection.targets import Target
 from fault_injection.verbs import LIMITING_VERBS
 from pubsubctl.blast_radius import Effect, Outage, Pair, effect_of

@@ -177,7 +177,7 @@ def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule 
     """What would be done, after looking at the hosts."""
     import trio
 
-    from fault_injection.schedule import expand
+    from fault_injection.plan import expand
     from pubsubctl.deploy import planned, wanted_deployment
     from pubsubctl.hosts import Lab, reached
     from pubsubctl.plan import Plan

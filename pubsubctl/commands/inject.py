@@ -95,7 +95,7 @@ def inject(
     Ends when everything is healed and has recovered.
     """
     from fault_injection.lint import targets_of
-    from fault_injection.schedule import expand
+    from fault_injection.plan import expand
     from fault_injection.verbs import VERBS
     from pubsubctl import faults
     from pubsubctl.preview import windows as preview_windows

@@ -10,11 +10,11 @@ from brokerd.overlay.generate import random_tree
 from brokerd.overlay.topology import Topology
 from fault_injection.draw import draw_targets
 from fault_injection.lint import lint
+from fault_injection.plan import expand
 from fault_injection.schedule import (
     FOLDER,
     FaultSchedule,
     ScheduleError,
-    expand,
     load_schedule,
     read_schedule,
 )

@@ -7,7 +7,8 @@ import pytest
 
 from bench.spec import load_topology
 from fault_injection.lint import lint
-from fault_injection.schedule import ScheduleError, expand, load_schedule, read_schedule
+from fault_injection.plan import expand
+from fault_injection.schedule import ScheduleError, load_schedule, read_schedule
 
 HEAD = 'schema = "pubsubctl/faults/1"\nname = "story"\n'
 

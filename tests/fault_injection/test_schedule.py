@@ -12,12 +12,12 @@ from bench.spec import load_topology
 from brokerd.overlay.topology import Topology
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.lint import lint
+from fault_injection.plan import expand
 from fault_injection.schedule import (
     FOLDER,
     FaultSchedule,
     Problem,
     ScheduleError,
-    expand,
     load_schedule,
     read_schedule,
 )

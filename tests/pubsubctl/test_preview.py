@@ -10,7 +10,8 @@ from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.cluster import SimulatedCluster
 from fault_injection.lint import targets_of
-from fault_injection.schedule import expand, read_schedule
+from fault_injection.plan import expand
+from fault_injection.schedule import read_schedule
 from pubsubctl.blast_radius import Outage, Pair, effect_of
 from pubsubctl.preview import windows
 from tests.helpers.cluster import STEADY
