@@ -57,6 +57,7 @@ class LoadClient:
                 self._client_name,
                 publishes=self.publishes,
                 deployment_id=self._generator.setting.deployment_id,
+                parameters=self._generator.setting.session,
                 tls=self._generator.setting.tls,
                 callbacks=self.callbacks(),
             ) as client:

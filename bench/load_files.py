@@ -1,14 +1,14 @@
 """What a load generator is told, and everything it writes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from bench.publishing import PublisherSetting
 from bench.receiving import SubscriberSetting
 from bench.run_directory import json_text, write_whole
-from brokerd.config import TlsFiles
+from brokerd.config import SessionParameters, TlsFiles
 from brokerd.history.records import ACKS, DELIVERIES, INTENTS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 
@@ -25,6 +25,7 @@ class LoadSetting:
         attributes: [name, definition] pairs of the workload; a list, because their order counts.
         sets: how many attribute sets to draw.
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
+        session: what brokers and clients agree on about sessions.
         lateness_limit_ns: later than this, a second counts as saturated.
         tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
@@ -45,6 +46,7 @@ class LoadSetting:
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]
     tls: TlsFiles | None = None
+    session: SessionParameters = field(default_factory=SessionParameters)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -55,6 +57,7 @@ class LoadSetting:
         given["attributes"] = tuple((name, value) for name, value in values["attributes"])
         given["publishers"] = tuple(map(PublisherSetting.from_mapping, values["publishers"]))
         given["subscribers"] = tuple(map(SubscriberSetting.from_mapping, values["subscribers"]))
+        given["session"] = SessionParameters(**values.get("session", {}))
         if values.get("tls") is not None:
             given["tls"] = TlsFiles.from_mapping(dict(values["tls"]), "tls")
         return cls(**given)

@@ -74,6 +74,7 @@ def _config(
         "protocol": spec.protocol,
         "deployment_id": testbed.deployment_id,
         "topology_digest": testbed.topology_digest,
+        "session": dict(spec.topology.session),
         "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
         "publishers": [
             {

@@ -8,20 +8,14 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-_DURATIONS_NS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "min": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
+from brokerd.model.durations import format_duration as format_duration
+from brokerd.model.durations import parse_duration_ns as parse_duration_ns
+
 _SIZES_BYTES = {"B": 1, "kB": 1_000, "KiB": 1 << 10, "MB": 1_000_000, "MiB": 1 << 20}
 _PERIODS_S = {"s": 1, "min": 60, "h": 3600}
 _THOUSANDS = {"": 1, "k": 1_000, "M": 1_000_000}
 
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?)"
-_DURATION = re.compile(rf"{_NUMBER}\s*(?P<unit>{'|'.join(_DURATIONS_NS)})")
 _SIZE = re.compile(rf"{_NUMBER}\s*(?P<unit>{'|'.join(_SIZES_BYTES)})")
 _RATE = re.compile(rf"{_NUMBER}\s*(?P<thousand>[kM]?)/(?P<unit>{'|'.join(_PERIODS_S)})")
 
@@ -44,25 +38,6 @@ class Rate:
             if text := _decimal(self.per_second * seconds):
                 return f"{text}/{name}"
         raise AssertionError(f"a rate that no text can say: {self.per_second}")
-
-
-def parse_duration_ns(text: object) -> int:
-    """Nanoseconds of text like "2.5s"; raises ValueError with what is valid."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f'a duration has a number and a unit ({", ".join(_DURATIONS_NS)}): "2.5s"')
-    exact = Fraction(match["number"]) * _DURATIONS_NS[match["unit"]]
-    if exact.denominator != 1:
-        raise ValueError("a duration is a whole number of nanoseconds")
-    return int(exact)
-
-
-def format_duration(duration_ns: int) -> str:
-    """The shortest exact text for a duration."""
-    for unit in ("min", "s", "ms", "us", "ns"):
-        if duration_ns % _DURATIONS_NS[unit] == 0 and (duration_ns or unit == "s"):
-            return f"{duration_ns // _DURATIONS_NS[unit]}{unit}"
-    raise AssertionError(duration_ns)
 
 
 def parse_size_bytes(text: object) -> int:

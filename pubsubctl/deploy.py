@@ -364,6 +364,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "memory_limit_bytes": connector.host.mem_per_broker_bytes,
         "fsync": connector.host.fsync == "real",
         "delta_tree": wanted.topology.to_mapping()["parameters"],
+        "session": dict(wanted.topology.session),
         "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
         "tls": await certificate_of(
             deployment.lab, deployment.identity, placed.host, "broker", placed.broker

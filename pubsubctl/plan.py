@@ -209,6 +209,9 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         return name
     if topology["parameters"] != other["parameters"]:
         return f"{name} with delta {topology['parameters']['delta']}"
+    if topology.get("session") != other.get("session"):
+        session = [f"{key} {value}" for key, value in topology.get("session", {}).items()]
+        return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"
     count, links = len(topology["brokers"]), len(topology["links"])
     if (count, links) != (len(other["brokers"]), len(other["links"])):
         return f"{name} with {count} brokers"

@@ -194,9 +194,12 @@ async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
     names = f"selftest-{mark}-publisher", f"selftest-{mark}-subscriber"
     with TemporaryDirectory(prefix="pubsubctl-selftest-") as folder:
         tls = [_client_files(deployment, Path(folder), "client", name) for name in names]
+        session = topology.session_parameters()
         async with (
-            connect(address[a], names[0], publishes=True, tls=tls[0]) as publisher,
-            connect(address[b], names[1], tls=tls[1]) as subscriber,
+            connect(
+                address[a], names[0], publishes=True, parameters=session, tls=tls[0]
+            ) as publisher,
+            connect(address[b], names[1], parameters=session, tls=tls[1]) as subscriber,
             trio.open_nursery() as nursery,
         ):
             started = False

@@ -113,13 +113,18 @@ def profile_of(parameters: Mapping[str, Any]) -> str:
     return "" if profile == "robust" else f", profile {profile}"
 
 
+def sessions_of(topology: Topology) -> str:
+    """`, heartbeat 2s, suspicion 8s`: what a topology sets of sessions."""
+    return "".join(f", {key} {value}" for key, value in topology.session_in_words().items())
+
+
 def warn_of_profile(console: Console, topology: Topology, protocol: str) -> None:
     """Say what profile paper of delta_tree does not promise, where a topology asks for it."""
     if protocol == "delta_tree" and topology.delta_tree_parameters().profile == "paper":
         console.warn(PAPER_WARNING)
 
 
-def summary(topology: Topology) -> dict[str, int | str]:
+def summary(topology: Topology) -> dict[str, Any]:
     """What one wants to know of a topology before deploying it."""
     tree = PrimaryTree(topology)
     present = [topology.number_of(name) for name in topology.present()]
@@ -132,6 +137,7 @@ def summary(topology: Topology) -> dict[str, int | str]:
         "links": len(present) - 1,
         "delta": topology.delta,
         "profile": topology.delta_tree_parameters().profile,
+        "session": topology.session_in_words(),
         "longest_path_links": diameter,
         "neighbourhood_smallest": min(balls),
         "neighbourhood_largest": max(balls),

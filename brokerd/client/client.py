@@ -99,6 +99,7 @@ async def connect(
             process under this name starts counting anew.
         deployment_id: refuse a broker of another deployment; empty for any.
         window: how many publications may be outstanding before `publish` waits.
+        parameters: of sessions; those of the brokers, where their topology file sets any.
         tls: its certificate and the authority it trusts; needed wherever the broker is not on
             this machine.
         dial: opens a connection in another way than by TCP and `tls`.

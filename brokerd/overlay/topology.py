@@ -11,16 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, DeltaTreeParameters, SessionParameters
 from brokerd.errors import ConfigError
+from brokerd.model.durations import format_duration, parse_duration_ns
 from brokerd.model.identity import BrokerNumber
 
 SCHEMA = "pubsubctl/topology/1"
 KINDS = ("tree",)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MAXIMUM_DELTA = 16
-_KEYS = ("schema", "name", "kind", "parameters", "brokers", "links", "joined", "left")
+SHORTEST_SESSION_NS = 10 * MILLISECOND_NS
+LONGEST_SESSION_NS = 600 * SECOND_NS
+_KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")
 _PARAMETERS = tuple(item.name for item in fields(DeltaTreeParameters))
+_SESSION = ("heartbeat", "suspicion", "connect_timeout", "slow_after")
+"""Of SessionParameters, what depends on how busy the machines are; there with `_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Topology:
         links: pairs of numbers, each pair (smaller, larger), in file order.
         settings: what the file's `[parameters]` set besides delta, in file order; the rest of
             DeltaTreeParameters has its default.
+        session: what the file's `[session]` sets of SessionParameters, in file order.
         joined: brokers that joined at run time: the last ones of `brokers`, with the last ones
             of `links`.
         left: names of brokers that have left for good. They keep their numbers, without links.
@@ -60,6 +66,7 @@ class Topology:
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
     settings: tuple[tuple[str, Any], ...] = ()
+    session: tuple[tuple[str, int], ...] = ()
     joined: tuple[Joined, ...] = ()
     left: tuple[str, ...] = ()
 
@@ -87,7 +94,8 @@ class Topology:
         delta, settings = _parameters(values.get("parameters", {}), where)
         brokers = _brokers(values["brokers"], where)
         links = _links(values["links"], brokers, where)
-        topology = cls(values["name"], values["kind"], delta, brokers, links, settings)
+        session = _session(values.get("session", {}), where)
+        topology = cls(values["name"], values["kind"], delta, brokers, links, settings, session)
         topology._check_tree(where)
         for place, entry in enumerate(values.get("joined", ())):
             topology = topology.with_joined(_joined(entry, f"{where}: joined[{place}]"), where)
@@ -148,6 +156,8 @@ class Topology:
         """The content of the topology's TOML file."""
         first = self.as_deployed()
         changes: dict[str, Any] = {}
+        if self.session:
+            changes["session"] = self.session_in_words()
         if self.joined:
             changes["joined"] = [[row.name, row.at, row.address] for row in self.joined]
         if self.left:
@@ -184,6 +194,14 @@ class Topology:
     def delta_tree_parameters(self) -> DeltaTreeParameters:
         """What the file says about delta_tree, with the defaults for the rest."""
         return DeltaTreeParameters(delta=self.delta, **dict(self.settings))
+
+    def session_parameters(self) -> SessionParameters:
+        """What brokers and their clients have to agree on about sessions."""
+        return SessionParameters(**dict(self.session))
+
+    def session_in_words(self) -> dict[str, str]:
+        """What `[session]` sets, as a file says it."""
+        return {name.removesuffix("_ns"): format_duration(ns) for name, ns in self.session}
 
     def number_of(self, name: str) -> BrokerNumber:
         """A broker's number.
@@ -291,6 +309,33 @@ def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any]
     settings = {key: value for key, value in parameters.items() if key != "delta"}
     DeltaTreeParameters.from_mapping(settings, where)
     return delta, tuple(settings.items())
+
+
+def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:
+    where = f"{where}: session"
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: expected a table, got {values!r}")
+    found: dict[str, int] = {}
+    for key, text in values.items():
+        if key not in _SESSION:
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _SESSION)}")
+        try:
+            found[f"{key}_ns"] = parse_duration_ns(text)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {key} = {text!r}: {error}") from None
+        if not SHORTEST_SESSION_NS <= found[f"{key}_ns"] <= LONGEST_SESSION_NS:
+            shortest, longest = map(format_duration, (SHORTEST_SESSION_NS, LONGEST_SESSION_NS))
+            raise ConfigError(f"{where}: {key} = {text!r}; from {shortest} to {longest}")
+    session = SessionParameters(**found)
+    if session.suspicion_ns < 2 * session.heartbeat_ns:
+        least = format_duration(2 * session.heartbeat_ns)
+        raise ConfigError(
+            f"{where}: suspicion = {format_duration(session.suspicion_ns)!r}"
+            f"{'' if 'suspicion_ns' in found else ' (when not given)'} is less than two heartbeats "
+            f"of {format_duration(session.heartbeat_ns)}, so a late one would be a failure; "
+            f"at least {least!r}"
+        )
+    return tuple(found.items())
 
 
 def _joined(entry: Any, where: str) -> Joined:

@@ -295,6 +295,10 @@ def _read_topology(config: BrokerConfig) -> Topology:
         told = getattr(config.delta_tree, key)
         if told != value:
             raise ConfigError(f"delta_tree: {key} = {told!r}, but the topology has {value!r}")
+    for key, value in topology.session:
+        told = getattr(config.session, key)
+        if told != value:
+            raise ConfigError(f"session: {key} = {told}, but the topology has {value}")
     if config.session.frame_limit_bytes < 8 * CLIENT_MARGIN_BYTES:
         raise ConfigError(
             f"session: frame_limit_bytes = {config.session.frame_limit_bytes}; "

@@ -94,7 +94,8 @@ class SimulatedCluster:
         # Its own stream: choices that are given instead of drawn leave the network's alone.
         order = Random(f"order {seed}")
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
-        self.network = Network(self.schedule, self.random, network or NetworkParameters())
+        network = network or NetworkParameters(session=topology.session_parameters())
+        self.network = Network(self.schedule, self.random, network)
         self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
         self.oracle.logged = self.parameters.publication_log
         self._observer: ClientObserver = self.oracle

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.config import DeltaTreeParameters, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from tests.helpers.strategies import trees
@@ -45,6 +45,12 @@ def test_the_order_of_brokers_gives_their_numbers():
         ({"parameters": {"client_window": "9"}}, "client_window = '9' is not of type int"),
         ({"parameters": {"retry_first_ns": -1}}, "retry_first_ns = -1 must not be negative"),
         ({"parameters": 1}, "parameters: expected a table"),
+        ({"session": 1}, "session: expected a table"),
+        ({"session": {"hartbeat": "2s"}}, "unknown key 'hartbeat'; did you mean 'heartbeat'?"),
+        ({"session": {"suspicion": 8}}, "suspicion = 8: a duration has a number and a unit"),
+        ({"session": {"heartbeat": "0s"}}, "heartbeat = '0s'; from 10ms to 10min"),
+        ({"session": {"heartbeat": "2s", "suspicion": "3s"}}, "at least '4s'"),
+        ({"session": {"heartbeat": "2s"}}, "suspicion = '750ms' (when not given) is less than two"),
         ({"brokers": []}, "expected a list of names"),
         ({"brokers": ["p1", "b1", "p1"]}, "brokers[2] = 'p1' stands there twice"),
         ({"brokers": ["p1", "-b", "s1"]}, "brokers[1] = '-b'"),
@@ -111,6 +117,22 @@ def test_what_the_file_sets_of_the_protocol_is_kept_and_agreed_on():
     assert set_up.delta_tree_parameters() == DeltaTreeParameters(delta=1, client_window=9)
     assert set_up.to_mapping()["parameters"] == {"delta": 1, "client_window": 9}
     assert plain.digest("delta_tree", {}) != set_up.digest("delta_tree", {})
+
+
+def test_what_the_file_sets_of_sessions_is_kept_and_agreed_on():
+    plain = Topology.from_mapping(mapping(), FILE)
+    slow = Topology.from_mapping(mapping(session={"heartbeat": "2s", "suspicion": "8s"}), FILE)
+    written = Topology.from_mapping(
+        mapping(session={"heartbeat": "2000ms", "suspicion": "8s"}), FILE
+    )
+    assert plain.session_parameters() == SessionParameters()
+    assert slow.session_parameters() == SessionParameters(
+        heartbeat_ns=2_000_000_000, suspicion_ns=8_000_000_000
+    )
+    assert slow.to_mapping()["session"] == {"heartbeat": "2s", "suspicion": "8s"}
+    assert "session" not in plain.to_mapping()
+    assert plain.digest("delta_tree", {}) != slow.digest("delta_tree", {})
+    assert written.digest("delta_tree", {}) == slow.digest("delta_tree", {})
 
 
 def test_brokers_agree_on_a_profile_and_its_switches():

@@ -286,6 +286,16 @@ def test_a_configuration_that_cannot_be_used_is_refused_with_the_reason(
     assert "Traceback" not in text
 
 
+def test_a_broker_with_another_heartbeat_than_its_topology_says_is_refused(
+    configure: Configure, start: Start
+) -> None:
+    folder = configure("b0")
+    topology = folder.parent / "topology.toml"
+    topology.write_text(topology.read_text() + '[session]\nheartbeat = "300ms"\n')
+    text = stderr_of(start(folder), 2)
+    assert "session: heartbeat_ns = 250000000, but the topology has 300000000" in text
+
+
 def test_the_agent_gets_the_error_itself(configure: Configure) -> None:
     with pytest.raises(ConfigError, match="topology_file"):
         run_broker({"broker": "b0"})
