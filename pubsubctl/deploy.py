@@ -6,13 +6,11 @@ deploys in a row: the second finds nothing to do.
 
 import getpass
 import importlib.metadata
-import math
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -20,15 +18,14 @@ import trio
 
 from bench.host import TOPOLOGY_FILE
 from bench.toml_text import toml_text
-from brokerd.agent.client import AgentClient
 from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
-from pubsubctl.agents import AgentLine
 from pubsubctl.certificates import certificate_of, check_transport, transport_of
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Progress
+from pubsubctl.deployment import Deployment
 from pubsubctl.errors import (
     HostError,
     LabDirty,
@@ -38,123 +35,23 @@ from pubsubctl.errors import (
     UserError,
 )
 from pubsubctl.files import shown
-from pubsubctl.held import Held
-from pubsubctl.hosts import Lab as Lab
+from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption
 from pubsubctl.pinning import check_pinning
 from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.placing import Placing, chosen_placement
 from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
+from pubsubctl.readiness import wait_ready
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
 READY_TIMEOUT_PER_BROKER_S = 0.5
 SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
-DISCONNECT_TIMEOUT_S = 5.0
-HOLD_TIMEOUT_S = 5.0
 LEASE_MS = 15_000
 FIRST_LEASE_MS = 45_000
-REPLACEMENT_TIMEOUT_S = 90.0
-REPLACEMENT_LEASE_MS = 120_000
-"""More than usual, for the time in which a host has no agent that could renew it."""
 
 _POLL_S = 0.05
-
-
-@dataclass
-class Deployment:
-    """Brokers that run: what they are, and the agents to reach them by.
-
-    Attributes:
-        identity: the deployment id, the same on all hosts and in every Hello.
-        plan: what was done to get here; without steps when it ran already.
-        lease_ms: what `keep` renews; 0 for none.
-    """
-
-    identity: str
-    wanted: Wanted
-    lab: Lab
-    plan: Plan
-    agents: dict[str, AgentClient] = field(default_factory=dict)
-    lease_ms: int = 0
-    _held_at_s: float = field(default=-math.inf, init=False)
-    _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
-
-    async def connect(self) -> None:
-        """Reach the agents of all hosts that are used."""
-        hosts = self.wanted.placement.hosts
-
-        async def reach(connector: Connector) -> None:
-            host = connector.host.name
-            self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
-
-        rows = [self.lab.connector(host) for host in hosts]
-        await self.lab.on_all(reach, rows, only_together=True)
-        self.agents.update((host, self._lines[host].client) for host in hosts)
-
-    async def replace_agent(self, host: str) -> None:
-        """Let a new agent take over what the one of a host has; its users do not notice."""
-        line, connector = self._lines[host], self.lab.connector(host)
-        if self.lease_ms:
-            await self.agents[host].hold(self.lease_ms + REPLACEMENT_LEASE_MS)
-        await line.begin_replacement()
-        connection: Held[AgentClient] | None = None
-        try:
-            # Between two agents nobody would renew leases, nor could be asked to stop anything.
-            with trio.CancelScope(shield=True), trio.fail_after(REPLACEMENT_TIMEOUT_S):
-                await connector.stop_agent()
-                await connector.start_agent(self.identity)
-                connection = await self.lab.hold_agent(host)
-        except trio.TooSlowError:
-            raise HostError(
-                f"host {host}: no new agent within {REPLACEMENT_TIMEOUT_S:g} s; what runs there "
-                "runs on; `pubsubctl deploy` starts one"
-            ) from None
-        finally:
-            line.end_replacement(connection)
-
-    async def disconnect(self) -> None:
-        """Leave all agents."""
-        with trio.CancelScope(shield=True), trio.move_on_after(DISCONNECT_TIMEOUT_S):
-            for line in self._lines.values():
-                await line.leave()
-
-    async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
-        """What a broker answers to a control command."""
-        placed = placed_broker(self.wanted.placement, name)
-        return await self.agents[placed.host].broker(name, command, arguments)
-
-    async def hold(self, lease_ms: int) -> None:
-        """Renew the lease on every host; 0 for none.
-
-        Raises:
-            ExceptionGroup: of ControlErrors and TooSlowErrors, after every host was told.
-        """
-        failures: list[Exception] = []
-
-        async def hold_on(agent: AgentClient) -> None:
-            try:
-                with trio.fail_after(HOLD_TIMEOUT_S):
-                    await agent.hold(lease_ms)
-            except (ControlError, trio.TooSlowError) as error:
-                failures.append(error)
-
-        async with trio.open_nursery() as nursery:
-            for host, agent in list(self.agents.items()):
-                if not self._lines[host].is_replaced:  # it was held for long before that began
-                    nursery.start_soon(hold_on, agent)
-        if failures:
-            raise ExceptionGroup("leases", failures)
-
-    async def keep(self) -> None:
-        """Renew the lease once a third of it is over; called all along while brokers start."""
-        if self.lease_ms and trio.current_time() - self._held_at_s > self.lease_ms / 3000:
-            self._held_at_s = trio.current_time()
-            try:
-                await self.hold(self.lease_ms)
-            except* (ControlError, trio.TooSlowError):
-                pass  # tried again before the lease is over
 
 
 async def wanted_deployment(
@@ -327,19 +224,6 @@ async def take_down(
     return plan
 
 
-def placed_broker(placement: Placement, name: str) -> PlacedBroker:
-    """Where a broker runs.
-
-    Raises:
-        UserError: there is none called so; names the nearest.
-    """
-    for row in placement.brokers:
-        if row.broker == name:
-            return row
-    known = [row.broker for row in placement.brokers]
-    raise UserError(f"no broker called {shown(name)}{nearest(name, known)}")
-
-
 async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
     """What one broker is told."""
     wanted = deployment.wanted
@@ -489,75 +373,6 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     await deployment.lab.on_all(start_on, [deployment.lab.connector(host) for host in hosts])
 
 
-async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
-    """Until every broker has every session it wants, ready at both ends, and knows its ball.
-
-    Raises:
-        HostError: a broker ended, or they were not ready in time; says what is pending.
-    """
-    names = [row.broker for row in deployment.wanted.placement.brokers]
-    pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
-    progress.phase("waiting for sessions", 2.0)
-    with trio.move_on_after(timeout_s):
-        while pending:
-            sessions = wanted_sessions = 0
-            pending = {}
-            for name in names:
-                await deployment.keep()
-                status = await _broker_status(deployment, name)
-                if isinstance(status, str):
-                    pending[name] = status
-                    continue
-                assert status["topology_digest"] == deployment.wanted.digest, (
-                    f"{name} computes digest {status['topology_digest']} of the topology, "
-                    f"we computed {deployment.wanted.digest}"
-                )
-                ready, wants = set(status["ready"]), set(status["wanted"])
-                sessions += len(ready & wants)
-                wanted_sessions += len(wants)
-                if missing := sorted(wants - ready):
-                    pending[name] = f"no session to {', '.join(missing)}"
-                elif status["pending"]:
-                    pending[name] = f"session to {', '.join(status['pending'])} not ready"
-                elif status["state"] != "running":
-                    pending[name] = str(status["state"])
-                elif not status["probed"]:
-                    pending[name] = "has not tried all brokers near it yet"
-            done = len(names) - len(pending)
-            numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{sessions}/{wanted_sessions}"}
-            progress.update({**numbers, "waiting for": _some(pending) or "nothing"})
-            if pending:
-                await _fail_if_ended(deployment)
-                await trio.sleep(_POLL_S)
-    if pending:
-        rows = [f"broker {name}: {why}" for name, why in pending.items()]
-        raise HostError(f"not ready within {timeout_s:g} s:", *rows)
-
-
-async def _broker_status(deployment: Deployment, name: str) -> dict[str, Any] | str:
-    """A broker's status, or why there is none yet."""
-    try:
-        return await deployment.broker(name, "status")
-    except ControlError as error:
-        if error.kind == "closed":
-            raise
-        return f"does not answer yet ({error})"
-
-
-async def _fail_if_ended(deployment: Deployment) -> None:
-    problems: list[str] = []
-    present = deployment.wanted.topology.present()
-    for host, agent in deployment.agents.items():
-        for name, row in (await agent.status())["processes"].items():
-            if name in present and row["role"] == "broker" and row["state"] != "running":
-                log = Path(row.get("log_folder", "")) / "stderr.log"
-                how = row["exit_signal"] or f"status {row['exit_code']}"
-                last = await _last_line(deployment.lab.connector(host), log)
-                problems.append(f"host {host}: {name} ended ({how}){last}")
-    if problems:
-        raise HostError(*problems)
-
-
 async def _roll_back(deployment: Deployment, progress: Progress) -> None:
     """Stop what this deploy started: everything, or only the brokers that were added."""
     if not deployment.plan.of("record"):
@@ -608,20 +423,6 @@ async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[i
 
     await lab.on_all(look)
     return [found[connector.host.name] for connector in lab.connectors], ports
-
-
-def _some(pending: Mapping[str, str]) -> str:
-    names = list(pending)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-async def _last_line(connector: Connector, log: Path) -> str:
-    try:
-        lines = (await connector.read_text(log)).strip().splitlines()
-    except HostError:
-        return ""
-    return f": {lines[-1]}" if lines else ""
 
 
 def _recorded_identity(found: Sequence[Observed]) -> str:

@@ -17,17 +17,11 @@ from fault_injection.schedule import FaultSchedule
 from pubsubctl.certificates import certificate_of, transport_of
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result, grouped
-from pubsubctl.deploy import (
-    CLEANUP_TIMEOUT_S,
-    LEASE_MS,
-    Deployment,
-    Lab,
-    deployed,
-    take_down,
-    wanted_deployment,
-)
+from pubsubctl.deploy import CLEANUP_TIMEOUT_S, LEASE_MS, deployed, take_down, wanted_deployment
+from pubsubctl.deployment import Deployment
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
 from pubsubctl.faults import checked
+from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.inventory import Inventory
 from pubsubctl.judging import Judged, expectations_of, judge, not_as_expected

@@ -12,9 +12,11 @@ from fault_injection.log import FaultLog
 from fault_injection.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result
-from pubsubctl.deploy import Deployment, Lab, attached
+from pubsubctl.deploy import attached
+from pubsubctl.deployment import Deployment
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
 from pubsubctl.experiment import as_testbed
+from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted

@@ -12,8 +12,10 @@ import trio
 
 from brokerd.overlay.topology import Topology
 from pubsubctl.console import Progress
-from pubsubctl.deploy import Deployment, broker_config, placed_broker, record_program, wait_ready
+from pubsubctl.deploy import broker_config, record_program
+from pubsubctl.deployment import Deployment, placed_broker
 from pubsubctl.errors import UserError
+from pubsubctl.readiness import wait_ready
 
 STOP_TIMEOUT_MS = 20_000
 

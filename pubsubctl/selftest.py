@@ -26,7 +26,8 @@ from fault_injection.schedule import SCHEMA, FaultSchedule, read_schedule
 from fault_injection.separations import around, check_nft_can_tell
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result
-from pubsubctl.deploy import Deployment, attached
+from pubsubctl.deploy import attached
+from pubsubctl.deployment import Deployment
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError
 from pubsubctl.hosts import Lab
 from pubsubctl.injection import backend_of, running

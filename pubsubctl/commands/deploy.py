@@ -11,7 +11,7 @@ from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.deploy import Deployment
+    from pubsubctl.deployment import Deployment
     from pubsubctl.rolling import Rolled
 
 
@@ -58,7 +58,9 @@ def deploy(
     """Start agents and brokers; done when every session is up."""
     import trio
 
-    from pubsubctl.deploy import Deployment, Lab, deployed, planned, wanted_deployment
+    from pubsubctl.deploy import deployed, planned, wanted_deployment
+    from pubsubctl.deployment import Deployment
+    from pubsubctl.hosts import Lab
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.placing import Placing
     from pubsubctl.plan import Plan

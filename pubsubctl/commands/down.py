@@ -21,8 +21,8 @@ def down(
     """Stop everything of ours, remove its files."""
     import trio
 
-    from pubsubctl.deploy import Lab, take_down
-    from pubsubctl.hosts import reached
+    from pubsubctl.deploy import take_down
+    from pubsubctl.hosts import Lab, reached
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.plan import Plan, down_plan
 

@@ -172,7 +172,7 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deploy import placed_broker
+        from pubsubctl.deployment import placed_broker
         from pubsubctl.logbook import AGENT
         from pubsubctl.placement import Placement
         from pubsubctl.state import recorded_deployment
