@@ -164,10 +164,15 @@ LAYERS = (
         ours=(*_BASE, "brokerd.model", "brokerd.wire"),
     ),
     Layer(
+        "brokerd.client.inbox",
+        "it only keeps what lines bring",
+        ours=(*_BASE, "brokerd.model", "brokerd.client.core", "brokerd.client.line"),
+    ),
+    Layer(
         "brokerd.client.line",
         "it runs beside deployed brokers, which carry no simulator",
         ours=("brokerd",),
-        except_=("brokerd.simulator", "brokerd.client.client"),
+        except_=("brokerd.simulator", "brokerd.client.client", "brokerd.client.inbox"),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(

@@ -6,10 +6,9 @@ nothing ever waits for company. It can end subscriptions, move to another broker
 good without leaving anything behind.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
@@ -26,6 +25,7 @@ from brokerd.client.core import (
     SubscriptionAnswered,
     Withheld,
 )
+from brokerd.client.inbox import Inbox
 from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
 from brokerd.config import SessionParameters, TlsFiles
@@ -40,7 +40,6 @@ from brokerd.runtime.tls import credentials_of
 from brokerd.wire.attributes import encode_attributes
 
 WINDOW_PUBLICATIONS: Final = 65_536
-INBOX_LIMIT_BYTES: Final = 32 << 20
 
 _CHECKPOINT_EVERY: Final = 64
 
@@ -158,9 +157,7 @@ class Client:
         self._callbacks = callbacks
         self._dial = dial
         self._nursery = nursery
-        self._inbox: deque[tuple[Line, Received | Announced]] = deque()
-        self._inbox_bytes = 0
-        self._taking: tuple[Line, int] | None = None
+        self._inbox = Inbox(callbacks.on_notice)
         self._handed_on = 0
         self._busy = ""
         self._over = False
@@ -334,7 +331,7 @@ class Client:
             raise ClientError(f"client {self.name} has no subscription {number}")
         self._core.unsubscribe(number)
         self._line.states.pop(number, None)
-        self._forget_received(number)
+        self._inbox.forget(number)
         self._line.nudge()
 
     async def unsubscribe(self, number: int) -> None:
@@ -345,23 +342,6 @@ class Client:
         self.unsubscribe_nowait(number)
         while number in self._core.ending:
             await self._wait_changed()
-
-    def _forget_received(self, number: int) -> None:
-        """Take one subscription out of what the application has not fetched yet."""
-        kept: list[tuple[Line, Received | Announced]] = []
-        for line, event in self._inbox:
-            if isinstance(event, Received):
-                parts = [
-                    Deliveries(item.run, others)
-                    for item in event.deliveries
-                    if (others := tuple(each for each in item.subscriptions if each != number))
-                ]
-                event = replace(event, deliveries=tuple(parts))
-                kept.append((line, event))
-            elif event.notice.subscription != number:
-                kept.append((line, event))
-        self._inbox = deque(kept)
-        self._inbox_bytes = sum(_size(each) for _, each in kept if isinstance(each, Received))
 
     def __aiter__(self) -> "Client":
         return self
@@ -375,9 +355,9 @@ class Client:
 
     async def receive(self, limit: int = 1_000) -> list[Deliveries]:
         """What has come, at least one run and up to about `limit`; asking again acknowledges."""
-        self._acknowledge_taken()
+        self._inbox.acknowledge_taken()
         self._handed_on += 1
-        self._announce_leading()
+        self._inbox.announce_leading()
         if self._inbox and self._handed_on % _CHECKPOINT_EVERY:
             self._check_alive()
         else:
@@ -388,42 +368,14 @@ class Client:
                 raise ClientError(f"client {self.name} {self._busy}")
             self._arrived = trio.Event()
             await self._arrived.wait()
-            self._announce_leading()
-        taken: list[Deliveries] = []
-        first = self._inbox[0][0]
-        while self._inbox and len(taken) < limit and self._inbox[0][0] is first:
-            line, received = self._inbox.popleft()
-            self._taking = line, received.serial
-            if isinstance(received, Announced):
-                self._callbacks.on_notice(received.notice)
-                continue
-            taken.extend(received.deliveries)
-            self._inbox_bytes -= _size(received)
+            self._inbox.announce_leading()
+        taken = self._inbox.take(limit)
         self._line.read_on()
         return taken
 
     def publications(self) -> "PublicationIterator":
         """Single publications with decoded attributes: convenient, and not the fast way."""
         return PublicationIterator(self)
-
-    def _announce_leading(self) -> None:
-        """Tell of notices that nothing the application has not got came before."""
-        while self._inbox:
-            line, leading = self._inbox[0]
-            if isinstance(leading, Announced):
-                self._callbacks.on_notice(leading.notice)
-            elif leading.deliveries:
-                return
-            self._inbox.popleft()
-            line.core.take(leading.serial)
-            line.nudge()
-
-    def _acknowledge_taken(self) -> None:
-        if self._taking is not None:
-            line, serial = self._taking
-            self._taking = None
-            line.core.take(serial)
-            line.acknowledge()
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -444,7 +396,7 @@ class Client:
         if drain:
             await self.flush()
         self._busy = "has detached"
-        self._acknowledge_taken()
+        self._inbox.acknowledge_taken()
         self._inbox.clear()
         self._core.detach(drain=False)
         self._line.nudge()
@@ -551,8 +503,7 @@ class Client:
         arrived = changed = False
         for event in events:
             if isinstance(event, Received | Announced):
-                self._inbox.append((line, event))
-                self._inbox_bytes += _size(event) if isinstance(event, Received) else 0
+                self._inbox.put(line, event)
                 arrived = True
             elif isinstance(event, Detached):
                 self._detached[line] = None
@@ -568,7 +519,7 @@ class Client:
 
     def may_read(self, line: Line) -> bool:
         """See line.Listener."""
-        return self._inbox_bytes < INBOX_LIMIT_BYTES
+        return not self._inbox.is_full
 
     def session_changed(self, line: Line, what: str, details: Mapping[str, Any]) -> None:
         """See line.Listener."""
@@ -597,7 +548,7 @@ class Client:
                 callbacks.on_refused(refused.request, refused.number, refused.reason)
 
     async def _leave(self) -> None:
-        self._acknowledge_taken()
+        self._inbox.acknowledge_taken()
         await self._line.leave()
 
     # ------------------------------------------------------------ waiting
@@ -623,7 +574,3 @@ class Client:
 
 def _is_attached(line: Line) -> bool:
     return line.core.attached
-
-
-def _size(received: Received) -> int:
-    return sum(item.run.payload_bytes() + 64 for item in received.deliveries)

@@ -244,7 +244,7 @@ async def test_an_error_inside_comes_out_as_it_is() -> None:
 async def test_a_slow_application_stops_its_broker_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("brokerd.client.client.INBOX_LIMIT_BYTES", 5_000)
+    monkeypatch.setattr("brokerd.client.inbox.INBOX_LIMIT_BYTES", 5_000)
     async with (
         brokers(protocol="best_effort") as (b0,),
         client_of(b0, "publisher", publishes=True) as publisher,
@@ -254,7 +254,7 @@ async def test_a_slow_application_stops_its_broker_and_loses_nothing(
         for _ in range(100):
             await publisher.publish_many([OIL], bytes(10), 1_000, bytes(10_000))
         await trio.sleep(60)
-        assert subscriber._inbox_bytes < 300_000
+        assert subscriber._inbox.waiting_bytes < 300_000
         assert await take(subscriber, 1_000) == list(range(1, 1_001))
 
 

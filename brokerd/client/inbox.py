@@ -1,0 +1,102 @@
+"""What has come for an application that has not fetched it yet, and how far it has got."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from brokerd.client.core import Announced, Received
+from brokerd.client.line import Line
+from brokerd.model.client_messages import Deliveries, Notice
+
+INBOX_LIMIT_BYTES: Final = 32 << 20
+
+
+class Inbox:
+    """What lines bring, in the order it came, until the application takes it.
+
+    Taking is not yet acknowledging: only who asks again has what it was given, for good. Notices
+    are told, through `on_notice`, when everything that came before them is taken.
+
+    Attributes:
+        waiting_bytes: of all that is not taken.
+    """
+
+    def __init__(self, on_notice: Callable[[Notice], None]) -> None:
+        self._on_notice = on_notice
+        self._events: deque[tuple[Line, Received | Announced]] = deque()
+        self.waiting_bytes = 0
+        self._taking: tuple[Line, int] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the application should take something before more is read."""
+        return self.waiting_bytes >= INBOX_LIMIT_BYTES
+
+    def put(self, line: Line, event: Received | Announced) -> None:
+        """Keep what has come over a line, behind all else."""
+        self._events.append((line, event))
+        self.waiting_bytes += _size(event)
+
+    def take(self, limit: int) -> list[Deliveries]:
+        """The next runs of one line, up to about `limit`; there must be something."""
+        taken: list[Deliveries] = []
+        first = self._events[0][0]
+        while self._events and len(taken) < limit and self._events[0][0] is first:
+            line, event = self._events.popleft()
+            self._taking = line, event.serial
+            if isinstance(event, Announced):
+                self._on_notice(event.notice)
+                continue
+            taken.extend(event.deliveries)
+            self.waiting_bytes -= _size(event)
+        return taken
+
+    def announce_leading(self) -> None:
+        """Tell of notices that nothing the application has not got came before."""
+        while self._events:
+            line, leading = self._events[0]
+            if isinstance(leading, Announced):
+                self._on_notice(leading.notice)
+            elif leading.deliveries:
+                return
+            self._events.popleft()
+            line.core.take(leading.serial)
+            line.nudge()
+
+    def acknowledge_taken(self) -> None:
+        """The application has what it was given last."""
+        if self._taking is not None:
+            line, serial = self._taking
+            self._taking = None
+            line.core.take(serial)
+            line.acknowledge()
+
+    def forget(self, subscription: int) -> None:
+        """Take one subscription out of what the application has not fetched yet."""
+        kept: list[tuple[Line, Received | Announced]] = []
+        for line, event in self._events:
+            if isinstance(event, Received):
+                parts = [
+                    Deliveries(item.run, others)
+                    for item in event.deliveries
+                    if (others := tuple(n for n in item.subscriptions if n != subscription))
+                ]
+                kept.append((line, replace(event, deliveries=tuple(parts))))
+            elif event.notice.subscription != subscription:
+                kept.append((line, event))
+        self._events = deque(kept)
+        self.waiting_bytes = sum(_size(event) for _, event in kept)
+
+    def clear(self) -> None:
+        """Drop all that was not taken."""
+        self._events.clear()
+
+
+def _size(event: Received | Announced) -> int:
+    if isinstance(event, Announced):
+        return 0
+    return sum(item.run.payload_bytes() + 64 for item in event.deliveries)
