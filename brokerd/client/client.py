@@ -333,6 +333,7 @@ class Client:
         self._line.states.pop(number, None)
         self._inbox.forget(number)
         self._line.nudge()
+        self._line.read_on()
 
     async def unsubscribe(self, number: int) -> None:
         """As `unsubscribe_nowait`, and wait until the broker has it on disk.
@@ -397,9 +398,10 @@ class Client:
             await self.flush()
         self._busy = "has detached"
         self._inbox.acknowledge_taken()
-        self._inbox.clear()
+        self._inbox.close()
         self._core.detach(drain=False)
         self._line.nudge()
+        self._line.read_on()
         while self._line not in self._detached:
             await self._wait_changed()
         self._over = True

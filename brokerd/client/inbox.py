@@ -27,6 +27,7 @@ class Inbox:
         self._events: deque[tuple[Line, Received | Announced]] = deque()
         self.waiting_bytes = 0
         self._taking: tuple[Line, int] | None = None
+        self._closed = False
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -38,6 +39,8 @@ class Inbox:
 
     def put(self, line: Line, event: Received | Announced) -> None:
         """Keep what has come over a line, behind all else."""
+        if self._closed:
+            return
         self._events.append((line, event))
         self.waiting_bytes += _size(event)
 
@@ -91,9 +94,11 @@ class Inbox:
         self._events = deque(kept)
         self.waiting_bytes = sum(_size(event) for _, event in kept)
 
-    def clear(self) -> None:
-        """Drop all that was not taken."""
+    def close(self) -> None:
+        """Drop all that was not taken, and whatever still comes."""
+        self._closed = True
         self._events.clear()
+        self.waiting_bytes = 0
 
 
 def _size(event: Received | Announced) -> int:

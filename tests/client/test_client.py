@@ -554,3 +554,24 @@ async def test_a_move_that_is_given_up_leaves_the_client_where_it_was() -> None:
         assert await take(subscriber, 1) == [1]
         await trio.sleep(0.1)
         assert rows(*running) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("leave", ["unsubscribe", "detach"])
+@in_virtual_time
+async def test_who_has_left_more_unread_than_is_read_ahead_can_still_leave(
+    leave: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's answer comes behind what nobody is going to fetch any more."""
+    monkeypatch.setattr("brokerd.client.inbox.INBOX_LIMIT_BYTES", 5_000)
+    async with (
+        brokers(protocol="best_effort") as (b0,),
+        client_of(b0, "publisher", publishes=True) as publisher,
+        client_of(b0, "subscriber") as subscriber,
+    ):
+        number = await subscriber.subscribe("true")
+        for _ in range(100):
+            await publisher.publish_many([OIL], bytes(10), 1_000, bytes(10_000))
+        await trio.sleep(60)
+        with trio.move_on_after(60) as patience:
+            await (subscriber.detach() if leave == "detach" else subscriber.unsubscribe(number))
+        assert not patience.cancelled_caught
