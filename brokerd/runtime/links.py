@@ -5,7 +5,6 @@ SessionLost per SessionEstablished, and nothing of a session after that.
 """
 
 import errno
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -33,17 +32,16 @@ from brokerd.runtime.connection import (
     first_message,
 )
 from brokerd.runtime.doorway import Doorway, Visit
+from brokerd.runtime.impairments import Impairments
 from brokerd.runtime.quotas import PublishingRate
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
-from brokerd.sessions.link_faults import Absorbed, LinkFaults
 from brokerd.sessions.messages import Farewell, Hello
 from brokerd.sessions.session import Accepted, Session, SessionState, SessionTable
 from brokerd.wire.codec import encode
 
 HANDSHAKE_S: Final = 5.0
-MAXIMUM_PARKED: Final = 64
 REFUSALS_RECORDED_PER_S: Final = 10
 """A flood of strangers must not become a flood of log lines."""
 STUCK_REMEMBERED: Final = 1_000
@@ -80,7 +78,8 @@ class Links:
         welcome: Welcome | None = None,
         descriptors: int | None = None,
     ) -> None:
-        self.faults = LinkFaults()
+        self._impairments = Impairments()
+        self.faults = self._impairments.faults
         self.counters = {
             "sessions_established": 0,
             "sessions_lost": 0,
@@ -107,10 +106,7 @@ class Links:
         self._refusals_recorded = self._refusals_unrecorded = 0
         self._connections: dict[Peer, Connection] = {}
         self._unflushed: dict[Connection, None] = {}
-        self._absorbed: Absorbed[Connection, MessageReceived] = Absorbed()
-        self._was_full = False
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
-        self._parked: deque[tuple[Peer, trio.abc.Stream]] = deque()
         self._open_streams = 0
         self._stopping = False
         self._nursery: trio.Nursery
@@ -176,7 +172,7 @@ class Links:
         self._unflushed[connection] = None
         frames = connection.send(message)
         if len(self.faults) and frames:
-            self._count_outgoing(connection, message)
+            self._impairments.count_outgoing(connection, message)
 
     def flush(self, now_ns: int) -> None:
         """Write what has been queued."""
@@ -198,7 +194,7 @@ class Links:
         """Whether a session with a broker would be possible: None, or what is in the way."""
         with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
             try:
-                await self._pass_faults(peer)
+                await self._impairments.wait_passable(peer)
                 stream = await self._dial_stream(self._addresses[peer])
                 async with stream:
                     if (impostor := self._table.impostor(peer, identity_of(stream))) is not None:
@@ -217,105 +213,35 @@ class Links:
     def faults_changed(self) -> None:
         """Let sessions, attempts and held messages follow the faults in force."""
         for connection in list(self._connections.values()):
-            self._set_ways(connection)
+            self._impairments.act_on(connection)
             if connection.inward.cut:
                 self._record("link_cut", {"peer": self._name(connection.peer)})
                 connection.end("closed_by_peer")
         for broker, scope in list(self._attempts.items()):
             if self.faults.way(broker, "out").cut:
                 scope.cancel()
-        self._release()
+        released = self._impairments.release()
+        if released:
+            self._post(released)
         for connection in self._connections.values():
             connection.wake()
-        still_parked = [each for each in self._parked if self._is_blackholed(each[0])]
-        for peer, stream in self._parked:
-            if not self._is_blackholed(peer):
-                self._nursery.start_soon(trio.aclose_forcefully, stream)
-        self._parked = deque(still_parked)
-
-    def _release(self) -> None:
-        """Let go what was absorbed and is not to be absorbed any longer, in order."""
-        released = self._absorbed.take(lambda connection: not connection.inward.absorbs)
-        if released:
-            self._was_full = False
-            self._post([message for connection, message in released if not connection.over])
-
-    def _set_ways(self, connection: Connection) -> None:
-        connection.inward = self.faults.way(connection.peer, "in")
-        connection.outward = self.faults.way(connection.peer, "out")
-
-    def _is_blackholed(self, peer: Peer) -> bool:
-        return self.faults.way(peer, "in").blackholed or self.faults.way(peer, "out").blackholed
-
-    async def _pass_faults(self, peer: Peer) -> None:
-        """Return when a connection with this peer could be made; hang where it would hang.
-
-        Raises:
-            ConnectionRefusedError: the link is cut.
-        """
-        if self.faults.way(peer, "out").cut:
-            self.faults.count(peer, "both", refused_connections=1)
-            raise ConnectionRefusedError("the link is cut")
-        if self._is_blackholed(peer):
-            await trio.sleep_forever()
-        # Whoever connects over a slow link waits for an answer first.
-        delay_ns = sum(self.faults.way(peer, way).delay_ns for way in ("out", "in"))
-        if delay_ns:
-            await trio.sleep(delay_ns / SECOND_NS)
-
-    def _park(self, peer: Peer, stream: trio.abc.Stream) -> None:
-        """Keep a stream open whose close must not be noticed through a blackhole."""
-        if len(self._parked) >= MAXIMUM_PARKED:
-            _, oldest = self._parked.popleft()
-            self._nursery.start_soon(trio.aclose_forcefully, oldest)
-        self._parked.append((peer, stream))
-
-    def _count_outgoing(self, connection: Connection, message: Any) -> None:
-        run = getattr(message, "run", ())
-        if connection.outward.absorbs:
-            self.faults.count(
-                connection.peer, "out", absorbed_messages=1, absorbed_publications=len(run)
-            )
-        elif not connection.outward.blackholed:
-            limited = int(connection.outward.is_limited)
-            self.faults.count(
-                connection.peer, "out", forwarded_since_applied=1, limited_messages=limited
-            )
-
-    def _count_incoming(self, connection: Connection, incoming: list[Incoming]) -> None:
-        if connection.inward.absorbs:
-            self.faults.count(
-                connection.peer,
-                "in",
-                absorbed_messages=len(incoming),
-                absorbed_publications=sum(len(getattr(m.message, "run", ())) for m, _ in incoming),
-                absorbed_bytes=sum(size for _, size in incoming),
-            )
-        else:
-            count = len(incoming)
-            self.faults.count(
-                connection.peer,
-                "in",
-                forwarded_since_applied=count,
-                limited_messages=count * connection.inward.is_limited,
-            )
+        for stream in self._impairments.unpark():
+            self._close_soon(stream)
 
     # ------------------------------------------------------------ what connections tell
 
     def received(self, connection: Connection, incoming: list[Incoming]) -> None:
         """See connection.Owner."""
         if len(self.faults):
-            self._count_incoming(connection, incoming)
+            self._impairments.count_incoming(connection, incoming)
         if self._publishing is not None and isinstance(connection.peer, str):
             self._count_published(self._publishing, connection.peer, incoming)
         if not connection.inward.absorbs:
             self._post([message for message, _ in incoming])
             return
-        for message, size in incoming:
-            self._absorbed.hold(connection, message, size)
-        if self._absorbed.is_full and not self._was_full:
-            self._was_full = True
-            self._record("absorb_full", {"held_bytes": self._absorbed.held_bytes})
+        if self._impairments.absorb(connection, incoming):
+            held_bytes = self._impairments.absorbed.held_bytes
+            self._record("absorb_full", {"held_bytes": held_bytes})
 
     def refill(self, connection: Connection) -> None:
         """See connection.Owner: the core has queued everything already."""
@@ -327,7 +253,7 @@ class Links:
             may_publish = not publishing.must_wait(peer, clock_ns())
         else:
             may_publish = True
-        return may_publish and not (connection.inward.absorbs and self._absorbed.is_full)
+        return may_publish and not (connection.inward.absorbs and self._impairments.is_full)
 
     def _count_published(
         self, publishing: PublishingRate, client: str, incoming: list[Incoming]
@@ -346,13 +272,11 @@ class Links:
         del self._connections[peer]
         if session.state is not SessionState.CLOSED:
             self._table.close(session)
-        self._absorbed.take(lambda owner: owner is connection)
+        self._impairments.absorbed.take(lambda owner: owner is connection)
         self.counters["sessions_lost"] += 1
         self.counters["outbox_overflows"] += reason == "overflow"
         if len(self.faults):
-            waiting = connection.outbox.waiting_frames
-            stopped = connection.outward.blackholed or connection.outward.cut
-            self.faults.count(peer, "both", sessions_down=1, dropped_frames=waiting * stopped)
+            self._impairments.count_ended(connection)
         self._record(
             "session_lost",
             {"peer": self._name(peer), "session": session.number, "reason": reason},
@@ -382,7 +306,7 @@ class Links:
         if answer is not None:
             connection.send(answer)
         self._connections[peer] = connection
-        self._set_ways(connection)
+        self._impairments.act_on(connection)
         self.counters["sessions_established"] += 1
         self._record(
             "session_established",
@@ -412,7 +336,7 @@ class Links:
         reason: str | None = "no answer in time"
         with scope:
             try:
-                await self._pass_faults(peer)
+                await self._impairments.wait_passable(peer)
                 stream = await self._dial_stream(self._addresses[peer])
                 self._open_streams += 1
                 # Given up while it connected, it is closed, and must not say Hello any more.
@@ -445,7 +369,7 @@ class Links:
         self._table.own.recovering = self._is_recovering()
         await stream.send_all(b"".join(encode(self._table.hello(attempt))))
         answer = await first_message(stream, decoder)
-        await self._pass_faults(attempt.peer)
+        await self._impairments.wait_passable(attempt.peer)
         if isinstance(answer, Farewell) and answer.kind == "crossed":
             # The other end's own attempt will answer this one, or time will.
             await trio.sleep_forever()
@@ -528,7 +452,7 @@ class Links:
 
     async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: FrameDecoder) -> None:
         claimed: Peer = hello.name if hello.role == "client" else hello.number
-        if self._is_blackholed(claimed):
+        if self._impairments.is_blackholed(claimed):
             self._park(claimed, stream)
             return
         if self._stopping or self.faults.way(claimed, "in").cut:
@@ -559,6 +483,14 @@ class Links:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it did not wait for the answer
         await close_stream(stream)
+
+    def _park(self, peer: Peer, stream: trio.abc.Stream) -> None:
+        oldest = self._impairments.park(peer, stream)
+        if oldest is not None:
+            self._close_soon(oldest)
+
+    def _close_soon(self, stream: trio.abc.Stream) -> None:
+        self._nursery.start_soon(trio.aclose_forcefully, stream)
 
     def _clear_the_way(self, decision: Accepted) -> None:
         """End what a newly accepted session takes the place of."""

@@ -81,7 +81,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
 ) -> None:
     net = MemoryNet(room_bytes=2_000)
     b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
-    monkeypatch.setattr(b0.links._absorbed, "_limit_bytes", 5_000)
+    monkeypatch.setattr(b0.links._impairments.absorbed, "_limit_bytes", 5_000)
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)
         b0.fault("absorb", 1)
@@ -89,7 +89,7 @@ async def test_an_absorbing_broker_stops_reading_at_its_bound_and_says_so(
             b1.send(0, copy(first, 1_000))
         await trio.sleep(0.5)
         assert "absorb_full" in [event for event, _ in b0.records]
-        assert b0.links._absorbed.held_bytes < 10_000
+        assert b0.links._impairments.absorbed.held_bytes < 10_000
         b0.heal("absorb")
         await trio.sleep(0.5)
         assert b0.sequences(1) == list(range(1, 41))
