@@ -243,11 +243,12 @@ def shrink_seed(
     protocol: str,
     mutants: frozenset[Mutant],
     row: str,
+    profile: str,
     settings: tuple[str, ...],
     output: Path | None,
 ) -> Result:
     """Cut a failing seed down and write what is left as a plan."""
-    options = SwarmOptions(mutants=mutants, campaign=row, settings=settings)
+    options = SwarmOptions(mutants=mutants, campaign=row, profile=profile, settings=settings)
     plan = plan_of(seed, protocol, options)
     shrunk = shrink(plan)
     if shrunk is None:

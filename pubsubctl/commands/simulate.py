@@ -11,6 +11,7 @@ import typer
 from brokerd.config import PROFILES, PROTOCOLS, Mutant
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands.invocation import Invocation, invocation
+from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
 from pubsubctl.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.files import shown
@@ -134,46 +135,44 @@ def simulate(
     if which and what not in ("campaign", "mutants", "shrink"):
         hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
+    processes = processes or os.cpu_count() or 1
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
-        return _figure(call, what, full, processes or os.cpu_count() or 1, output)
-    if full:
-        raise UserError(f"--full is for figures, and {shown(what)} is none")
+        check_options(context, what, FIGURE)
+        return _figure(call, what, full, processes, output)
+    if what in TAKEN:
+        if campaign and what == "adversary":
+            raise UserError(f"simulate adversary takes no --campaign; write --setting {campaign}")
+        check_options(context, what, what)
     if what == "speed":
         return _speed(call)
-    if schedules is not None and what != "dedupe":
-        raise UserError(f"--schedules is for dedupe, not for {shown(what)}")
     if what == "dedupe":
         from pubsubctl.dedupe import SCHEDULES, compare_detection
 
-        return compare_detection(call, schedules or SCHEDULES, processes or os.cpu_count() or 1)
+        return compare_detection(call, schedules or SCHEDULES, processes)
     if what == "stalls":
         from pubsubctl.stalls import simulate_stalls
 
         return simulate_stalls(call, *_seeds(seeds))
+    mutants = frozenset(_mutant(name) for name in mutant or [])
     if what not in _WORDS:
         if faults is None and Path(what).suffix != ".toml" and Path(what).is_file():
+            check_options(context, what, FILE)
             return _file(Path(what))
-        mutants = frozenset(_mutant(name) for name in mutant or [])
+        _check_workload(what, faults)
+        check_options(context, what, WORKLOAD)
         folder = call.project.results_folder(output) if record else None
         return _workload(call, what, protocol, faults, seed, mutants, folder)
-    if (setting or short) and what != "adversary":
-        option = "--setting" if setting else "--shrink"
-        raise UserError(f"{option} is for simulate adversary, not for {shown(what)}")
-    if moves and what != "swarm":
-        raise UserError(f"--moves is for simulate swarm, not for {shown(what)}")
-    if campaign and what == "adversary":
-        raise UserError(f"simulate adversary takes no --campaign; write --setting {campaign}")
     from pubsubctl import swarms
 
     protocol = protocol or "delta_tree"
     if protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
-    mutants = frozenset(_mutant(name) for name in mutant or [])
     rows = which or [] if what == "campaign" else [campaign] if campaign else []
     swarms.check_rows(rows)
     chosen = tuple(settings or ())
     swarms.check_settings(chosen)
-    processes = processes or os.cpu_count() or 1
+    if profile:
+        _check_profile(call, profile, protocol, verify_determinism)
     if what == "campaign":
         return swarms.simulate_campaign(call, tuple(rows), runs, processes, ledger)
     if what == "mutants":
@@ -181,10 +180,10 @@ def simulate(
     if what == "shrink":
         if which is None or len(which) != 1 or not re.fullmatch(r"\d{1,18}", which[0]):
             raise UserError("simulate shrink takes one seed, such as 17")
-        return swarms.shrink_seed(int(which[0]), protocol, mutants, campaign, chosen, plan_file)
+        return swarms.shrink_seed(
+            int(which[0]), protocol, mutants, campaign, profile, chosen, plan_file
+        )
     first, last = _seeds(seeds)
-    if profile and what == "adversary":
-        raise UserError("simulate adversary takes no --profile")
     if what == "adversary":
         from pubsubctl.adversaries import Adversary, simulate_adversary
 
@@ -198,8 +197,6 @@ def simulate(
             short=short,
         )
         return simulate_adversary(call, asked)
-    if profile:
-        _check_profile(call, profile, protocol, verify_determinism)
     swarm = swarms.Swarm(
         protocol=protocol,
         first=first,
@@ -227,6 +224,13 @@ def _check_profile(call: Invocation, profile: str, protocol: str, verify_determi
         raise UserError(f"--profile is of delta_tree, and not for {what}")
     if profile != "robust":
         call.console.warn(PAPER_WARNING)
+
+
+def _check_workload(workload: str, faults: str | None) -> None:
+    """A slip in `swarm` or its like is not taken for the name of a workload."""
+    near = nearest(workload, tuple(TAKEN))
+    if faults is None and near.startswith("; did you mean"):
+        raise UserError(f"simulate: no {shown(workload)}{near}")
 
 
 def _is_figure_experiment(what: str) -> bool:
@@ -299,8 +303,6 @@ def _workload(
     from bench.spec import Overrides
     from pubsubctl.commands.bench import experiment_of
 
-    if faults is None and nearest(workload, (*_WORDS, "speed")).startswith("; did you mean"):
-        raise UserError(f"simulate: no {shown(workload)}{nearest(workload, (*_WORDS, 'speed'))}")
     overrides = Overrides(protocol=protocol, seed=seed)
     spec, schedule = experiment_of(call, workload, overrides, faults, {}, simulated=True)
     with call.console.progress() as progress:

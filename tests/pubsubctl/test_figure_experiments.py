@@ -108,7 +108,7 @@ def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
     [
         (["simulate", "dft11.fig13"], "did you mean 'dft11.fig1"),
         (["simulate", "dft11.fig9", "--full"], "dft11.fig9 always makes all 100 draws"),
-        (["simulate", "swarm", "--full"], "--full is for figures"),
+        (["simulate", "swarm", "--full"], "--full is for a figure"),
         (["simulate", "sped"], "did you mean 'speed'?"),
         (["claims", "explain", "safty"], "did you mean 'safety'?"),
         (["claims", "list", "dft12"], "did you mean 'dft11'?"),

@@ -76,11 +76,23 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["adversary", "--campaign", "links"], "write --setting links"),
         (["adversary", "7"], "write --seeds 1..20"),
         (["adversry"], "did you mean 'adversary'?"),
-        (["swarm", "--setting", "links"], "--setting is for simulate adversary"),
+        (["swarm", "--setting", "links"], "--setting is for adversary, not for 'swarm'"),
+        (["swarm", "--faults", "demo"], "--faults is for a workload, not for 'swarm'"),
+        (["swarm", "--output", "seed.plan"], "--output is for shrink"),
+        (["--runs", "3"], "--runs is for campaign or mutants, not for 'swarm'"),
+        (["swarm", "--schedules", "3"], "--schedules is for dedupe"),
+        (["swarm", "--full"], "--full is for a figure"),
+        (["adversary", "--ledger", "ledger.json"], "--ledger is for swarm or campaign or mutants"),
+        (["demo", "--seeds", "1..3"], "--seeds is for swarm or adversary or stalls"),
+        (["campaign", "--seeds", "1..3"], "--seeds is for swarm or adversary or stalls"),
+        (["dft11.fig11", "--seed", "3"], "--seed is for a workload, not for 'dft11.fig11'"),
+        (["speed", "--record"], "--record is for a workload"),
+        (["stals"], "did you mean 'stalls'?"),
         (["mutants", "M22x"], "did you mean 'M22'?"),
         (["swarm", "--set", "publication_logs=True"], "did you mean 'publication_log'?"),
         (["swarm", "--set", "queue_limit=many"], "queue_limit = 'many' is not of type int"),
         (["shrink"], "takes one seed"),
+        (["shrink", "2", "--profile", "papr"], "did you mean 'paper'?"),
         (["shrink", "A"], "takes one seed"),
         (["shrink", "2"], "seed 2 of delta_tree shows no violation"),
         (["swarm", "--seeds", "1..1", "--ledger", "no/such/ledger.json"], "no such file"),
@@ -215,12 +227,6 @@ def test_ways_of_telling_duplicates_are_compared(call: Call) -> None:
     assert all(row["violated"] == 0 for row in held)
     assert any(row["violated"] for row in answer.document["rows"])
     assert {cost["dedupe"] for cost in answer.document["costs"]} == {"source", "vector"}
-
-
-def test_schedules_are_for_the_comparison_only(call: Call) -> None:
-    answer = call("simulate", "swarm", "--schedules", "3")
-    assert answer.status == 2
-    assert "--schedules is for dedupe" in answer.err
 
 
 def test_a_swarm_in_profile_paper_says_what_that_does_not_promise(call: Call) -> None:

@@ -1,0 +1,50 @@
+"""Which options of `simulate` say something about what is simulated; the others are refused."""
+
+import typer
+
+from pubsubctl.errors import UserError
+from pubsubctl.files import shown
+
+FIGURE = "a figure"
+FILE = "a scenario or plan"
+WORKLOAD = "a workload"
+
+_OF_SWARM = ("--protocol", "--seeds", "--mutant", "--campaign", "--profile", "--set", "--moves")
+
+TAKEN: dict[str, tuple[str, ...]] = {
+    "swarm": (*_OF_SWARM, "--ledger", "--verify-determinism"),
+    "adversary": ("--protocol", "--seeds", "--mutant", "--setting", "--shrink"),
+    "campaign": ("--runs", "--ledger"),
+    "mutants": ("--runs", "--ledger"),
+    "shrink": ("--protocol", "--mutant", "--campaign", "--profile", "--set", "--output"),
+    "dedupe": ("--schedules",),
+    "stalls": ("--seeds",),
+    "speed": (),
+    FIGURE: ("--full", "--output-dir"),
+    FILE: (),
+    WORKLOAD: ("--protocol", "--faults", "--seed", "--mutant", "--record", "--output-dir"),
+}
+"""What is simulated → its options, besides those that all of them take."""
+
+_OF_ALL = ("--processes", "--help")
+
+
+def check_options(context: typer.Context, what: str, kind: str) -> None:
+    """Refuse options that would change nothing.
+
+    Args:
+        what: is to be simulated, as it was typed.
+        kind: a key of `TAKEN`.
+
+    Raises:
+        UserError: names the option and what it is for.
+    """
+    for parameter in context.command.params:
+        option = max(parameter.opts, key=len)
+        source = context.get_parameter_source(parameter.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if not given or parameter.param_type_name != "option" or option in _OF_ALL:
+            continue
+        if option not in TAKEN[kind]:
+            meant = " or ".join(each for each, options in TAKEN.items() if option in options)
+            raise UserError(f"{option} is for {meant}, not for {shown(what)}")
