@@ -292,6 +292,7 @@ class BrokerConfig:
         fault_injection: whether fault commands are obeyed.
         mutants: named bugs to switch on; only with fault_injection.
         core: the CPU to pin to, or -1.
+        nice: how far it gives way to other processes, 0 to 19; its agent sees to that.
         memory_limit_bytes: what it may allocate, or it ends; 0 for no limit.
         fsync: whether it waits for the disk. Without, what it has written survives its own end,
             but not that of the machine.
@@ -311,6 +312,7 @@ class BrokerConfig:
     fault_injection: bool = False
     mutants: tuple[Mutant, ...] = ()
     core: int = -1
+    nice: int = 0
     joining: bool = False
     memory_limit_bytes: int = 0
     fsync: bool = True

@@ -80,7 +80,7 @@ class End:
 
     async def row(self) -> Mapping[str, Any]:
         """The process's row in its agent's status."""
-        row = (await self.agent.status())["processes"][self.process]
+        row = (await self.agent.status(self.process))["processes"][self.process]
         assert isinstance(row, dict), row
         return row
 

@@ -245,6 +245,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "log_folder": str(root / "brokers" / placed.broker / "log"),
         "fault_injection": True,
         "core": placed.core,
+        "nice": connector.host.broker_nice,
         "memory_limit_bytes": connector.host.mem_per_broker_bytes,
         "fsync": connector.host.fsync == "real",
         "delta_tree": wanted.topology.to_mapping()["parameters"],

@@ -420,6 +420,7 @@ class _Builder:
             data_dir=value("data_dir", None),
             smt=value("smt", "allow"),
             numa=value("numa", ""),
+            broker_nice=value("broker_nice", 0),
             mem_per_broker_bytes=value("mem_per_broker", 0),
             bench_nic=value("bench_nic", ""),
             fsync=value("fsync", "real"),

@@ -79,6 +79,7 @@ class Host:
         ports: the TCP ports its brokers may listen on.
         cores: "share" lets the kernel place brokers, "own" gives each one a core.
         cores_reserved: cores no broker gets.
+        broker_nice: how far its brokers give way to its agent and load generators, 0 to 19.
         root: the folder of everything we keep on it; None for the connector's usual place.
         origins: variable → where its value was written.
         address: IP or DNS name that is dialled; "" for local.
@@ -120,6 +121,7 @@ class Host:
     smt: Literal["avoid", "allow"] = "allow"
     numa: str = ""
     mem_per_broker_bytes: int = 0
+    broker_nice: int = 0
     bench_nic: str = ""
     fsync: Literal["real", "off"] = "real"
 
@@ -146,6 +148,7 @@ class Host:
             "failure_domain": self.failure_domain,
             "cores": self.cores,
             "cores_reserved": list(self.cores_reserved),
+            "broker_nice": self.broker_nice,
             "ports": f"{self.ports.start}-{self.ports.stop - 1}",
             "root": self.root,
             "data_dir": self.data_dir,

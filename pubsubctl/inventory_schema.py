@@ -277,6 +277,7 @@ class Variables(_Closed):
     failure_domain: Annotated[str, BeforeValidator(_name)] | None = None
     cores: Literal["share", "own"] | None = None
     cores_reserved: list[Annotated[int, Field(ge=0, le=4095)]] | None = None
+    broker_nice: Annotated[int, Field(ge=0, le=19, strict=True)] | None = None
     ports: Annotated[str, BeforeValidator(_ports)] | None = None
     root: Folder | None = None
     data_dir: Folder | None = None

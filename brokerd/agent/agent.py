@@ -243,10 +243,14 @@ class Agent:
         cause = "planned" if ends else None
         return {"sent": self._supervisor.signal(target, number, expected_exit=cause)}
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, process: str = "") -> dict[str, Any]:
         lease = None
         if self._hold_deadline_ns is not None:
             lease = {"left_ms": max(0, self._hold_deadline_ns - time.monotonic_ns()) // 1_000_000}
+        # A row costs several looks into /proc: who waits for one process asks for that one.
+        wanted = (
+            [self._supervisor.find(process)] if process else self._supervisor.processes.values()
+        )
         return {
             "name": self.name,
             "pid": os.getpid(),
@@ -255,9 +259,7 @@ class Agent:
             "socket_folder": str(self.socket_path.parent),
             "boot_id": boot_id(),
             "ending": self._ending,
-            "processes": {
-                name: process.to_row() for name, process in self._supervisor.processes.items()
-            },
+            "processes": {each.name: each.to_row() for each in wanted},
             "faults": [fault.to_row() for fault in self._faults.faults.values()],
             "lease": lease,
         }

@@ -59,9 +59,10 @@ class AgentClient:
         """Send a signal to a running process. To freeze, use a fault: that one heals."""
         return await self.control.request("signal", process=process, signal=signal)
 
-    async def status(self) -> dict[str, Any]:
-        """Processes, faults and lease."""
-        return await self.control.request("status")
+    async def status(self, process: str = "") -> dict[str, Any]:
+        """Processes (only this one, where one is named), faults and lease."""
+        named = {"process": process} if process else {}
+        return await self.control.request("status", **named)
 
     async def broker(
         self,

@@ -41,6 +41,7 @@ EXIT_INTERNAL: Final = 70
 EXIT_ALREADY_RUNNING: Final = 75
 EXIT_CONFIG: Final = 78
 
+_NICE_S: Final = 5.0
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -71,8 +72,8 @@ class ForkServer:
 
         Options: `lock_file` (it locks that and writes its identity there, or ends with
         EXIT_ALREADY_RUNNING), `output_folder` (stdout.log, stderr.log), `core` (to be pinned
-        to; -1 for any). Where one of those could not be had, it has ended with a status that
-        says so.
+        to; -1 for any), `nice` (how far it gives way to others). Where one of those could not
+        be had, it has ended with a status that says so.
 
         Raises:
             ControlError: `internal`, the image is gone or out of processes.
@@ -256,6 +257,27 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
     _redirect(options.get("output_folder"))
     if options.get("core", -1) >= 0:
         os.sched_setaffinity(0, {options["core"]})
+    if nice := options.get("nice", 0):
+        _give_way(nice)
+
+
+def _give_way(nice: int) -> None:
+    """Take a lower priority than what does not: among processes, and among sessions."""
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    # Where the kernel shares out time to sessions first, processes of different ones are not
+    # compared. It lets that be said ten times a second, by whomever.
+    deadline = time.monotonic() + _NICE_S
+    while True:
+        try:
+            with open("/proc/self/autogroup", "w", encoding="ascii") as file:
+                file.write(str(nice))
+            return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def _check_agent(agent_pid: int, middle_pid: int) -> None:

@@ -311,6 +311,7 @@ class Supervisor:
                 lock_file=str(self._paths.process_file(process.name)),
                 output_folder=str(process.log_folder),
                 core=process.config.get("core", -1),
+                nice=process.config.get("nice", 0),
             )
             process.adopted = False
             process.state, process.expected_exit = "running", None

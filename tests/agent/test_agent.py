@@ -166,6 +166,33 @@ def test_how_a_process_ended_by_itself_is_recorded_with_what_it_said(
     run(story)
 
 
+def test_the_status_of_one_process_is_its_row_alone(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1")
+            await lab.start(client, "b2")
+            every = (await client.status())["processes"]
+            (row,) = (await client.status("b2"))["processes"].items()
+            assert row == ("b2", {**every["b2"], "processor_s": row[1]["processor_s"]})
+
+    run(story)
+
+
+def test_a_process_gives_way_to_others_when_it_is_told_to(lab: Lab) -> None:
+    async def story() -> None:
+        lab.start_agent()
+        async with lab.client() as client:
+            await lab.start(client, "b1", nice=7)
+            pid = (await client.status("b1"))["processes"]["b1"]["pid"]
+            assert os.getpriority(os.PRIO_PROCESS, pid) == 7
+            await lab.start(client, "b2")
+            pid = (await client.status("b2"))["processes"]["b2"]["pid"]
+            assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+    run(story)
+
+
 def test_what_a_killed_process_left_running_is_ended_with_it(lab: Lab) -> None:
     async def story() -> None:
         lab.start_agent()
@@ -194,7 +221,8 @@ def test_what_a_killed_process_left_running_is_ended_with_it(lab: Lab) -> None:
         ("stop", {"process": "b1", "timeout": 3}, "did you mean 'timeout_ms'"),
         ("stop", {"process": "b1", "timeout_ms": True}, "timeout_ms is a bool"),
         ("stop", {}, "argument 'process' is missing"),
-        ("status", {"all": True}, "it takes none"),
+        ("facts", {"all": True}, "it takes none"),
+        ("status", {"process": "b2"}, "did you mean 'b1'"),
         ("statsu", {}, "did you mean 'status'"),
         ("files", {"process": "b1", "folder": "../.."}, "not below"),
         ("files", {"process": "b1", "folder": "/etc"}, "not below"),
