@@ -8,16 +8,18 @@ it is not complete.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import trio
 
 from bench.clocks import record_clocks
-from bench.load_plan import LoadProcess, client_suffix, load_processes
+from bench.load_control import LoadControl
+from bench.load_plan import client_suffix, load_processes
 from bench.outcome import RunOutcome, outcome_of
 from bench.probes import ProcessorTime
+from bench.progress import Progress, RunFailed
 from bench.run_directory import RunDirectory, RunState
 from bench.spec import ExperimentSpec
 from bench.testbed import ListingRefused, Testbed
@@ -28,42 +30,21 @@ from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import FaultSchedule
 
-ATTACH_TIMEOUT_S = 30.0
-SUBSCRIBE_TIMEOUT_S = 60.0
 OPENING_TIMEOUT_S = 120.0
 """Brokers keep what vanished clients subscribed to for a minute, unconfirmed: a run that follows
 another on the same brokers has to wait for that."""
-FINISH_TIMEOUT_MS = 60_000
+BEGIN_TIMEOUT_MS = 60_000
 CLEAN_UP_TIMEOUT_S = 120.0
 START_LEAD_NS = 300_000_000
 SECOND_NS = 1_000_000_000
 
-_POLL_S = 0.05
 _SAMPLE_S = 1.0
+_SAMPLE_SHARE = 10
+"""At most every so-maniest second goes into looking at processes."""
 _SHOW_S = 0.5
-_PATIENCE_S = 2.0
 _BROKER_LOGS = ("stdout.log", "stderr.log")
 
 logger = logging.getLogger(__name__)
-
-
-class Progress(Protocol):
-    """Whom to tell how far a run has come."""
-
-    def phase(self, name: str, expected_s: float | None = None) -> None:
-        """A new phase begins, which will take about so long (None: nobody knows)."""
-
-    def update(self, numbers: Mapping[str, Any]) -> None:
-        """What is known now; later values replace earlier ones of the same name."""
-
-    def say(self, text: str) -> None:
-        """One line that stays."""
-
-
-class RunFailed(Exception):
-    """A run could not be carried out to its end; says what was waited for, or what failed."""
-
-    exit_status: ClassVar[int] = 3
 
 
 async def run_experiment(
@@ -77,14 +58,15 @@ async def run_experiment(
     """Run an experiment on brokers that are ready, and bring everything home.
 
     The outcome's `state` is "complete" unless the load generators were too slow for the run to
-    prove anything ("partial", and why).
+    prove anything, or something failed once they published ("partial", and why).
 
     Args:
         meanwhile: done while it measures; the run drains when both are over.
 
     Raises:
-        RunFailed: something that had to happen did not; the run directory has what there is.
-        ControlError: an agent or load generator refused something.
+        RunFailed: something that had to happen before the load did not; the run directory has
+            what there is.
+        ControlError: an agent or load generator refused something before the load.
     """
     directory = RunDirectory(run_directory)
     experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile)
@@ -108,17 +90,14 @@ class _Experiment:
         self._schedule = schedule
         self._progress = progress
         self._run_id = directory.run_id
-        self._processes: list[LoadProcess] = load_processes(spec, testbed, directory.run_id)
-        self._started: list[LoadProcess] = []
+        self._load = LoadControl(testbed, load_processes(spec, testbed, directory.run_id), progress)
         self._begun: list[str] = []
-        self._finished: dict[str, dict[str, Any]] = {}
         self._processor_time = ProcessorTime()
         self._broker_pids: dict[str, int] = {}
         self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
         self._origin_ns = 0
         self._clocks_ahead_ns: Mapping[str, int] = {}
-        self._certificate: Mapping[str, str] | None = None
         self._injection: Injection | None = None
         self._notes: list[str] = []
 
@@ -138,8 +117,12 @@ class _Experiment:
         except BaseException as error:
             reason = _in_words(error)
             logger.warning("run %s: %s", self._run_id, reason)
-            with trio.CancelScope(shield=True), trio.move_on_after(CLEAN_UP_TIMEOUT_S):
-                await self._conclude("partial" if reached_measure else "aborted", reason)
+            outcome: RunOutcome | None = None
+            limit_s = self._load.timeout_s(CLEAN_UP_TIMEOUT_S)
+            with trio.CancelScope(shield=True), trio.move_on_after(limit_s):
+                outcome = await self._conclude("partial" if reached_measure else "aborted", reason)
+            if outcome is not None and reached_measure and _is_foreseen(error):
+                return outcome  # what is known is worth more than that it is not everything
             # Nurseries wrap what went wrong in groups; the person at the end wants the sentence.
             if (cause := _only_cause(error)) is not None:
                 raise cause from error
@@ -148,7 +131,8 @@ class _Experiment:
     async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
         """End the load generators, bring everything home, close the directory."""
         self._progress.phase("collecting", 2.0)
-        await self._finish_load()
+        for problem in await self._load.finish():
+            self._note(problem)
         await self._end_run_at_brokers()
         await self._collect()
         outcome = await self._evaluate(state, [reason] if reason else [])
@@ -183,7 +167,7 @@ class _Experiment:
                     },
                     **{
                         process.name: {"role": process.role, "host": testbed.clients_host}
-                        for process in self._processes
+                        for process in self._load.processes
                     },
                 },
             },
@@ -214,49 +198,21 @@ class _Experiment:
         for broker in testbed.brokers:
             await self._begin_run_at(broker)
         suffix = client_suffix(self._run_id)
-        self._certificate = await testbed.certificate_for_clients(suffix)
-        for process in self._processes:
-            await self._start_process(process)
-
+        await self._load.start(await testbed.certificate_for_clients(suffix))
         progress.phase("attaching clients", 1.0)
-        await self._tell_all("connect")
-        await self._need(ATTACH_TIMEOUT_S, self._who("not_attached", "attach"))
-        publishers = await self._publishers()
-        for process in self._subscribing:
-            await self._tell(process, "know_publishers", publishers=publishers)
-
+        await self._load.attach()
         progress.phase("subscribing", 1.0)
-        await self._tell_all("subscribe")
-        started = self._who("not_started", "start their subscriptions")
-        await self._need(SUBSCRIBE_TIMEOUT_S, started)
-
+        await self._load.subscribe()
         progress.phase("opening fences", 1.0)
-        if waiting_for := await self._fence("opening", OPENING_TIMEOUT_S):
-            raise RunFailed(f"waited {OPENING_TIMEOUT_S:g} s for {waiting_for}")
-
-    async def _start_process(self, process: LoadProcess) -> None:
-        testbed = self._testbed
-        config = {**process.config, "tls": self._certificate}
-        await testbed.clients_agent.start(
-            process.name, "load", config, process.config["control_socket"]
-        )
-        self._started.append(process)
-        with trio.move_on_after(ATTACH_TIMEOUT_S):
-            while True:
-                try:
-                    await testbed.load_command(process.name, "status")
-                    return
-                except ControlError as error:
-                    if error.kind != "busy":
-                        raise
-                await trio.sleep(_POLL_S)
-        raise RunFailed(f"load generator {process.name} did not come up; see its stderr.log")
+        limit_s = self._load.timeout_s(OPENING_TIMEOUT_S)
+        if waiting_for := await self._load.fence("opening", limit_s):
+            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
 
     async def _begin_run_at(self, broker: str) -> None:
         place = self._testbed.brokers[broker]
         folder = self._testbed.run_folder(place.host, self._run_id, place.process)
         await self._testbed.broker_command(
-            broker, "begin_run", run_id=self._run_id, folder=str(folder)
+            broker, "begin_run", BEGIN_TIMEOUT_MS, run_id=self._run_id, folder=str(folder)
         )
         if broker not in self._begun:
             self._begun.append(broker)
@@ -266,12 +222,12 @@ class _Experiment:
     async def _load_and_break(self) -> None:
         """Warm-up, measure with the schedule, closing fences, drain."""
         phases = self._spec.workload.phases
-        t0_ns = await self._clients_now_ns() + START_LEAD_NS
+        t0_ns = await self._load.now_ns() + START_LEAD_NS
         self._origin_ns = t0_ns + phases.warmup
         end_ns = self._origin_ns + phases.measure
         self._directory.manifest["origin_ns"] = self._origin_ns
-        for process in self._publishing:
-            await self._tell(
+        for process in self._load.publishing:
+            await self._load.tell(
                 process, "start", t0_ns=t0_ns, measure_from_ns=self._origin_ns, end_ns=end_ns
             )
         self._begin_phase("warmup", t0_ns)
@@ -298,7 +254,7 @@ class _Experiment:
     async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
         """Do what was asked for; a run whose load was over by then does not show what it should."""
         await meanwhile()
-        late_s = (await self._clients_now_ns() - end_ns) / SECOND_NS
+        late_s = (await self._load.now_ns() - end_ns) / SECOND_NS
         if late_s > 0:
             self._note(
                 f"what was to be done under load took {late_s:.0f} s longer than the load; "
@@ -337,8 +293,8 @@ class _Experiment:
     async def _drain(self, limit_s: float) -> None:
         """Wait until everybody has the closing fences and every publication is done."""
         began_ns = time.monotonic_ns()
-        await self._tell_all("stop")
-        waiting_for = await self._fence("closing", limit_s)
+        await self._load.tell_all("stop")
+        waiting_for = await self._load.fence("closing", limit_s)
         self._directory.manifest["drain"] = {
             "ended_by": "timeout" if waiting_for else "evidence",
             "took_s": (time.monotonic_ns() - began_ns) / SECOND_NS,
@@ -346,87 +302,16 @@ class _Experiment:
         }
         if waiting_for:
             self._progress.say(f"drain ended after {limit_s:g} s, waiting for {waiting_for}")
-        self._end_phase(await self._clients_now_ns())
-
-    async def _fence(self, kind: str, limit_s: float) -> str:
-        """Let every publisher publish a fence; returns what is still awaited after the limit."""
-        for process in self._publishing:
-            await self._tell(process, "fence")
-        deadline = trio.current_time() + limit_s
-        unpublished = await self._wait(deadline, self._who("not_fenced", f"publish a {kind} fence"))
-        for process in self._subscribing:
-            await self._tell(process, "expect_fences", fences=await self._fences())
-        return unpublished or await self._wait(deadline, self._unsettled)
-
-    async def _fences(self) -> list[dict[str, Any]]:
-        """Every fence that was published so far."""
-        return [
-            {
-                "publisher": publisher["identity"],
-                "incarnation": publisher["incarnation"],
-                "sequence": sequence,
-            }
-            for publisher in await self._publishers()
-            for sequence in publisher["fences"]
-        ]
-
-    # ------------------------------------------------------------ facts to wait for
-
-    async def _wait(self, deadline: float, awaited: Callable[[], Awaitable[str]]) -> str:
-        """Ask until nothing is awaited any more or the deadline is over; returns the last answer.
-
-        At least once is asked, so a fact that holds already is never too late.
-        """
-        said_after = trio.current_time() + _PATIENCE_S
-        while True:
-            waiting_for = await awaited()
-            if not waiting_for or trio.current_time() >= deadline:
-                return waiting_for
-            if trio.current_time() >= said_after:
-                self._progress.say(f"waiting for {waiting_for}")
-                said_after += 5 * _PATIENCE_S
-            await trio.sleep(_POLL_S)
-
-    async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
-        """As `_wait`, and RunFailed when it was not enough."""
-        waiting_for = await self._wait(trio.current_time() + limit_s, awaited)
-        if waiting_for:
-            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
-
-    def _who(self, key: str, to_do_what: str) -> Callable[[], Awaitable[str]]:
-        """A fact to wait for: nobody is in the status list `key` any more."""
-
-        async def awaited() -> str:
-            statuses = await self._tell_all("status")
-            names = [name for status in statuses for name in status[key]]
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            return f"{', '.join(names[:3])}{more} to {to_do_what}" if names else ""
-
-        return awaited
-
-    async def _unsettled(self) -> str:
-        """Fences that have not arrived, and publications that are not known to be done."""
-        statuses = await self._tell_all("status")
-        self._show(statuses)
-        fences = sum(status["fences_missing"] for status in statuses)
-        open_publications = sum(status["open"] for status in statuses)
-        parts = [f"{fences} fences to arrive"] * bool(fences)
-        parts += [f"{open_publications} publications to be acknowledged"] * bool(open_publications)
-        return " and ".join(parts)
+        self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:
         """Return when the clients' clock shows `at_ns`, and show meanwhile how it goes."""
-        while (left_ns := at_ns - await self._clients_now_ns()) > 0:
+        while (left_ns := at_ns - await self._load.now_ns()) > 0:
             await trio.sleep(min(left_ns / SECOND_NS, _SHOW_S))
-            self._show(await self._tell_all("status"))
-
-    async def _clients_now_ns(self) -> int:
-        """The clock that all stamps of this run are of."""
-        status = await self._tell(self._processes[0], "status")
-        return int(status["now_ns"])
+            await self._load.show()
 
     def _now_ns(self) -> int:
-        """The same, as well as it is known here."""
+        """The clients' clock, as well as it is known here."""
         return time.monotonic_ns() + self._clocks_ahead_ns.get(self._testbed.clients_host, 0)
 
     def _ahead_of_clients_ns(self) -> dict[str, int]:
@@ -435,38 +320,15 @@ class _Experiment:
         own_ns = ahead_ns.get(self._testbed.clients_host, 0)
         return {host: ns - own_ns for host, ns in ahead_ns.items()}
 
-    def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:
-        totals: dict[str, int] = {}
-        for status in statuses:
-            for name in ("sent", "delivered", "backlog"):
-                totals[name] = totals.get(name, 0) + status[name]
-        self._progress.update(totals)
-
-    # ------------------------------------------------------------ load generators and brokers
-
-    @property
-    def _publishing(self) -> list[LoadProcess]:
-        return [process for process in self._processes if process.publishers]
-
-    @property
-    def _subscribing(self) -> list[LoadProcess]:
-        return [process for process in self._processes if process.subscribers]
-
-    async def _tell(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
-        return await self._testbed.load_command(process.name, command, **arguments)
-
-    async def _tell_all(self, command: str) -> list[dict[str, Any]]:
-        return [await self._tell(process, command) for process in self._processes]
-
-    async def _publishers(self) -> list[dict[str, Any]]:
-        answers = [await self._tell(process, "publishers") for process in self._publishing]
-        return [publisher for answer in answers for publisher in answer["publishers"]]
+    # ------------------------------------------------------------ brokers
 
     async def _sample_brokers(self) -> None:
         """Keep account of processor time, and tell restarted brokers which run it is."""
         while True:
+            began_s = trio.current_time()
             await self._processor_seconds()
-            await trio.sleep(_SAMPLE_S)
+            took_s = trio.current_time() - began_s
+            await trio.sleep(max(_SAMPLE_S, _SAMPLE_SHARE * took_s))
 
     async def _processor_seconds(self) -> dict[str, float]:
         """By broker, processor time so far, restarts included."""
@@ -491,25 +353,6 @@ class _Experiment:
 
     # ------------------------------------------------------------ the end
 
-    async def _finish_load(self) -> None:
-        """End the load generators in order; their files are whole after that."""
-        async with trio.open_nursery() as nursery:
-            for process in self._started:
-                nursery.start_soon(self._finish_process, process)
-
-    async def _finish_process(self, process: LoadProcess) -> None:
-        agent = self._testbed.clients_agent
-        try:
-            self._finished[process.name] = await agent.broker(
-                process.name, "finish", {}, timeout_ms=FINISH_TIMEOUT_MS
-            )
-        except ControlError as error:
-            self._note(f"load generator {process.name} could not end in order: {error}")
-        try:
-            await agent.stop(process.name)
-        except ControlError as error:
-            self._note(f"load generator {process.name} could not be stopped: {error}")
-
     async def _end_run_at_brokers(self) -> None:
         for broker in self._begun:
             try:
@@ -520,30 +363,34 @@ class _Experiment:
     async def _collect(self) -> None:
         """Bring home what every process wrote for this run."""
         testbed = self._testbed
+        missing: dict[tuple[str, str], dict[str, None]] = {}
+
+        async def collect(
+            host: str, process: str, folder: Path | None, names: Collection[str] | None = None
+        ) -> None:
+            target = self._directory.raw_folder(host, process)
+            try:
+                damaged = await testbed.collect(host, process, folder, target, names)
+            except (ControlError, ListingRefused, OSError) as error:
+                missing.setdefault((host, str(error)), {})[process] = None
+                return
+            for name in damaged:
+                self._note(f"{name} is not here as its host saw it")
+
         for place in testbed.brokers.values():
             folder = testbed.run_folder(place.host, self._run_id, place.process)
-            await self._collect_folder(place.host, place.process, folder)
+            await collect(place.host, place.process, folder)
             # What a broker prints belongs to no run, but explains why one has failed.
             names = [*_BROKER_LOGS]
             if place.process in self._exited:
                 names.append("exit.json")
-            await self._collect_folder(place.host, place.process, None, names)
+            await collect(place.host, place.process, None, names)
         host = testbed.clients_host
-        for process in self._started:
-            folder = testbed.run_folder(host, self._run_id, process.name)
-            await self._collect_folder(host, process.name, folder)
-
-    async def _collect_folder(
-        self, host: str, process: str, folder: Path | None, names: Collection[str] | None = None
-    ) -> None:
-        target = self._directory.raw_folder(host, process)
-        try:
-            damaged = await self._testbed.collect(host, process, folder, target, names)
-        except (ControlError, ListingRefused, OSError) as error:
-            self._note(f"files of {process} on {host} could not be fetched: {error}")
-            return
-        for name in damaged:
-            self._note(f"{name} is not here as its host saw it")
+        for process in self._load.started:
+            await collect(host, process.name, testbed.run_folder(host, self._run_id, process.name))
+        for (host, error), processes in missing.items():
+            whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
+            self._note(f"files of {whose} on {host} could not be fetched: {error}")
 
     async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
         """What the run came to, as complete as what is there of it allows."""
@@ -556,7 +403,7 @@ class _Experiment:
             state,
             [*reasons, *self._notes],
             measured,
-            [*self._finished.values()],
+            [*self._load.finished.values()],
             self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
             self._cpu_s,
             self._injection,
@@ -592,6 +439,13 @@ def _only_cause(error: BaseException) -> Exception | None:
         if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
             return error
     return None
+
+
+def _is_foreseen(error: BaseException) -> bool:
+    """Whether all that went wrong is something that happens to runs."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_foreseen, error.exceptions))
+    return isinstance(error, RunFailed | ControlError)
 
 
 def _in_words(error: BaseException) -> str:

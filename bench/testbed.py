@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 GROWTH_BYTES: Final = 16 << 20
 """What a file that is written to may have grown by since it was listed."""
+ANSWER_TIMEOUT_MS: Final = 10_000
 MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 64 << 30
 """Of one process in one run."""
@@ -107,14 +108,18 @@ class Testbed:
         """Where on its host a process writes what belongs to a run."""
         return self.host_roots[host] / "run" / run_id / process
 
-    async def broker_command(self, broker: str, command: str, **arguments: Any) -> dict[str, Any]:
+    async def broker_command(
+        self, broker: str, command: str, timeout_ms: int = ANSWER_TIMEOUT_MS, **arguments: Any
+    ) -> dict[str, Any]:
         """What a broker answers to a control command; ControlError when it cannot."""
         place = self.brokers[broker]
-        return await self.agents[place.host].broker(place.process, command, arguments)
+        return await self.agents[place.host].broker(place.process, command, arguments, timeout_ms)
 
-    async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
+    async def load_command(
+        self, process: str, command: str, timeout_ms: int = ANSWER_TIMEOUT_MS, **arguments: Any
+    ) -> dict[str, Any]:
         """What a load generator answers to a control command; ControlError when it cannot."""
-        return await self.clients_agent.broker(process, command, arguments)
+        return await self.clients_agent.broker(process, command, arguments, timeout_ms)
 
     async def collect(
         self,

@@ -10,7 +10,7 @@ from bench.spec import Overrides, load_experiment
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result
 from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
-from pubsubctl.experiment import NOT_WAITING, Experiment, carry_out, lab_for, numbers_text
+from pubsubctl.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
 from pubsubctl.faults import checked, schedule_of, settled
 from pubsubctl.interruption import Interruption, run_interruptibly
 from pubsubctl.judging import Judged, judge_and_report
@@ -37,7 +37,7 @@ def run_demo(
                 purpose = f"demo with {experiment.spec.protocol}"
                 outcomes.append(await carry_out(experiment, lab, progress, interruption, purpose))
 
-        run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
+        run_interruptibly(work, call.console, when_not_waiting=not_waiting(experiments[0].spec))
         runs = [outcome.run_directory for outcome in outcomes]
         report = experiments[0].results / "demo" / "report.html"
         judged = judge_and_report(runs, report, progress, call.master())

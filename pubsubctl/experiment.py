@@ -28,10 +28,8 @@ from pubsubctl.judging import Judged, expectations_of, judge, not_as_expected
 from pubsubctl.plan import Wanted, deploy_plan
 from pubsubctl.rolling import roll
 
-NOT_WAITING = (
-    f"faults and what was deployed for this end by themselves within {LEASE_MS // 1000} s; "
-    "`pubsubctl down --verify` makes sure"
-)
+LEASE_MS_PER_BROKER = 150
+"""Where that is more: an agent with hundreds of brokers beside it gets to things later."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +114,7 @@ async def testbed(
         names = ", ".join(step.subject for step in missing)
         raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
     is_up = False
+    lease_ms = lease_ms_for(len(wanted.placement.brokers))
     try:
         async with (
             deployed(
@@ -124,13 +123,13 @@ async def testbed(
                 progress,
                 interruption,
                 purpose=purpose,
-                lease_ms=LEASE_MS if is_ours else 0,
+                lease_ms=lease_ms if is_ours else 0,
             ) as deployment,
             trio.open_nursery() as nursery,
         ):
             is_up = True
             if is_ours:
-                nursery.start_soon(_renew, deployment, progress)
+                nursery.start_soon(_renew, deployment, lease_ms, progress)
             yield await as_testbed(deployment), deployment
             nursery.cancel_scope.cancel()
             if is_ours and not teardown:
@@ -193,11 +192,16 @@ def protected_ports(inventory: Inventory) -> list[int]:
     return sorted({host.port for host in inventory.hosts if host.connector != "local"})
 
 
-async def _renew(deployment: Deployment, progress: Progress) -> None:
+def lease_ms_for(brokers: int) -> int:
+    """For how long what is deployed for an experiment outlives its controller."""
+    return max(LEASE_MS, LEASE_MS_PER_BROKER * brokers)
+
+
+async def _renew(deployment: Deployment, lease_ms: int, progress: Progress) -> None:
     while True:
-        await trio.sleep(LEASE_MS / 3000)
+        await trio.sleep(lease_ms / 5000)
         try:
-            await deployment.hold(LEASE_MS)
+            await deployment.hold(lease_ms)
         except* (ControlError, trio.TooSlowError) as group:
             # That host may be broken on purpose; what becomes of the run, its records say.
             why = str(group.exceptions[0]) or "no answer in time"
@@ -224,9 +228,18 @@ def run_and_judge(
         async def work(interruption: Interruption) -> RunOutcome:
             return await carry_out(experiment, lab, progress, interruption, purpose)
 
-        outcome = run_interruptibly(work, call.console, when_not_waiting=NOT_WAITING)
+        outcome = run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
         judged = judge([outcome.run_directory], progress, call.master())[0] if check else None
     return _result(call, outcome, judged)
+
+
+def not_waiting(spec: ExperimentSpec) -> str:
+    """What becomes of an experiment whose controller does not wait for its end."""
+    lease_s = lease_ms_for(len(spec.topology.present())) // 1000
+    return (
+        f"faults and what was deployed for this end by themselves within {lease_s} s; "
+        "`pubsubctl down --verify` makes sure"
+    )
 
 
 def lab_for(call: Invocation) -> Lab:

@@ -1,0 +1,101 @@
+"""Load generators that answer late are waited for; those that have ended are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bench.load_control import LoadControl
+from bench.load_plan import LoadProcess
+from bench.progress import RunFailed
+from brokerd.errors import ControlError
+
+Answer = Callable[[], dict[str, Any]]
+
+
+class Said:
+    """Takes down what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.numbers: list[dict[str, Any]] = []
+
+    def phase(self, name: str, expected_s: float | None = None) -> None:
+        pass
+
+    def update(self, numbers: dict[str, Any]) -> None:
+        self.numbers.append(dict(numbers))
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class SlowTestbed:
+    """Two brokers, and load generators that take so long over each command."""
+
+    def __init__(self, takes_s: float, answer: Answer) -> None:
+        self.brokers = ("b1", "b2")
+        self.asked: list[str] = []
+        self._takes_s = takes_s
+        self._answer = answer
+
+    async def load_command(
+        self, process: str, command: str, timeout_ms: int = 10_000, **arguments: Any
+    ) -> dict[str, Any]:
+        self.asked.append(command)
+        with trio.move_on_after(timeout_ms / 1000):
+            await trio.sleep(self._takes_s)
+            return self._answer()
+        raise ControlError("busy", f"{process} did not answer {command} within {timeout_ms} ms")
+
+
+def control(testbed: SlowTestbed, said: Said) -> LoadControl:
+    process = LoadProcess("load-sub", "subscriber", {}, subscribers=["s1", "s2", "s3"])  # type: ignore[list-item]
+    return LoadControl(testbed, [process], said)  # type: ignore[arg-type]
+
+
+def in_no_time(work: Callable[[], Any]) -> Any:
+    return trio.run(work, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_late_answer_is_waited_for_and_it_is_said_whose() -> None:
+    said = Said()
+    load = control(SlowTestbed(35, lambda: {"now_ns": 7}), said)
+    assert in_no_time(load.now_ns) == 7
+    assert said.lines == [
+        f"load-sub has not answered status for {waited} s; it is waited for"
+        for waited in (10, 20, 30)
+    ]
+
+
+def test_an_answer_that_does_not_come_for_minutes_is_an_error() -> None:
+    load = control(SlowTestbed(10_000, dict), Said())
+    with pytest.raises(ControlError, match="load-sub did not answer status within 300000 ms"):
+        in_no_time(load.now_ns)
+
+
+def test_a_process_that_has_ended_is_not_waited_for() -> None:
+    def ended() -> dict[str, Any]:
+        raise ControlError("user", "load-sub is not running (exited)")
+
+    said = Said()
+    with pytest.raises(ControlError, match="load-sub is not running"):
+        in_no_time(control(SlowTestbed(0, ended), said).now_ns)
+    assert said.lines == []
+
+
+def test_subscribing_tells_how_many_have_started() -> None:
+    left = [["s1", "s2", "s3"], ["s2"], []]
+    said = Said()
+    bed = SlowTestbed(12, lambda: {"not_started": left[max(0, bed.asked.count("status") - 1)]})
+    in_no_time(control(bed, said).subscribe)
+    assert said.numbers == [{"started": "0/3"}, {"started": "2/3"}, {"started": "3/3"}]
+    assert bed.asked == ["subscribe", "status", "status", "status"]
+
+
+def test_many_brokers_give_their_clients_more_time() -> None:
+    load = control(SlowTestbed(1, lambda: {"not_started": ["s1"]}), Said())
+    with pytest.raises(RunFailed, match="waited 61 s for s1 to start their subscriptions"):
+        in_no_time(load.subscribe)
