@@ -22,6 +22,7 @@ from fault_injection.verbs import LINK_VERBS
 ATTEMPTS: Final = 2_000
 """So many draws may go by before it is said that none is as wanted."""
 _MOST_NAMES: Final = 6
+_MOST_DRAWN: Final = 12
 
 
 def draw_targets(
@@ -73,6 +74,21 @@ def draw_targets(
                 drawn[spelled.id] = f"{_shown(step.pick)}, seed {seed}"
                 steps.append(spelled)
     return replace(schedule, steps=tuple(steps), seed=seed, drawn=drawn)
+
+
+def drawn_in_words(schedule: FaultSchedule) -> list[str]:
+    """What was drawn, a line for each draw and verb that it is for."""
+    alike: dict[tuple[str, str], list[Step]] = {}
+    for step in schedule.steps:
+        if step.id in schedule.drawn:
+            alike.setdefault((schedule.drawn[step.id], step.do), []).append(step)
+    found = []
+    for (drawn, verb), steps in alike.items():
+        names = list(dict.fromkeys(str(step.on) for step in steps))
+        more = f" and {len(names) - _MOST_DRAWN} more" if len(names) > _MOST_DRAWN else ""
+        ids = steps[0].id if len(steps) == 1 else f"{steps[0].id} to {steps[-1].id}"
+        found.append(f"{ids}: {verb} {', '.join(names[:_MOST_DRAWN])}{more}, drawn: {drawn}")
+    return found
 
 
 def _families(schedule: FaultSchedule) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 from bench.clocks import ahead_ns, sample
 from brokerd.overlay.topology import Topology
 from fault_injection.deployed import DeployedBackend
+from fault_injection.draw import drawn_in_words
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import FaultSchedule
@@ -51,9 +52,8 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
                     injector = Injector(settled, backend, log, prefix=prefix)
-                    for step in injector.steps:
-                        if step.id in settled.drawn:
-                            progress.say(str(step))
+                    for line in drawn_in_words(settled):
+                        progress.say(line)
                     try:
                         with interruption.stoppable():
                             await injector.run()

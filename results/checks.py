@@ -36,6 +36,7 @@ VERDICT_SCHEMA = "pubsubctl/verdict/1"
 CHECK = "delivery"
 EVIDENCE_PER_KIND = 8
 SECOND_NS = 1_000_000_000
+MOST_IDLE_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,24 @@ def _lines(
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
-    for recovery in findings.recoveries:
-        yield "  " + recovery_in_words(recovery)
+    yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
+
+
+def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
+    """A line for each, but one for all of a verb that put nothing at risk where these are many."""
+    idle: dict[str, int] = {}
+    for recovery in recoveries:
+        if not recovery.at_risk:
+            idle[recovery.window.verb] = idle.get(recovery.window.verb, 0) + 1
+    summed = {verb: number for verb, number in idle.items() if number > MOST_IDLE_NAMED}
+    found = [
+        recovery_in_words(recovery)
+        for recovery in recoveries
+        if recovery.at_risk or recovery.window.verb not in summed
+    ]
+    more = " more" if found else ""
+    found += [f"{verb} of {n}{more}: nothing was at risk" for verb, n in summed.items()]
+    return found
 
 
 def recovery_in_words(recovery: Recovery) -> str:

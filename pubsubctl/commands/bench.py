@@ -135,6 +135,7 @@ def experiment_of(
         UserError, SpecError: file, key, value and the nearest valid one.
     """
     from bench.spec import load_experiment
+    from fault_injection.draw import drawn_in_words
     from pubsubctl.faults import checked, schedule_of, settled
     from pubsubctl.placing import would_be_placed
     from pubsubctl.topologies import warn_of_profile
@@ -157,9 +158,8 @@ def experiment_of(
     measure_ns = spec.workload.phases.measure
     for warning in checked(schedule, spec.topology, measure_ns=measure_ns, placement=placement):
         call.console.warn(warning)
-    for step in schedule.steps:
-        if step.id in schedule.drawn:
-            call.console.say(f"{step.id}: {step.do} {step.on}, drawn: {schedule.drawn[step.id]}")
+    for line in drawn_in_words(schedule):
+        call.console.say(line)
     return spec, schedule
 
 

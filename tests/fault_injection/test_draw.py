@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from brokerd.overlay.chains import longest_lost
-from brokerd.overlay.generate import random_tree
+from brokerd.overlay.generate import balanced_tree, random_tree
 from brokerd.overlay.topology import Topology
-from fault_injection.draw import draw_targets
+from fault_injection.draw import draw_targets, drawn_in_words
 from fault_injection.lint import lint
 from fault_injection.plan import expand
 from fault_injection.schedule import (
@@ -51,6 +51,16 @@ def test_a_seed_always_draws_the_same_targets_and_others_draw_others() -> None:
     assert all(len(set(pair)) == 2 and set(pair) <= {"b1", "b2", "b3", "b4"} for pair in many)
     for step in expand(draw_targets(schedule, TOPOLOGY, 7)):
         assert str(step).endswith(", drawn: 2 of b1, b2, b3, b4, seed 7")
+
+
+def test_a_draw_of_many_is_one_line_that_names_some() -> None:
+    two = draw_targets(read(one("kill", '{ count = 2, from = ["b1", "b2"] }')), TOPOLOGY, 7)
+    (line,) = drawn_in_words(two)
+    assert line.endswith(": kill b1, b2, drawn: 2 of b1, b2, seed 7")
+    tree = balanced_tree(40, 3, 1)
+    (line,) = drawn_in_words(draw_targets(read(one("kill", "20")), tree, 7))
+    assert " and 8 more, drawn: 20 of all brokers, seed 7" in line
+    assert line.count(",") == 13
 
 
 def test_a_share_is_of_what_there_is_and_at_least_one() -> None:

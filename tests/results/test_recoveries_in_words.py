@@ -1,0 +1,28 @@
+"""What faults put at risk, in as few lines as it takes."""
+
+from results.checks import recoveries_in_words
+from results.risks import RiskWindow
+from results.verdicts import Recovery
+
+
+def recovery(target: str, at_risk: int, verb: str = "kill") -> Recovery:
+    window = RiskWindow(("step",), verb, target, 0, 1, "", frozenset({target}), 0)
+    return Recovery(window, at_risk, at_risk, None)
+
+
+def test_many_faults_that_put_nothing_at_risk_are_one_line() -> None:
+    idle = [recovery(f"b{number}", 0) for number in range(5)]
+    freezes = [recovery("c1", 0, "freeze")]
+    assert recoveries_in_words([*idle, recovery("a", 7), *freezes]) == [
+        "kill a: 7 deliveries at risk, 7 recovered",
+        "freeze c1: nothing was at risk",
+        "kill of 5 more: nothing was at risk",
+    ]
+    assert recoveries_in_words(idle) == ["kill of 5: nothing was at risk"]
+
+
+def test_a_few_are_named() -> None:
+    assert recoveries_in_words([recovery("a", 0), recovery("b", 0)]) == [
+        "kill a: nothing was at risk",
+        "kill b: nothing was at risk",
+    ]
