@@ -98,7 +98,7 @@ class Deployment:
 
         async def hold_on(agent: AgentClient) -> None:
             try:
-                with trio.fail_after(HOLD_TIMEOUT_S):
+                with trio.fail_after(max(HOLD_TIMEOUT_S, lease_ms / 4000)):
                     await agent.hold(lease_ms)
             except (ControlError, trio.TooSlowError) as error:
                 failures.append(error)
