@@ -154,6 +154,7 @@ class _Experiment:
                 "workload": spec.workload.name,
                 "topology": spec.topology.name,
                 "topology_digest": testbed.topology_digest,
+                "joined": [row.name for row in spec.topology.joined],
                 "deployment_id": testbed.deployment_id,
                 "transport": testbed.transport,
                 "without_fsync": list(testbed.without_fsync),

@@ -91,6 +91,7 @@ class SimulatedRun:
                 "seed": spec.seed,
                 "workload": spec.workload.name,
                 "topology": spec.topology.name,
+                "joined": [row.name for row in spec.topology.joined],
                 "schedule": schedule.name if schedule else None,
                 "labels": {**spec.labels, "brokers": "simulated"},
                 "phases": [],

@@ -19,6 +19,7 @@ class RunFacts:
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
         delta: how many brokers in a row the tree is wired to get around.
+        newcomers: brokers that have joined the tree since it was deployed.
         notices: by subscription and source, what was announced as withheld, in order.
         doubts: what is incomplete about the records.
     """
@@ -35,6 +36,7 @@ class RunFacts:
     numbers_used_once: bool = False
     doubts: tuple[str, ...] = ()
     delta: int = 1
+    newcomers: tuple[str, ...] = ()
     notices: Mapping[tuple[str, str], Sequence[Notice]] = field(default_factory=dict)
 
     @classmethod
@@ -55,6 +57,7 @@ class RunFacts:
             numbers_used_once=all(file.rising for file in logs.files("publications")),
             doubts=(*run.doubts, *logs.doubts),
             delta=run.delta,
+            newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),
         )
 

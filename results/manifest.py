@@ -103,6 +103,11 @@ class Run:
         return int(self.topology.get("parameters", {}).get("delta", 1))
 
     @property
+    def newcomers(self) -> tuple[str, ...]:
+        """The brokers of the tree that had joined it since it was deployed."""
+        return tuple(map(str, self.manifest.get("joined", ())))
+
+    @property
     def faults(self) -> list[Fault]:
         """The faults as the checkers need them."""
         return [

@@ -116,6 +116,7 @@ class History:
     Attributes:
         links: of the tree, by name.
         delta: how many brokers in a row the tree is wired to get around.
+        newcomers: brokers that have joined the tree since it was deployed.
         doubts: why the records are less than complete, found while they were read.
     """
 
@@ -129,6 +130,7 @@ class History:
     deliveries_per_pair_min: int = 100
     doubts: tuple[str, ...] = ()
     delta: int = 1
+    newcomers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ def check(history: History) -> Judgement:
     }
     at_risk_in_any = recovered_in_any = 0
     tree = Tree(history.links)
-    barriers = Barriers(tree, history.delta, history.faults)
+    barriers = Barriers(tree, history.delta, history.faults, history.newcomers)
     withheld: Counter[str] = Counter()
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)

@@ -5,7 +5,9 @@ gets nothing until they know of it; what it misses meanwhile is announced: so ma
 of that source, withheld by that partition. An announcement excuses a missing delivery only if
 the tree and the fault log bear it out: the partition lies on the way from the subscriber to the
 source, each of its brokers was really cut off from the one that detected it, and what lies
-behind them is only out of reach if they are one more than the tree is wired to get around.
+behind them is only out of reach if they are one more than the tree is wired to get around. A
+source at a broker that has joined the running tree is the exception: what it knows it has from
+those it joined behind, so it may be withheld until all of them are back.
 
 Paper: [DFT11] §III (partitions), §VI lines 663-675.
 """
@@ -78,11 +80,15 @@ class Barriers:
 
     Args:
         delta: how many brokers in a row the tree is wired to get around.
+        newcomers: brokers that have joined the tree since it was deployed.
     """
 
-    def __init__(self, tree: Tree, delta: int, faults: Iterable[Fault]) -> None:
+    def __init__(
+        self, tree: Tree, delta: int, faults: Iterable[Fault], newcomers: Iterable[str] = ()
+    ) -> None:
         self._tree = tree
         self._delta = delta
+        self._newcomers = frozenset(newcomers)
         self._spans = [*_spans(faults)]
 
     def justify(
@@ -119,7 +125,8 @@ class Barriers:
         start = way.index(partition.detector) + 1
         if way[start : start + len(nodes)] != nodes:
             return False
-        return source == nodes[-1] or len(nodes) == self._delta + 1
+        reaches_behind = len(nodes) == self._delta + 1 or source in self._newcomers
+        return source == nodes[-1] or reaches_behind
 
 
 def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, frozenset[str], int, int]]:

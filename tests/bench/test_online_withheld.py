@@ -57,7 +57,7 @@ def agree(history: History, rng: Random) -> None:
     assert {name: totals[name] for name in COUNTS} == {
         name: plain.violations.get(name, 0) for name in COUNTS
     }
-    barriers = Barriers(Tree(history.links), history.delta, history.faults)
+    barriers = Barriers(Tree(history.links), history.delta, history.faults, history.newcomers)
     (subscription,) = history.subscriptions
     by_name = {str(notice.partition): notice.partition for notice in subscription.notices}
     reasons: dict[str, bool] = {}

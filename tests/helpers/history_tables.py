@@ -39,6 +39,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         deliveries_per_pair_min=history.deliveries_per_pair_min,
         doubts=history.doubts,
         delta=history.delta,
+        newcomers=history.newcomers,
         notices=_notices_of(history),
     )  # fmt: skip
 

@@ -47,6 +47,7 @@ def read_history(folder: Path) -> History:
         calm=workload.get("calm", False),
         deliveries_per_pair_min=workload["bars"]["deliveries_per_pair_min"],
         delta=topology["parameters"]["delta"],
+        newcomers=tuple(manifest.get("joined", ())),
     )
 
 

@@ -84,9 +84,14 @@ CHAIN = Tree([("c", "d"), ("d", "b"), ("b", "a")])
 
 
 def reason(
-    partition: Partition, *faults: Fault, source: str = "a", delta: int = 1, told_s: float = 1.5
+    partition: Partition,
+    *faults: Fault,
+    source: str = "a",
+    delta: int = 1,
+    told_s: float = 1.5,
+    newcomers: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    barriers = Barriers(CHAIN, delta, faults)
+    barriers = Barriers(CHAIN, delta, faults, newcomers)
     return barriers.justify(partition, "c", source, SECOND, round(told_s * SECOND))
 
 
@@ -115,6 +120,14 @@ def test_an_island_withholds_its_own_sources_only() -> None:
     assert reason(ISLAND, cut, source="b")
     assert not reason(ISLAND, cut, source="a")
     assert reason(ISLAND, cut, source="a", delta=0)
+
+
+def test_an_island_withholds_who_joined_behind_it_if_it_was_one() -> None:
+    cut = fault("kill", "b", 0.5)
+    assert reason(ISLAND, cut, newcomers=("a",)) == ("kill b",)
+    assert not reason(ISLAND, cut, newcomers=("c", "b"))
+    assert not reason(ISLAND, newcomers=("a",))
+    assert not reason(Partition("b", 1, 1, ("d",)), cut, newcomers=("a",)), "the other way"
 
 
 def test_a_fault_explains_while_it_holds_and_a_little_longer() -> None:
