@@ -5,7 +5,6 @@ settled (host before group before [defaults]; two groups that disagree are an er
 could make two hosts get in each other's way is refused. Nothing is connected to here.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from brokerd.overlay.topology import NAME, nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import Place, TomlFile, check_schema, load_toml, shown, validated
+from pubsubctl.host_ranges import MOST_HOSTS, expanded
 from pubsubctl.inventory_model import (
     LOCAL_ADDRESS,
     Gateway,
@@ -37,9 +37,8 @@ from pubsubctl.inventory_schema import (
     secrets_in,
 )
 
-__all__ = ["Gateway", "Host", "Inventory", "Origin", "SshSettings", "expanded", "load_inventory"]
+__all__ = ["Gateway", "Host", "Inventory", "Origin", "SshSettings", "load_inventory"]
 
-MOST_HOSTS = 4096
 MOST_PROBLEMS = 50
 DEFAULT_PORTS = "21000-21999"
 
@@ -47,7 +46,6 @@ DEFAULT_PORTS = "21000-21999"
 _RANGED = ("root", "data_dir", "bench_address")
 _SHARED = ("root", "data_dir")  # may be the same on different machines
 _SSH_ONLY = ("port", "user", "identity", "jump", "python")
-_RANGE = re.compile(r"\[(\d{1,6}):(\d{1,6})\]")
 
 
 def load_inventory(path: Path) -> Inventory:
@@ -64,30 +62,6 @@ def load_inventory(path: Path) -> Inventory:
     if secrets := secrets_in(file.values):
         raise UserError(*(f"{file.where(place)}: {text}" for place, text in secrets))
     return _Builder(file, validated(InventoryFile, file)).inventory()
-
-
-def expanded(text: str) -> list[str]:
-    """A name with `[01:16]` in it as the single names; leading zeros are kept.
-
-    Raises:
-        ValueError: says what is wrong with the range.
-    """
-    ranges = list(_RANGE.finditer(text))
-    if not ranges:
-        if "[" in text or "]" in text:
-            raise ValueError("a range is written [1:16] or [01:16]")
-        return [text]
-    if len(ranges) > 1:
-        raise ValueError("only one range")
-    found = ranges[0]
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        raise ValueError(f"the range runs backwards, from {first} to {last}")
-    if last - first >= MOST_HOSTS:
-        raise ValueError(f"more than {MOST_HOSTS} hosts")
-    width = len(found[1]) if found[1].startswith("0") else 0
-    before, after = text[: found.start()], text[found.end() :]
-    return [f"{before}{number:0{width}d}{after}" for number in range(first, last + 1)]
 
 
 @dataclass

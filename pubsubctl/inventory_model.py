@@ -10,6 +10,7 @@ from bench.units import format_size
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
+from pubsubctl.host_ranges import expanded, is_range
 from pubsubctl.inventory_schema import NO_JUMP, Expect, is_loopback
 
 LOCAL_ADDRESS = "127.0.0.1"
@@ -230,11 +231,13 @@ class Inventory:
     def select(self, selectors: Sequence[str]) -> tuple[Host, ...]:
         """The hosts that any selector names, less those a `!selector` names; all without any.
 
-        A selector is a host, a group, `all`, or a pattern with * ? [ ].
+        A selector is a host, a range of them as inventories have it, a group, `all`, or a
+        pattern with * ? [ ]; or several, separated by commas.
 
         Raises:
             UserError: a selector matches nothing, or nothing is left.
         """
+        selectors = [part.strip() for selector in selectors for part in selector.split(",")]
         wanted = [selector for selector in selectors if not selector.startswith("!")]
         chosen = {name for selector in wanted or ["all"] for name in self._matching(selector)}
         for selector in selectors:
@@ -248,6 +251,8 @@ class Inventory:
         names = [host.name for host in self.hosts]
         if selector == "all":
             return names
+        if is_range(selector):
+            return self._range(selector, names)
         found = [
             host.name
             for host in self.hosts
@@ -259,4 +264,15 @@ class Inventory:
             raise UserError(
                 f"{self.path}: no host or group called {shown(selector)}{nearest(selector, known)}"
             )
+        return found
+
+    def _range(self, selector: str, names: list[str]) -> list[str]:
+        try:
+            found = expanded(selector)
+        except ValueError as error:
+            raise UserError(f"{self.path}: --limit {shown(selector)}: {error}") from None
+        for name in found:
+            if name not in names:
+                near = nearest(name, names)
+                raise UserError(f"{self.path}: no host called {shown(name)}{near}")
         return found

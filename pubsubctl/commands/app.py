@@ -201,7 +201,7 @@ def global_options(
             "--limit",
             "-l",
             metavar="SEL",
-            help="Host, group, pattern, !not.",
+            help="Hosts: n01,n[03:08], groups, patterns, !not.",
             autocompletion=names.selectors,
         ),
     ] = None,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.inventory import Gateway, Inventory, SshSettings, expanded, load_inventory
+from pubsubctl.host_ranges import expanded, in_ranges
+from pubsubctl.inventory import Gateway, Inventory, SshSettings, load_inventory
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 
@@ -63,6 +64,23 @@ def test_a_range_becomes_single_hosts_that_share_its_ports(tmp_path: Path) -> No
 )
 def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
     assert expanded(text) == names
+
+
+@pytest.mark.parametrize(
+    "names, text",
+    [
+        ([], ""),
+        (["n08", "n09", "n10", "n11"], "n[08:11]"),
+        (["a1", "a2", "gw", "a3", "b4"], "a1, a2, gw, a3, b4"),
+        (["n9", "n10", "n11", "n13", "m"], "n[9:11], n13, m"),
+        (["r1-n1", "r1-n2", "r1-n3", "r2-n4"], "r1-n[1:3], r2-n4"),
+        (["n1-a", "n2-a", "n3-a", "n4-b"], "n[1:3]-a, n4-b"),
+        (["n1", "n02", "n3"], "n1, n02, n3"),
+    ],
+)
+def test_names_in_a_row_are_told_as_the_range_that_means_them(names: list[str], text: str) -> None:
+    assert in_ranges(names) == text
+    assert [name for part in text.split(", ") if part for name in expanded(part)] == names
 
 
 def test_a_host_wins_over_its_group_and_a_group_over_the_defaults(tmp_path: Path) -> None:
@@ -444,6 +462,9 @@ def lab(tmp_path: Path) -> Inventory:
         (["!n1"], ["n2", "n3", "m1"]),
         (["brokers", "!n*2"], ["n1", "n3"]),
         (["m1", "n3"], ["n3", "m1"]),
+        (["m1,n3"], ["n3", "m1"]),
+        (["n[2:3]", "m1"], ["n2", "n3", "m1"]),
+        (["brokers, !n[1:2]"], ["n3"]),
     ],
 )
 def test_a_selector_is_a_host_a_group_a_pattern_or_a_refusal_of_these(
@@ -453,7 +474,16 @@ def test_a_selector_is_a_host_a_group_a_pattern_or_a_refusal_of_these(
 
 
 @pytest.mark.parametrize(
-    "selectors, said", [(["n4"], "did you mean"), (["brokrs"], "'brokers'"), (["!all"], "no host")]
+    "selectors, said",
+    [
+        (["n4"], "did you mean"),
+        (["brokrs"], "'brokers'"),
+        (["!all"], "no host"),
+        (["n[2:4]"], "no host called 'n4'; did you mean"),
+        (["n[3:1]"], "runs backwards"),
+        ([""], "no host or group called ''"),
+        (["n1,"], "no host or group called ''"),
+    ],
 )
 def test_a_selector_that_matches_nothing_is_an_error(
     lab: Inventory, selectors: list[str], said: str
