@@ -1,5 +1,6 @@
 """What runs: the deployment of an inventory as its agents and brokers tell it."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,9 +155,7 @@ async def broker_state(
     if process is None:
         return BrokerState(name, host, port, None, "not started")
     if process["state"] != "running":
-        how = process["exit_signal"] or process["exit_code"]
-        text = f"{how} ({process['exit_cause']})" if how is not None else process["exit_cause"]
-        return BrokerState(name, host, port, None, process["state"], exit=str(text))
+        return BrokerState(name, host, port, None, process["state"], exit=_how_it_ended(process))
     try:
         status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
@@ -176,3 +175,14 @@ async def broker_state(
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,
     )
+
+
+def _how_it_ended(process: Mapping[str, Any]) -> str:
+    """Such as `SIGKILL by fault ID`, `status 1, unexpected`; or only the cause."""
+    cause = str(process["exit_cause"])
+    number, code = process["exit_signal"], process["exit_code"]
+    how = signal.Signals(number).name if number else f"status {code}" if code is not None else ""
+    if not how:
+        return cause
+    fault = cause.removeprefix("fault:")
+    return f"{how} by fault {fault}" if fault != cause else f"{how}, {cause}"

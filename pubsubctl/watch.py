@@ -233,9 +233,16 @@ class Watch:
             self._identity = identity
             self._published.clear()
             self._delivered.clear()
-        order = [row["broker"] for row in deployment["placement"]["brokers"]] if deployment else []
-        looks = {name: looks[name] for name in order if name in looks}
-        rows = [self._row(look) for look in looks.values()]
+        placement = deployment["placement"]["brokers"] if deployment else []
+        placed = {row["broker"]: row["host"] for row in placement}
+        looks = {name: looks[name] for name in placed if name in looks}
+        lost = {host.host: host.unreachable for host in hosts if host.unreachable}
+        rows = [
+            self._row(looks[name]) if name in looks else _lost_row(name, host)
+            for name, host in placed.items()
+            if name in looks or host in lost
+        ]
+        there = {row.host for row in rows} | {host.host for host in hosts if host.deployment}
         published, delivered, loads = self._load_rates(hosts)
         if not loads:
             delivered = _sum(row.delivered for row in rows)
@@ -249,7 +256,7 @@ class Watch:
             clock=clock,
             deployment=deployment,
             run_id=next((look.run_id for look in looks.values() if look.run_id), ""),
-            hosts=sum(host.deployment is not None for host in hosts),
+            hosts=len(there),
             published=published,
             delivered=delivered,
             published_total=sum(load.sent for load in loads),
@@ -263,7 +270,7 @@ class Watch:
             sessions=(sum(row.sessions[0] for row in rows), sum(row.sessions[1] for row in rows)),
             brokers=tuple(rows),
             faults=tuple(_fault(row, host.host) for host in hosts for row in host.faults),
-            unreachable={host.host: host.unreachable for host in hosts if host.unreachable},
+            unreachable=lost,
             leases_ms={host.host: host.lease_ms for host in hosts if host.lease_ms is not None},
             awaited=tuple(host.host for host in hosts if host.is_awaited),
             published_history=tuple(self._published),
@@ -277,7 +284,7 @@ class Watch:
         if state.state == "silent":
             text = "does not answer"
         elif state.exit and state.state != "stopped":
-            text = f"{state.state} {state.exit}"
+            text = state.exit if state.state == "exited" else f"{state.state} {state.exit}"
         elif state.state == "running" and missing:
             text = f"no session to {', '.join(missing)}"
         per_second = self._rates(look)
@@ -357,6 +364,13 @@ class Watch:
             max_us=taken_ns[-1] / 1000,
             count=len(taken_ns),
         )
+
+
+def _lost_row(broker: str, host: str) -> BrokerRow:
+    """A broker of which only its place is known: it stays in sight, and counts as unhealthy."""
+    return BrokerRow(
+        name=broker, host=host, state="host does not answer", is_healthy=False, sessions=(0, 0)
+    )
 
 
 def _fault(row: Mapping[str, Any], host: str) -> FaultRow:

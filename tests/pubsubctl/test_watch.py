@@ -109,7 +109,7 @@ def two_seconds_of_two_brokers() -> tuple[Watch, View]:
             host="h2",
             deployment=about,
             brokers=(
-                BrokerLook(state=BrokerState("b2", "h2", 1, None, "exited", exit="9 (fault:k)")),
+                BrokerLook(state=BrokerState("b2", "h2", 1, None, "exited", exit="SIGKILL by f")),
             ),
         ),
     ]
@@ -129,7 +129,7 @@ stops by itself in 9 s unless its owner renews the lease
 
   BROKER HOST STATE                   SESS  CPU%    IN/s   OUT/s DELIV/s  QUEUE
 ! b1     h1   no session to b2         0/1    25     100     200       0      3
-! b2     h2   exited 9 (fault:k)       0/0     -       -       -       -      0
+! b2     h2   SIGKILL by f             0/0     -       -       -       -      0
 q ends this view; the lab goes on
 """
 
@@ -245,6 +245,23 @@ def test_a_host_that_does_not_answer_is_said_and_does_not_hide_the_others() -> N
     text = "\n".join(line_text(line) for line in screen_lines(view, 80, 24))
     assert "! h2 does not answer: no agent answers" in text
     assert "  b1 " in text
+
+
+def test_the_brokers_of_a_lost_host_stay_in_sight() -> None:
+    about = deployment({"b1": "h1", "b2": "h2", "b3": "h3"})
+    there = (broker("b1", "h1", 12, received=1200, cpu_s=5.5),)
+    looks = [
+        HostLook(host="h1", deployment=about, brokers=there),
+        HostLook(host="h2", unreachable="connection refused"),
+        HostLook(host="h3", is_awaited=True),
+    ]
+    view = Watch().take(looks, "10:00:12")
+    assert [(row.name, row.state, row.is_healthy) for row in view.brokers] == [
+        ("b1", "running", True),
+        ("b2", "host does not answer", False),
+    ]
+    first, *_ = (line_text(line) for line in screen_lines(view, 80, 24))
+    assert first.startswith("demo · delta_tree · 2 brokers on 2 hosts")
 
 
 def test_before_anything_is_deployed_the_view_waits() -> None:
