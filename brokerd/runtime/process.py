@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from brokerd.config import BrokerConfig, Mutant
 from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import Started
+from brokerd.protocols.interface import DeliveryProtocol, Started
 from brokerd.protocols.registry import make_protocol
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
@@ -138,7 +138,6 @@ class BrokerProcess:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         config = self._config
-        mutants = frozenset(config.mutants)
         digest = self._around.topology.digest(config.protocol, asdict(config.delta_tree))
         core = make_protocol(
             config.protocol,
@@ -146,42 +145,26 @@ class BrokerProcess:
             self._around.neighbourhood,
             config.delta_tree,
             decode_attributes,
-            mutants - LINK_MUTANTS,
+            frozenset(config.mutants) - LINK_MUTANTS,
         )
         driver = Driver(core, log.record)
-        table = SessionTable(
-            SelfDescription(
-                config.protocol,
-                config.deployment_id,
-                digest,
-                config.broker,
-                self._around.number,
-                beginning.incarnation,
-                self._around.names,
-            )
+        own = SelfDescription(
+            config.protocol,
+            config.deployment_id,
+            digest,
+            config.broker,
+            self._around.number,
+            beginning.incarnation,
+            self._around.names,
         )
-        links = Links(
-            table,
-            config.session,
-            self._around.addresses,
-            driver.post,
-            log.record,
-            is_recovering=lambda: core.status()["state"] == "recovering",
-            clients_behind=core.clients_behind,
-            mutants=mutants & LINK_MUTANTS,
-            dial=dial_tls(self._credentials) if self._credentials is not None else dial_tcp,
-            welcome=self._credentials.welcome if self._credentials is not None else None,
-            descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        )
+        links = self._links(own, core, driver, log)
         writes = DurableWrites(links.faults, log.record)
         disk = Disk(store, driver.post, writes)
         writer = LogWriter(files, driver.post, writes) if files is not None else None
         driver.connect_to(links, disk, writer)
-        commands = Commands(config, core, links, disk, log, table.own)
+        commands = Commands(config, core, links, disk, log, own)
         commands.reload_topology = partial(self._reload_topology, driver)
         commands.reload_certificate = self._reload_certificate
-        server = ControlServer(commands.handlers())
-        commands.tell = server.publish_event
         logged: tuple[PublicationRun, ...] = ()
         if files is not None:
             begin = partial(read_log, files, recovering=beginning.recovering)
@@ -201,36 +184,27 @@ class BrokerProcess:
         )
         gc.collect()
         gc.freeze()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(server.serve, config.control_socket)
-                nursery.start_soon(disk.run)
-                if writer is not None:
-                    nursery.start_soon(writer.run)
-                nursery.start_soon(driver.run)
-                await nursery.start(links.run, listeners, commands.fault_expired)
-                driver.post(
-                    [
-                        Started(
-                            beginning.incarnation,
-                            beginning.recovering or config.joining,
-                            beginning.rows,
-                            logged,
-                        )
-                    ]
-                )
-                nursery.start_soon(commands.probe_all_once)
-                nursery.start_soon(commands.sample_for_ever)
-                task_status.started(links)
-                number = await anext(aiter(signals))
-                log.record("stopping", {"signal": signal.Signals(number).name})
-                await links.stop()
-                with trio.move_on_after(SETTLE_S):
-                    await disk.settle()
-                    if writer is not None:
-                        await writer.settle()
-                log.record("stopped", {})
-                nursery.cancel_scope.cancel()
+        recovering = beginning.recovering or config.joining
+        started = Started(beginning.incarnation, recovering, beginning.rows, logged)
+        parts = _Parts(driver, links, disk, writer, commands, log)
+        await parts.run(started, listeners, config.control_socket, task_status)
+
+    def _links(
+        self, own: SelfDescription, core: DeliveryProtocol, driver: Driver, log: EventLog
+    ) -> Links:
+        return Links(
+            SessionTable(own),
+            self._config.session,
+            self._around.addresses,
+            driver.post,
+            log.record,
+            is_recovering=lambda: core.status()["state"] == "recovering",
+            clients_behind=core.clients_behind,
+            mutants=frozenset(self._config.mutants) & LINK_MUTANTS,
+            dial=dial_tls(self._credentials) if self._credentials is not None else dial_tcp,
+            welcome=self._credentials.welcome if self._credentials is not None else None,
+            descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        )
 
     def _reload_certificate(self) -> str:
         if self._credentials is None:
@@ -244,6 +218,52 @@ class BrokerProcess:
         driver.post(events)
         topology = self._around.topology
         return {"brokers": list(topology.present()), "changes": len(events)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What of a broker runs side by side, from its start to a signal."""
+
+    driver: Driver
+    links: Links
+    disk: Disk
+    writer: LogWriter | None
+    commands: Commands
+    log: EventLog
+
+    async def run(
+        self,
+        started: Started,
+        listeners: list[trio.SocketListener],
+        control_socket: str,
+        task_status: trio.TaskStatus[Links],
+    ) -> None:
+        server = ControlServer(self.commands.handlers())
+        self.commands.tell = server.publish_event
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.serve, control_socket)
+                nursery.start_soon(self.disk.run)
+                if self.writer is not None:
+                    nursery.start_soon(self.writer.run)
+                nursery.start_soon(self.driver.run)
+                await nursery.start(self.links.run, listeners, self.commands.fault_expired)
+                self.driver.post([started])
+                nursery.start_soon(self.commands.probe_all_once)
+                nursery.start_soon(self.commands.sample_for_ever)
+                task_status.started(self.links)
+                number = await anext(aiter(signals))
+                self.log.record("stopping", {"signal": signal.Signals(number).name})
+                await self._stop()
+                self.log.record("stopped", {})
+                nursery.cancel_scope.cancel()
+
+    async def _stop(self) -> None:
+        await self.links.stop()
+        with trio.move_on_after(SETTLE_S):
+            await self.disk.settle()
+            if self.writer is not None:
+                await self.writer.settle()
 
 
 @contextmanager

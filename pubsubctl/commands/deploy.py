@@ -11,7 +11,10 @@ from pubsubctl.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
+    from brokerd.overlay.topology import Topology
     from pubsubctl.deployment import Deployment
+    from pubsubctl.hosts import Lab
+    from pubsubctl.placing import Placing
     from pubsubctl.rolling import Rolled
 
 
@@ -56,14 +59,11 @@ def deploy(
     ] = 60.0,
 ) -> Result:
     """Start agents and brokers; done when every session is up."""
-    import trio
-
-    from pubsubctl.deploy import deployed, planned, wanted_deployment
+    from pubsubctl.deploy import deployed, wanted_deployment
     from pubsubctl.deployment import Deployment
     from pubsubctl.hosts import Lab
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.placing import Placing
-    from pubsubctl.plan import Plan
     from pubsubctl.rolling import Rolled, outdated_hosts, roll
     from pubsubctl.topologies import load_topology, warn_of_profile
 
@@ -76,24 +76,7 @@ def deploy(
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     warn_of_profile(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
-
-        async def look() -> tuple[Plan, dict[str, list[str]]]:
-            async with lab.opened():
-                wanted = await wanted_deployment(lab, wanted_topology, protocol, placing)
-                plan = await planned(lab, wanted)
-                return plan, await lab.commands() if plan.steps else {}
-
-        plan, commands = trio.run(look)
-        if call.dry_run or not plan.steps:
-            lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
-            return Result(
-                document={**plan.to_mapping(), "commands": commands},
-                text="\n".join([plan.text(), *lines]),
-            )
-        raise PreflightFailed(
-            f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
-        )
-
+        return _steps(lab, wanted_topology, protocol, placing, must_be_none=not call.dry_run)
     purpose = f"deploy {topology}"
 
     async def work(interruption: Interruption) -> tuple[Deployment, Rolled]:
@@ -132,6 +115,37 @@ def deploy(
         *run_interruptibly(
             work, call.console, when_not_waiting="`pubsubctl down` stops what was started"
         )
+    )
+
+
+def _steps(
+    lab: "Lab", topology: "Topology", protocol: str, placing: "Placing", *, must_be_none: bool
+) -> Result:
+    """What would be done, with the commands for it; nothing is.
+
+    Raises:
+        PreflightFailed: `must_be_none`, and there is something to do.
+    """
+    import trio
+
+    from pubsubctl.deploy import planned, wanted_deployment
+    from pubsubctl.plan import Plan
+
+    async def look() -> tuple[Plan, dict[str, list[str]]]:
+        async with lab.opened():
+            wanted = await wanted_deployment(lab, topology, protocol, placing)
+            plan = await planned(lab, wanted)
+            return plan, await lab.commands() if plan.steps else {}
+
+    plan, commands = trio.run(look)
+    if plan.steps and must_be_none:
+        raise PreflightFailed(
+            f"--expect-noop, but there are {len(plan.steps)} steps to take", *map(str, plan.steps)
+        )
+    lines = [f"on {host}: {line}" for host, rows in commands.items() for line in rows]
+    return Result(
+        document={**plan.to_mapping(), "commands": commands},
+        text="\n".join([plan.text(), *lines]),
     )
 
 

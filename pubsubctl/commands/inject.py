@@ -94,12 +94,6 @@ def inject(
 
     Ends when everything is healed and has recovered.
     """
-    from fault_injection.lint import targets_of
-    from fault_injection.plan import expand
-    from fault_injection.verbs import VERBS
-    from pubsubctl import faults
-    from pubsubctl.preview import windows as preview_windows
-
     call = invocation(context)
     if list_all:
         return _listing(call)
@@ -109,7 +103,6 @@ def inject(
         from pubsubctl.selftest import selftest_now
 
         return selftest_now(call)
-    words = what or []
     options = {
         "for": lasts,
         "stall": stall,
@@ -121,54 +114,95 @@ def inject(
         "mode": mode,
         "backend": backend,
     }
-    if pick is None and chains is not None:
-        raise UserError(f"--chains {chains}: only with --pick")
-    if pick is not None and words and words[0] in VERBS:
-        schedule = faults.one_step(words[0], "", {**options, "pick": _pick(words, pick, chains)})
-    elif pick is not None:
-        raise UserError(f"--pick {pick}: only with a VERB; a schedule says it itself")
-    elif len(words) == 1:
-        given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
-        if given:
-            raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
-        schedule = faults.schedule_of(call.project, words[0])
-    elif len(words) == 2:
-        schedule = faults.one_step(words[0], words[1], options)
-    else:
-        raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
+    schedule = _asked_for(call, what or [], options, pick, chains)
+    if only_lint or preview or call.dry_run:
+        return _preview(call, schedule, seed, topology, only_lint=only_lint)
+    from pubsubctl.injection import inject_now
 
     def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
-        settled = faults.settled(schedule, known, seed, placement)
-        for warning in faults.checked(settled, known, placement=placement):
-            call.console.warn(warning)
-            warnings.append(warning)
-        return settled
-
-    warnings: list[str] = []
-    if only_lint or preview or call.dry_run:
-        known, placement = _topology(call, topology)
-        settled = settle(known, placement)
-        steps = expand(settled)
-        machines = placement.machines() if placement else None
-        windows = preview_windows(steps, targets_of(settled, known, machines), known)
-        shown = [*map(str, steps), *(window.text() for window in windows)]
-        lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
-        return Result(
-            document={
-                "schema": "pubsubctl/inject-preview/1",
-                "schedule": settled.to_mapping(),
-                "seed": settled.seed,
-                "steps": [str(step) for step in steps],
-                "windows": [window.document() for window in windows],
-                "warnings": warnings,
-            },
-            text="\n".join(lines),
-        )
-    from pubsubctl.injection import inject_now
+        return _settled(call, schedule, seed, known, placement)[0]
 
     if topology is not None:
         settle(*_topology(call, topology))
     return inject_now(call, schedule, settle)
+
+
+def _asked_for(
+    call: Invocation,
+    words: list[str],
+    options: dict[str, Any],
+    pick: str | None,
+    chains: str | None,
+) -> "FaultSchedule":
+    """The schedule of this name, or the one of a single step that was typed."""
+    from fault_injection.verbs import VERBS
+    from pubsubctl import faults
+
+    if pick is None and chains is not None:
+        raise UserError(f"--chains {chains}: only with --pick")
+    if pick is not None:
+        if words and words[0] in VERBS:
+            picked = {**options, "pick": _pick(words, pick, chains)}
+            return faults.one_step(words[0], "", picked)
+        raise UserError(f"--pick {pick}: only with a VERB; a schedule says it itself")
+    if len(words) == 2:
+        return faults.one_step(words[0], words[1], options)
+    if len(words) != 1:
+        raise UserError("inject: name a SCHEDULE, or a VERB and its TARGET; see --list")
+    given = [f"--{key.replace('_', '-')}" for key, v in options.items() if v is not None]
+    if given:
+        raise UserError(f"{', '.join(given)}: only with VERB TARGET; a schedule says it itself")
+    return faults.schedule_of(call.project, words[0])
+
+
+def _settled(
+    call: Invocation,
+    schedule: "FaultSchedule",
+    seed: int | None,
+    known: "Topology",
+    placement: "Placement | None",
+) -> "tuple[FaultSchedule, list[str]]":
+    """The schedule with its targets drawn and checked, and what was warned of."""
+    from pubsubctl import faults
+
+    settled = faults.settled(schedule, known, seed, placement)
+    warnings = [*faults.checked(settled, known, placement=placement)]
+    for warning in warnings:
+        call.console.warn(warning)
+    return settled, warnings
+
+
+def _preview(
+    call: Invocation,
+    schedule: "FaultSchedule",
+    seed: int | None,
+    topology: str | None,
+    *,
+    only_lint: bool,
+) -> Result:
+    """What a schedule would do, without doing it."""
+    from fault_injection.lint import targets_of
+    from fault_injection.plan import expand
+    from pubsubctl.preview import windows as preview_windows
+
+    known, placement = _topology(call, topology)
+    settled, warnings = _settled(call, schedule, seed, known, placement)
+    steps = expand(settled)
+    machines = placement.machines() if placement else None
+    windows = preview_windows(steps, targets_of(settled, known, machines), known)
+    shown = [*map(str, steps), *(window.text() for window in windows)]
+    lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
+    return Result(
+        document={
+            "schema": "pubsubctl/inject-preview/1",
+            "schedule": settled.to_mapping(),
+            "seed": settled.seed,
+            "steps": [str(step) for step in steps],
+            "windows": [window.document() for window in windows],
+            "warnings": warnings,
+        },
+        text="\n".join(lines),
+    )
 
 
 def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
