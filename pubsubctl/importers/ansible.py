@@ -1,8 +1,8 @@
 """Ansible inventories, INI and YAML: hosts, groups, and the variables that say how to connect.
 
-Nothing is rendered, looked up or run: templates, vaults, plugins and executable inventories are
-refused or left out, with a note. YAML has no anchors, aliases or tags of its own here, so that a
-file is as large as it looks.
+Nothing is rendered, looked up or run: templates, values in vaults, plugins and executable
+inventories are refused or left out, with a note. YAML has no anchors, aliases or tags of its own
+here, so that a file is as large as it looks.
 """
 
 import itertools
@@ -17,14 +17,26 @@ import yaml
 
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
-from pubsubctl.importers.found import Found, FoundHost, Hop, our_name, read_hops, unique_names
+from pubsubctl.importers.found import (
+    Found,
+    FoundHost,
+    Hop,
+    hops_of_command,
+    our_name,
+    read_hops,
+    unique_names,
+)
 
 MOST_HOSTS: Final = 4096
 MOST_GROUPS: Final = 256
 DEEPEST_YAML: Final = 32
 _CORE_TAG: Final = "tag:yaml.org,2002:"
+_VAULT_TAG: Final = "!vault"
 _CORE_TYPES: Final = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq")
 _RANGE = re.compile(r"\[(\w+):(\w+)(?::(\d+))?\]")
+_WITH_PORT = re.compile(r"((?:[^:\[\]]|\[[^\[\]]*\])+):(\d{1,5})")
+# Stands for what only a vault knows: where a value is needed it is refused as any template is.
+_VAULTED: Final = "{{ a value in a vault }}"
 _OURS: Final = {
     "port": ("ansible_port", "ansible_ssh_port"),
     "user": ("ansible_user", "ansible_ssh_user"),
@@ -62,7 +74,9 @@ class Groups(dict[str, _Group]):
         return self[name]
 
     def add_hosts(self, group: str, pattern: str, variables: Mapping[str, str], where: str) -> None:
-        """Put the hosts of a pattern into a group."""
+        """Put the hosts of a pattern into a group; `n[1:3]:2222` says their port, too."""
+        if match := _WITH_PORT.fullmatch(pattern):
+            pattern, variables = match[1], {"ansible_port": match[2], **variables}
         for name in _expanded(pattern, where):
             self._entries += 1
             if self._entries > 4 * MOST_HOSTS:
@@ -156,22 +170,34 @@ def _first(variables: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _jump(variables: Mapping[str, str], host: str, source: Path, found: Found) -> list[Hop]:
-    """The ProxyJump in a host's ssh arguments, as hops."""
+    """The hops that a host's ssh arguments name: `-J`, ProxyJump, or a ProxyCommand like it."""
     hops: list[Hop] = []
     for name in _ARGUMENTS:
-        if name not in variables:
-            continue
         try:
-            words = shlex.split(variables[name])
+            words = shlex.split(variables.get(name, ""))
         except ValueError as error:
             raise UserError(f"{source}: {name} of {shown(host)}: {error}") from None
-        text = " ".join(words)
-        match = re.fullmatch(r"-J ?(\S+)|-o ?ProxyJump[= ](\S+)", text, re.IGNORECASE)
-        if match is None:
-            found.note(f"{source}: {name} of {shown(host)} is not taken over")
-            continue
-        hops = read_hops(match[1] or match[2], source)
+        for option, value in _options(words):
+            text = ""
+            if option == "-J":
+                text = value
+            elif match := re.fullmatch(r"(ProxyJump|ProxyCommand)\s*[= ]\s*(.+)", value, re.I):
+                text = match[2] if match[1].lower() == "proxyjump" else hops_of_command(match[2])
+            if text:
+                hops = hops or read_hops(text, source)  # OpenSSH takes the first one
+            else:
+                found.note(
+                    f"{source}: {name}: {shown(f'{option} {value}'.strip())} is not taken over"
+                )
     return hops
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options of ssh with their values: `-o X`, `-oX`; "" for those without one."""
+    rest = iter(words)
+    for word in rest:
+        takes_one = word[:2] in ("-o", "-J", "-F", "-i", "-p", "-l")
+        yield (word[:2], word[2:] or next(rest, "")) if takes_one else (word, "")
 
 
 def _gateway(hop: Hop) -> dict[str, Any]:
@@ -359,6 +385,7 @@ class _Composer:
             if isinstance(event, yaml.ScalarEvent):
                 plain = event.style is None or event.style == ""
                 value: Any = "" if plain and event.value in _NOTHING else event.value
+                value = _VAULTED if event.tag == _VAULT_TAG else value
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 value = {} if isinstance(event, yaml.MappingStartEvent) else []
                 if isinstance(value, dict) and open_ and self._wants_key(open_[-1]):
@@ -393,6 +420,8 @@ class _Composer:
         if getattr(event, "anchor", None) is not None:
             self._refuse(event, "anchors and aliases are not read here")
         tag = getattr(event, "tag", None)
+        if tag == _VAULT_TAG and isinstance(event, yaml.ScalarEvent):
+            return
         if tag is not None and tag.removeprefix(_CORE_TAG) not in _CORE_TYPES:
             self._refuse(event, f"tag {shown(tag)} is not read here")
 

@@ -1,6 +1,7 @@
 """What an importer has found, and the inventory file that says the same in our words."""
 
 import re
+import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from pubsubctl.inventory import load_inventory
 from pubsubctl.inventory_schema import NO_JUMP, SCHEMA
 
 _HOP = re.compile(r"(?:ssh://)?(?:([^@]+)@)?(\[[0-9A-Fa-f:]+\]|[^:\[\]]+)(?::(\d{1,5}))?/?")
+
+# What these say of a hop is not wanted: its key is looked at, always.
+_OF_HOST_KEYS = ("stricthostkeychecking", "userknownhostsfile", "loglevel")
 
 # Variables that most hosts of a lab share, written once when all do.
 _COMMON = ("port", "user", "identity", "python", "jump")
@@ -92,6 +96,38 @@ def read_hops(text: str, source: Path) -> list[Hop]:
             raise UserError(f"{source}: ProxyJump {shown(text)}: {shown(part)} is no hop")
         found.append(Hop(match[1] or "", match[2].strip("[]"), int(match[3] or 0)))
     return found
+
+
+def hops_of_command(text: str) -> str:
+    """The hop that a ProxyCommand of the form `ssh -W %h:%p HOP` means; "" for any other.
+
+    Nothing is run. What would be lost with an option, such as its key, makes it another form.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return ""
+    if not words or words[0].rpartition("/")[2] != "ssh":
+        return ""
+    said: dict[str, str] = {}
+    hops = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-q", "-T", "-x", "-a"):
+            continue
+        if word[:2] in ("-W", "-p", "-l", "-o"):
+            said[word[:2]] = word[2:] or next(rest, "")
+            if word[:2] == "-o" and said["-o"].split("=")[0].lower() not in _OF_HOST_KEYS:
+                return ""
+        elif word.startswith("-"):
+            return ""
+        else:
+            hops.append(word)
+    if len(hops) != 1 or said.get("-W") not in ("%h:%p", "[%h]:%p"):
+        return ""
+    user = f"{said['-l']}@" if "-l" in said else ""
+    port = f":{said['-p']}" if "-p" in said else ""
+    return f"{user}{hops[0]}{port}"
 
 
 def our_name(text: str) -> str:
@@ -183,5 +219,8 @@ def _check(text: str, source: Path) -> None:
         try:
             load_inventory(path)
         except UserError as error:
-            problems = [problem.replace(f"{folder}/", "") for problem in error.problems]
-            raise UserError(f"{source}: what it says is refused:", *problems) from None
+            # Places in our file say nothing to whoever has only the other one.
+            place = re.compile(rf"{re.escape(str(path))}:(\d+: )?")
+            raise UserError(
+                *(f"{source}: {place.sub('', problem)}" for problem in error.problems)
+            ) from None

@@ -1,6 +1,7 @@
 """ssh_config: its Host blocks become hosts and gateways.
 
-Only names and addresses are taken. Whatever OpenSSH would run (ProxyCommand, Match exec,
+Only names and addresses are taken. `ProxyCommand ssh -W %h:%p HOP` is read as what it means, a
+ProxyJump. Whatever else OpenSSH would run (ProxyCommand, Match exec,
 LocalCommand, KnownHostsCommand) is neither run nor kept, other files are not followed, and no
 name is resolved.
 """
@@ -14,7 +15,13 @@ from typing import Any
 
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
-from pubsubctl.importers.found import Found, FoundHost, read_hops, unique_names
+from pubsubctl.importers.found import (
+    Found,
+    FoundHost,
+    hops_of_command,
+    read_hops,
+    unique_names,
+)
 
 _LINE = re.compile(r"\s*([A-Za-z][A-Za-z0-9]*)(?:\s*=\s*|\s+)(.*?)\s*")
 _TAKEN = ("hostname", "port", "user", "identityfile", "proxyjump")
@@ -84,7 +91,13 @@ def _blocks(text: str, source: Path, found: Found) -> list[_Block]:
         key, value = match[1].lower(), match[2]
         if key in ("host", "match"):
             skipping = key == "match"
-        if key in _RUNS:
+        if key == "proxycommand" and (hops := hops_of_command(value)):
+            key, value = "proxyjump", hops
+        if key == "include":
+            found.note(
+                f"{source}:{number}: Include is not followed; import {shown(value)} by itself"
+            )
+        elif key in _RUNS:
             found.note(f"{source}:{number}: {match[1]} is not taken over")
         if key == "host":
             blocks.append(_Block([word.strip('"') for word in value.split()]))

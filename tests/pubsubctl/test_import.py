@@ -152,6 +152,73 @@ def test_host_blocks_of_ssh_become_hosts_and_gateways(
     ]
 
 
+def test_what_real_ansible_inventories_say_becomes_what_it_means(tmp_path: Path) -> None:
+    text = """\
+[brokers]
+n[1:2]:2200
+n3 ansible_host=10.0.0.3 ansible_ssh_common_args='-o StrictHostKeyChecking=no -o ProxyJump=a,b:2'
+n4 ansible_ssh_common_args='-o ProxyCommand="ssh -q -W %h:%p -p 22022 me@gw.lab"'
+n5:2201 ansible_port=2202 ansible_ssh_extra_args='-C -J c'
+"""
+    found = read_ansible(text, Path("hosts"))
+    inventory = imported(tmp_path, found)
+    told = [(host.name, host.address, host.port, host.jump) for host in inventory.hosts]
+    assert told == [
+        ("n1", "n1", 2200, ()),
+        ("n2", "n2", 2200, ()),
+        ("n3", "10.0.0.3", 22, ("a", "b")),
+        ("n4", "n4", 22, ("gw",)),
+        ("n5", "n5", 2202, ("c",)),
+    ]
+    gateway = inventory.gateways["gw"]
+    assert (gateway.address, gateway.port, gateway.user) == ("gw.lab", 22022, "me")
+    assert found.notes == [
+        "hosts: ansible_ssh_common_args: '-o StrictHostKeyChecking=no' is not taken over",
+        "hosts: ansible_ssh_extra_args: '-C' is not taken over",
+    ]
+
+
+def test_a_value_in_a_vault_is_left_out_unless_it_is_needed(tmp_path: Path) -> None:
+    text = "all: {hosts: {n1: {ansible_host: 10.0.0.1, ansible_become_pass: !vault |\n  6162\n}}}"
+    text = (
+        "all:\n  hosts:\n    n1:\n      ansible_host: 10.0.0.1\n      %s: !vault |\n        6162\n"
+    )
+    found = read_ansible(text % "ansible_become_pass", Path("hosts.yml"))
+    assert [host.address for host in imported(tmp_path, found).hosts] == ["10.0.0.1"]
+    assert "hosts.yml: variable 'ansible_become_pass' is not taken over" in found.notes
+    with pytest.raises(UserError, match=r"hosts.yml: user of 'n1' is a template, '\{\{ a value in"):
+        read_ansible(text % "ansible_user", Path("hosts.yml"))
+
+
+def test_a_proxy_command_that_only_jumps_is_a_jump(tmp_path: Path) -> None:
+    text = """\
+Include conf.d/*
+Host n1
+    ProxyCommand ssh -W %h:%p ops@gw
+    ProxyJump other
+Host n2
+    ProxyCommand ssh -i key -W %h:%p gw
+Host n3
+    ProxyCommand nc %h %p
+"""
+    found = read_ssh_config(text, Path("config"))
+    assert [host.jump for host in imported(tmp_path, found).hosts] == [("gw",), (), ()]
+    assert found.notes == [
+        "config:1: Include is not followed; import 'conf.d/*' by itself",
+        "config:6: ProxyCommand is not taken over",
+        "config:8: ProxyCommand is not taken over",
+    ]
+
+
+def test_what_is_refused_is_told_of_their_file_and_not_of_one_that_nobody_has() -> None:
+    found = read_ansible("all: {hosts: {'bad host': }}", Path("hosts.yml"))
+    with pytest.raises(UserError) as caught:
+        inventory_text(found, "lab", Path("hosts.yml"))
+    assert [problem[:40] for problem in caught.value.problems] == [
+        "hosts.yml: address = 'bad host': an addr"
+    ]
+
+
 def test_two_hosts_that_would_have_one_name_keep_all_of_theirs() -> None:
     assert unique_names(["a.x", "a.y", "B_1"]) == {"a.x": "a-x", "a.y": "a-y", "B_1": "b-1"}
     assert our_name("10.0.0.7") == "10-0-0-7"
