@@ -116,8 +116,12 @@ def _taken_over(groups: Groups, source: Path) -> Found:
             variables |= group.hosts.get(host, {})
         settled[host] = variables
         jumps[host] = _jump(variables, host, source, found)
+    through = {hop.host for hops in jumps.values() for hop in hops}
     ours = unique_names([*hosts, *(hop.host for hops in jumps.values() for hop in hops)])
     for host in hosts:
+        if host in through:
+            found.note(f"{source}: {shown(host)} is a gateway of others, and so no host")
+            continue
         taken = _host(host, ours[host], settled[host], source, found)
         if taken is None:
             continue

@@ -178,6 +178,14 @@ n5:2201 ansible_port=2202 ansible_ssh_extra_args='-C -J c'
     ]
 
 
+def test_a_host_that_others_jump_through_is_a_gateway(tmp_path: Path) -> None:
+    found = read_ansible("gw\nn1 ansible_ssh_common_args='-J ops@gw'\n", Path("hosts"))
+    inventory = imported(tmp_path, found)
+    assert [(host.name, host.jump) for host in inventory.hosts] == [("n1", ("gw",))]
+    assert inventory.gateways == {"gw": Gateway("gw", "gw", 22, "ops")}
+    assert "hosts: 'gw' is a gateway of others, and so no host" in found.notes
+
+
 def test_a_value_in_a_vault_is_left_out_unless_it_is_needed(tmp_path: Path) -> None:
     text = "all: {hosts: {n1: {ansible_host: 10.0.0.1, ansible_become_pass: !vault |\n  6162\n}}}"
     text = (
