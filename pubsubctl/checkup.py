@@ -44,12 +44,14 @@ class Finding:
         severity: "fail" stops a deployment, "warn" may spoil a measurement.
         text: what is the case.
         remedy: what to do about it; "" when nothing need be.
+        host: that alone it is about, whose name `text` begins with; "" for no single one.
     """
 
     id: str
     severity: Severity
     text: str
     remedy: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,12 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     together = list(check_together(looks))
     found: list[Finding] = []
     for name in chosen:
-        rows: list[tuple[Severity, str, str]] = []
         if name in CHECKS:
-            rows += CHECKS[name](subject)
+            found += [Finding(name, *row) for row in CHECKS[name](subject)]
         if name in HOST_CHECKS:
             for look in _each_disk(looks) if name in ("fsync", "buffers") else looks:
-                rows += check_host(look, name)
-        rows += [row for check, row in together if check == name]
-        found += [Finding(name, *row) for row in rows]
+                found += [Finding(name, *row, look.host.name) for row in check_host(look, name)]
+        found += [Finding(name, *row) for check, row in together if check == name]
     return found
 
 

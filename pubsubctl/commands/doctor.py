@@ -28,10 +28,12 @@ def doctor(
 ) -> Result:
     """Check this machine, and the hosts of the inventory.
 
-    Each finding has the id of its check, a severity, and a remedy where one is needed.
+    Each finding has the id of its check, a severity, and a remedy where one is needed. Hosts
+    that are alike share a line; -v prints one for each, -q only what is wrong.
     """
     from bench.spec import load_experiment
     from pubsubctl.checkup import Subject, examine
+    from pubsubctl.checkup_text import tally, worth_telling
 
     call = invocation(context)
     experiment = None
@@ -49,12 +51,15 @@ def doctor(
         findings = examine(subject, chosen)
     marks = {"ok": ("ok  ", "good"), "warn": ("warn", "doubtful"), "fail": ("FAIL", "bad")}
     lines = []
-    for row in findings:
+    shown = worth_telling(findings, verbose=call.console.verbose > 0, quiet=call.console.quiet)
+    for row in shown:
         mark, style = marks[row.severity]
         colored = call.console.colored(mark, style)  # type: ignore[arg-type]
         lines.append(f"{colored}  {row.id:10} {row.text}")
         if row.remedy:
             lines.append(f"      {'':10} → {row.remedy}")
+    if not call.console.quiet:
+        lines.append(tally(findings))
     failed = [row for row in findings if row.severity == "fail"]
     unreached = [f"{row.id}: {row.text}" for row in failed if row.id in ("reach", "host-key")]
     others = [f"{row.id}: {row.text}" for row in failed if row.id not in ("reach", "host-key")]
