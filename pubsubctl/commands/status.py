@@ -1,7 +1,8 @@
 """`status`: what runs, and how it is."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +11,7 @@ from pubsubctl.console import Result
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:
-    from pubsubctl.state import BrokerState
+    from pubsubctl.state import BrokerState, LabState
 
 
 def status(
@@ -29,7 +30,6 @@ def status(
     from pubsubctl.certificates import PLAINTEXT, all_certificates_end, ending_soon
     from pubsubctl.hosts import Lab, reached
     from pubsubctl.state import LabState, lab_state
-    from pubsubctl.topologies import profile_of
 
     call = invocation(context)
     inventory = call.inventory()
@@ -61,36 +61,7 @@ def status(
             because=tuple(HostError(text) for text in state.unreachable.values()),
         )
     about = state.deployment
-    profile = profile_of(about["topology"].get("parameters", {}))
-    pinned = any(row.core >= 0 for row in state.brokers)
-    rows = [
-        (
-            row.broker,
-            row.host,
-            row.port,
-            row.pid,
-            *([_cores(row)] if pinned else []),
-            row.state,
-            f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
-            row.exit or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
-        )
-        for row in state.brokers
-    ]
-    lines = [
-        f"deployment {about['deployment_id']}: {about['topology']['name']}, "
-        f"{about['protocol']}{profile}, by {about['who']} since {about['since']}",
-        call.console.table(
-            ("BROKER", "HOST", "PORT", "PID", *["CORE"] * pinned, "STATE", "SESSIONS", ""), rows
-        ),
-    ]
-    lines += [
-        f"fault {row['fault_id']}: {row['verb']} {row['process']} {row.get('peer') or ''}".rstrip()
-        for row in state.faults
-    ]
-    lines += [
-        f"host {host}: stops by itself in {left / 1000:.0f} s unless the lease is renewed"
-        for host, left in state.leases_ms.items()
-    ]
+    lines = [_headline(about), call.console.table(*_brokers(state)), *_notes(state)]
     if ending:
         lines.append(f"{ending}: `pubsubctl certificate renew`")
     kind: type[PubsubctlError] = HostError
@@ -109,6 +80,44 @@ def status(
         text="\n".join(lines),
         because=tuple(kind(text) for text in state.unreachable.values()),
     )
+
+
+def _headline(about: Mapping[str, Any]) -> str:
+    from pubsubctl.topologies import profile_of
+
+    profile = profile_of(about["topology"].get("parameters", {}))
+    return (
+        f"deployment {about['deployment_id']}: {about['topology']['name']}, "
+        f"{about['protocol']}{profile}, by {about['who']} since {about['since']}"
+    )
+
+
+def _brokers(state: "LabState") -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+    """Head and rows of the table of brokers; with cores where some broker has one of its own."""
+    pinned = any(row.core >= 0 for row in state.brokers)
+    rows = [
+        (
+            row.broker,
+            row.host,
+            row.port,
+            row.pid,
+            *([_cores(row)] if pinned else []),
+            row.state,
+            f"{len(set(row.ready) & set(row.wanted))}/{len(row.wanted)}",
+            row.exit or ", ".join(row.faults) or _waiting(row.wanted, row.ready),
+        )
+        for row in state.brokers
+    ]
+    return ("BROKER", "HOST", "PORT", "PID", *["CORE"] * pinned, "STATE", "SESSIONS", ""), rows
+
+
+def _notes(state: "LabState") -> Iterator[str]:
+    for row in state.faults:
+        peer = row.get("peer") or ""
+        yield f"fault {row['fault_id']}: {row['verb']} {row['process']} {peer}".rstrip()
+    for host, left_ms in state.leases_ms.items():
+        left_s = left_ms / 1000
+        yield f"host {host}: stops by itself in {left_s:.0f} s unless the lease is renewed"
 
 
 def _cores(row: "BrokerState") -> str:
