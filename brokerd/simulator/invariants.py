@@ -11,12 +11,14 @@ Where each invariant of the δ tree's design is checked:
     I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
                                tags, partition tables empty, nobody recovering)
     I5   not before the start  oracle: early, closed gate, gap; here: `_check_delivery`
-    I6   duplicates are such   here: `_check_confirmation` (what was wrongly taken for one is
-                               confirmed and has not arrived)
+    I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:
+                               `_check_confirmation` (what was wrongly taken for one is confirmed
+                               and has not arrived)
     I7   confirmations true    here: `_check_confirmation`, `_check_acknowledgement`
     I8   hops are aware        awareness: `_check_handed_over`
     I9   gates only open       here: `_note_gates`; oracle: `gates`
-    I10  sources are aware     awareness: `_on_commit`
+    I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (who recovers
+                               publishes nothing)
     I11  active sessions       internals: `_check_sessions`
     I12  queues in order       internals: `_check_queue`
     I13  own partitions        internals: `_check_partitions`
@@ -40,6 +42,11 @@ And of every protocol that promises reliability:
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
     I12  no residue            as I4 above; what faults do to hosts: tests/fault_injection
+
+And what delta_tree adds to them, so that no crash makes untrue what has been said:
+
+    on disk before it is said, and nothing published or confirmed by who does not know enough yet
+                               durability: `_faults`
 
 Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 """
@@ -68,6 +75,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.simulator.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.simulator.clock import Schedule
+from brokerd.simulator.durability import DurabilityChecker
 from brokerd.simulator.first_copies import FirstCopyChecker
 from brokerd.simulator.oracle import InvariantViolated, Oracle
 from brokerd.simulator.trace import Trace
@@ -107,6 +115,7 @@ class StepChecker:
         self._awareness = awareness
         self.bypass_sessions = 0
         self.first_copies = FirstCopyChecker(tree, oracle)
+        self._durability = DurabilityChecker()
         self._homes: dict[ClientId, int] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
@@ -149,6 +158,7 @@ class StepChecker:
             return
         self._note_event(broker.number, event)
         self._awareness.step(broker, event, effects)
+        self._durability.step(broker, event, effects)
         if self._oracle.reliable:
             self.first_copies.step(broker, event, effects)
         for effect in effects:

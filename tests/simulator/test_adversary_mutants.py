@@ -42,6 +42,10 @@ CAUGHT = {
     Mutant.TAGS_MAY_GROW: Catch(0, 20),
     Mutant.RECEIVER_TAKES_ANY_TAGS: Catch(12, 120),
     Mutant.HALF_AN_INTERSECTION: Catch(7, 100),
+    Mutant.CONFIRMED_BEFORE_DURABLE: Catch(0, 30),
+    Mutant.NOTIFIER_DONE_BEFORE_DURABLE: Catch(0, 30),
+    Mutant.RECOVERING_PUBLISHES: Catch(0, 30),
+    Mutant.MISSING_PUBLISHERS_IGNORED: Catch(40, 60),
     Mutant.SYNC_END_BEFORE_PENDING: Catch(25, 60, "crashes-volatile"),
     # Its home and the broker between are away, and tables are volatile: more than is promised.
     Mutant.NO_LATERAL_SYNC: Catch(68, 60, "crashes-beyond-volatile"),

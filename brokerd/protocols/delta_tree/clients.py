@@ -105,7 +105,9 @@ class Clients:
         subscriptions.connect(
             on_confirmed_at_home=self._on_confirmed,
             on_opened_at_home=self._on_opened,
-            may_confirm=lambda: not self._missing,
+            may_confirm=lambda: (
+                not self._missing or Mutant.MISSING_PUBLISHERS_IGNORED in state.mutants
+            ),
         )
 
     def recover(self, recovered: Rows, logged: Sequence[PublicationRun]) -> None:
@@ -378,7 +380,8 @@ class Clients:
         client = self._connected_client(name, "Publish")
         if message.run.source != client.source:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
-        if self._state.recovering:
+        held = self._state.recovering and Mutant.RECOVERING_PUBLISHES not in self._state.mutants
+        if held:
             match_run(self._subscriptions.table.memo, message.run, name)  # malformed is refused now
             self._sequences.hand_out(message.run.source, message.run.last)
             if self._log is None:
@@ -386,7 +389,7 @@ class Clients:
         else:
             self._publish(client, message.run)
         if self._log is not None:
-            self._log.take(message.run, publish_later=self._state.recovering)
+            self._log.take(message.run, publish_later=held)
 
     def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
         """The client has a range of what was delivered to it on this session."""

@@ -75,6 +75,8 @@ class Notifiers:
         receipt = Receipt(peer, self._sessions.current(peer), source, sequence, sequence)
         if sequence <= self._received.get(source, 0):
             self._queue.receive_again(receipt, sequence)
+            if receipt.remaining == 0:
+                self._queue.confirm(receipt)
         else:
             self._received[source] = sequence
             replacement = Replacement.of(message)
@@ -86,8 +88,6 @@ class Notifiers:
             else:
                 self._unheard.on_notifier(message.subscription, replacement, lambda: None)
                 self._add(message, [receipt])
-        if receipt.remaining == 0:
-            self._queue.confirm(receipt)
 
     def _check(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
         path, here = message.path, self._state.broker

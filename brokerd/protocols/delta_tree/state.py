@@ -58,6 +58,7 @@ class State:
     _when_durable: dict[int, Callable[[], None]] = field(default_factory=dict)
     _checked_paths: dict[Path, None] = field(default_factory=dict)
     _next_token: int = 0
+    _last_commit: int = 0
 
     @property
     def newcomers(self) -> BrokerNumber:
@@ -72,8 +73,22 @@ class State:
             then()
             return
         self._next_token += 1
+        self._last_commit = self._next_token
         self._when_durable[self._next_token] = then
         self.machine.emit(Commit(tuple(changes), self._next_token))
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Do `then` once all changes so far are durable: at once when they are."""
+        before = self._when_durable.get(self._last_commit)
+        if before is None:
+            then()
+            return
+
+        def both() -> None:
+            before()
+            then()
+
+        self._when_durable[self._last_commit] = both
 
     def append(self, run: PublicationRun, then: Callable[[], None]) -> None:
         """Put publications into the log; do `then` once they are durable."""

@@ -332,6 +332,9 @@ class Subscriptions:
         if row.local is None and not row.durable and self._state.parameters.persist_routing:
             changes.append(routing_change(row.subscription, row.predicate, row.path))
         row.confirming = True
+        if Mutant.CONFIRMED_BEFORE_DURABLE in self._state.mutants:
+            self._state.commit(changes, _nothing)
+            changes = []
         self._state.commit(changes, lambda: self._confirm(row))
 
     def _confirm(self, row: RoutedSubscription) -> None:
@@ -402,6 +405,10 @@ class Subscriptions:
         self._state.machine.send(
             node.broker, SubscriptionCopy(row.subscription, row.predicate, path, recovery)
         )
+
+
+def _nothing() -> None:
+    """What waits for the disk when nothing does."""
 
 
 def _nobody_told(local: LocalSubscription, cut: Cut, tags: Region) -> None:

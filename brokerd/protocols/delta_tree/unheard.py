@@ -161,13 +161,21 @@ class Unheard:
         self._table.set_tags(row, left)
         if not row.tags:
             self._table.tagged.pop(row.subscription, None)
-        if local is None or not touched:
+        if local is None:
             done()
+            return
+        if not touched:
+            # Another way may have told of it before, and what that changed be still under way.
+            self._state.when_written(done)
             return
         received = self._sequences.all_received().items()
         paths = [path[::-1] for path in self._sequences.paths.values()]
         raise_covered_cut(cut, touched, received, paths, self._state.newcomers)
         local.tags = row.tags
+
+        if Mutant.NOTIFIER_DONE_BEFORE_DURABLE in mutants:
+            done()
+            done = _nothing
 
         def is_on_disk() -> None:
             self._partitions.release(touched)

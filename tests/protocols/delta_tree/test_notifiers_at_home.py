@@ -1,0 +1,74 @@
+"""When a home broker calls a recovery notifier done, what it says is on disk."""
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.model.identity import SourceId, SubscriptionId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.home_table import subscription_change
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    RecoveryNotifier,
+    Summary,
+    Tag,
+)
+from brokerd.protocols.delta_tree.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription
+from brokerd.protocols.interface import (
+    Commit,
+    Effect,
+    MessageReceived,
+    Persisted,
+    Send,
+    SessionEstablished,
+    Started,
+)
+from tests.helpers.cluster import chain
+from tests.helpers.exchange import decode
+
+HOME = SubscriptionId(0, 1, 1)
+TAG = Tag((0, 1, 2, 3), 2, 1, 1, False)
+
+
+def _a_home_that_does_not_hear_the_last_of_four() -> DeltaTree:
+    tree = PrimaryTree(chain("b1", "b2", "b3", "b4"))
+    core = DeltaTree(0, tree.neighbourhood(0, 2), DeltaTreeParameters(delta=1), decode)
+    local = LocalSubscription("s", 1, HOME, EVERYTHING, tags=(TAG,))
+    row = subscription_change(local, started=True)
+    core.handle(Started(2, True, {row.table: {row.key: row.value}}), 0)
+    core.handle(SessionEstablished(1, 1, 1), 0)
+    core.handle(MessageReceived(1, 1, Summary((), False)), 0)
+    return core
+
+
+def _told_by(core: DeltaTree, emitter: int) -> list[Effect]:
+    source = SourceId(emitter, NOTIFIER, 1)
+    path = tuple(range(emitter, -1, -1))
+    notifier = RecoveryNotifier(source, 1, path, HOME, (TAG,), (), (), ())
+    return core.handle(MessageReceived(1, 1, notifier), 0)
+
+
+def _done(effects: list[Effect]) -> list[int]:
+    """The emitters whose notifiers are confirmed."""
+    messages = [effect.message for effect in effects if isinstance(effect, Send)]
+    confirmations = [each for each in messages if isinstance(each, PublicationConfirmation)]
+    return [source.broker for each in confirmations for source, _, _ in each.ranges]
+
+
+def test_who_tells_what_was_told_before_waits_for_the_disk_too() -> None:
+    """Two brokers tell of the same; the gate that the first one opened is not on disk yet."""
+    core = _a_home_that_does_not_hear_the_last_of_four()
+    first = _told_by(core, 1)
+    (token,) = [effect.token for effect in first if isinstance(effect, Commit)]
+    assert token is not None
+    assert _done(first) == []
+    assert _done(_told_by(core, 2)) == []
+    assert _done(core.handle(Persisted(token), 0)) == [1, 2]
+
+
+def test_who_tells_what_is_on_disk_is_answered_at_once() -> None:
+    core = _a_home_that_does_not_hear_the_last_of_four()
+    (token,) = [effect.token for effect in _told_by(core, 1) if isinstance(effect, Commit)]
+    assert token is not None
+    core.handle(Persisted(token), 0)
+    assert _done(_told_by(core, 2)) == [2]
