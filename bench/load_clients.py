@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from bench.client_gate import Gate
 from bench.content import ContentTables
 from bench.glimpses import Glimpses
 from bench.publishing import PublisherLoad, PublisherSetting
@@ -14,6 +15,8 @@ from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
+from brokerd.runtime.connection import dial_tcp, dial_tls
+from brokerd.runtime.tls import credentials_of
 
 DETACH_TIMEOUT_S = 2.0
 
@@ -26,24 +29,46 @@ class LoadClient:
 
     Attributes:
         name: as logs have it.
+        broker: where it is now.
+        gate: its way there.
+        session: how many sessions it has had.
+        attached_ns, lost_ns: when the last one began, and when the last one was lost; 0 for never.
+        lost_because: why.
+        taken: runs that its application has taken in.
     """
 
     def __init__(
         self, generator: "LoadGenerator", setting: PublisherSetting | SubscriberSetting
     ) -> None:
+        tls = generator.setting.tls
         self.name = setting.name
+        self.broker = setting.broker
+        self.gate = Gate(dial_tcp if tls is None else dial_tls(credentials_of(tls)))
+        self.session = self.attached_ns = self.lost_ns = self.taken = 0
+        self.lost_because = ""
         self._generator = generator
         self._client_name = setting.client
-        self._broker = setting.broker
         self._address = setting.address
         self._client: Client | None = None
         self._serving = trio.CancelScope()
-        self._session = 0
+        self._moving_to = ""
+        self._is_up = False
 
     @property
     def is_known(self) -> bool:
         """Whether its broker knows it, on the session it has now."""
         return self._client is not None and self._client.attached
+
+    @property
+    def waiting(self) -> int:
+        """Runs that have come and were not taken in yet."""
+        return self._client.waiting if self._client is not None else 0
+
+    async def move(self, broker: str, address: str) -> None:
+        """Go on at another broker; ClientError when that one will not have it."""
+        assert self._client is not None, f"{self.name} is nowhere"
+        self._moving_to = broker
+        await self._client.move(address)
 
     def leave(self) -> None:
         """Take leave of the broker, which then keeps nothing; `run` returns when that is done."""
@@ -58,7 +83,7 @@ class LoadClient:
                 publishes=self.publishes,
                 deployment_id=self._generator.setting.deployment_id,
                 parameters=self._generator.setting.session,
-                tls=self._generator.setting.tls,
+                dial=self.gate.dial,
                 callbacks=self.callbacks(),
             ) as client:
                 self._client = client
@@ -83,22 +108,38 @@ class LoadClient:
 
     def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
         if what == "attached":
-            self._session += 1
-            event = "up"
+            self._attached()
             self.on_attached(details["source"])
+        elif what == "moved":
+            if self._is_up:
+                self._lost(f"moved to {self._moving_to}")
+            self.broker = self._moving_to
+            self._attached()
         elif what == "lost":
-            event = "down"
-        else:
-            return  # an attempt that came to nothing; the library tries again
+            self._lost(details["reason"])
+        # Else it is an attempt that came to nothing; the library tries again.
+
+    def _attached(self) -> None:
+        self.session += 1
+        self._is_up = True
+        self.attached_ns = time.monotonic_ns()
+        self._note_session(self.attached_ns, "up", "")
+
+    def _lost(self, reason: str) -> None:
+        self._is_up = False
+        self.lost_ns, self.lost_because = time.monotonic_ns(), reason
+        self._note_session(self.lost_ns, "down", reason)
+
+    def _note_session(self, t_ns: int, event: str, reason: str) -> None:
         self._generator.files.write_line(
             "sessions",
             {
-                "t_ns": time.monotonic_ns(),
+                "t_ns": t_ns,
                 "client": self.name,
-                "broker": self._broker,
-                "session": self._session,
+                "broker": self.broker,
+                "session": self.session,
                 "event": event,
-                "reason": details.get("reason", ""),
+                "reason": reason,
             },
         )
 
@@ -186,6 +227,16 @@ class SubscriberClient(LoadClient):
         self._setting = setting
         self._number = number
         self._issued_ns = 0
+        self._may_take = trio.Event()
+        self._may_take.set()
+
+    def stop_taking(self) -> None:
+        """Take nothing more in, and so acknowledge nothing, until `take_on`."""
+        self._may_take = trio.Event()
+
+    def take_on(self) -> None:
+        """Take in what waits, and go on."""
+        self._may_take.set()
 
     def subscribe(self) -> None:
         """Subscribe, once."""
@@ -199,8 +250,11 @@ class SubscriberClient(LoadClient):
         while True:
             received = await client.receive()
             now_ns = time.monotonic_ns()
+            self.taken += len(received)
             for deliveries in received:
                 receiver.receive(self._number, deliveries.run, now_ns)
+            if not self._may_take.is_set():
+                await self._may_take.wait()
 
     def callbacks(self) -> Callbacks:
         callbacks = super().callbacks()

@@ -10,6 +10,7 @@ come is in `status`, so that no answer has to wait for the brokers:
     expect_fences    tell subscribers the fences' numbers
     start            publish by the schedule from t0_ns on until end_ns
     stop             offer nothing more; what was due is still sent
+    fault_apply      do something to a client; fault_look, fault_renew and fault_heal go with it
     glimpse          totals, and stamps of a sample of what passed lately, for who watches
     finish           close the clients and all files, and give the online checker's counts
 
@@ -23,13 +24,14 @@ import signal
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Self
 
 import trio
 
+from bench.client_faults import ClientFaults
 from bench.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
 from bench.glimpses import Glimpses
 from bench.load_clients import LoadClient, PublisherClient, SubscriberClient
@@ -85,6 +87,9 @@ class LoadGenerator:
             for number, subscriber in enumerate(setting.subscribers)
         ]
         self._clients: list[LoadClient] = [*self._publishers, *self._subscribers]
+        self._faults = ClientFaults(
+            {client.name: client for client in self._clients}, self._start_task, self.note_problem
+        )
         self._expected_fences: list[tuple[str, int, int]] = []
         self._problems: dict[str, int] = {}
         self._state = "idle"
@@ -114,6 +119,10 @@ class LoadGenerator:
             "expect_fences": self._on_expect_fences,
             "start": self._on_start,
             "stop": self._on_stop,
+            "fault_apply": self._faults.on_apply,
+            "fault_look": self._faults.on_look,
+            "fault_renew": self._faults.on_renew,
+            "fault_heal": self._faults.on_heal,
             "finish": self._on_finish,
         }
         try:
@@ -145,6 +154,7 @@ class LoadGenerator:
             **self._publishing_totals(),
             "delivered": self.receiver.delivered,
             "withheld": self.receiver.withheld,
+            "faults": self._faults.active,
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }
 
@@ -256,6 +266,9 @@ class LoadGenerator:
                         nursery.start_soon(client.run)
         finally:
             self._clients_ended.set()
+
+    def _start_task(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        self._nursery.start_soon(task, *arguments)
 
     def note_problem(self, text: str) -> None:
         """Something went wrong that the run's verdict may have to know."""

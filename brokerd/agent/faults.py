@@ -185,7 +185,7 @@ class FaultKeeper:
         if process.identity.is_stopped():
             self._supervisor.signal(process, signal.SIGCONT)
             healed.append({"fault_id": f"stop of {process.name}", "verb": "freeze"})
-        if process.role != "broker":
+        if process.role not in _ROLES_WITH_FAULTS:
             return
         try:
             known = (await self._ask(process.name, "status", {}))["faults"]

@@ -203,6 +203,11 @@ class Client:
         return self._core.duplicates
 
     @property
+    def waiting(self) -> int:
+        """How many messages with publications have come that `receive` has not given yet."""
+        return len(self._inbox)
+
+    @property
     def resubmitted(self) -> int:
         """How many publications were sent again."""
         return self._core.resubmitted

@@ -1,0 +1,71 @@
+"""The way of a load client to its broker, which a fault can shut."""
+
+import socket
+
+import trio
+
+from brokerd.runtime.connection import Dial
+from brokerd.runtime.tls import transport_of
+
+
+class Gate:
+    """Dials for one client: while it is shut, connections are gone and none comes about.
+
+    What has been dialled ends without a word, as if the client's machine had lost its network,
+    so its broker keeps what it has for one that comes back.
+
+    Args:
+        dial: what really opens connections.
+    """
+
+    def __init__(self, dial: Dial) -> None:
+        self._dial = dial
+        self._opened = trio.Event()
+        self._opened.set()
+        self._streams: list[trio.abc.Stream] = []
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether no connection comes about."""
+        return not self._opened.is_set()
+
+    def shut(self) -> None:
+        """Cut off what is connected, and keep all others waiting until `open`."""
+        if not self.is_shut:
+            self._opened = trio.Event()
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            _cut_off(stream)
+
+    def open(self) -> None:
+        """Let connections come about again."""
+        self._opened.set()
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """A connection to "host:port", as soon as the gate is open.
+
+        Raises:
+            OSError: there is none, or the gate was shut meanwhile.
+        """
+        await self._opened.wait()
+        stream = await self._dial(address)
+        if self.is_shut:
+            await trio.aclose_forcefully(stream)
+            raise ConnectionAbortedError(f"kept away from {address}")
+        self._streams = [*filter(_is_open, self._streams), stream]
+        return stream
+
+
+def _is_open(stream: trio.abc.Stream) -> bool:
+    transport = transport_of(stream)
+    return not isinstance(transport, trio.SocketStream) or transport.socket.fileno() >= 0
+
+
+def _cut_off(stream: trio.abc.Stream) -> None:
+    """End a connection under whoever uses it; its socket stays theirs to close."""
+    transport = transport_of(stream)
+    if isinstance(transport, trio.SocketStream) and transport.socket.fileno() >= 0:
+        try:
+            transport.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the other end was faster
