@@ -111,6 +111,8 @@ class ClientFaults:
             raise ControlError("user", f"{client.name} is under fault {held[0].fault_id}")
         if not client.is_known:
             raise ControlError("user", f"{client.name} has no session with {client.broker}")
+        if verb == ROAM and arguments["to"] == client.broker:
+            raise ControlError("user", f"{client.name} is at {client.broker} already")
         fault = ClientFault(
             fault_id, verb, client, time.monotonic_ns(), client.session, client.taken
         )

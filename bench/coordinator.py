@@ -16,7 +16,7 @@ import trio
 
 from bench.clocks import record_clocks
 from bench.load_control import LoadControl
-from bench.load_plan import client_suffix, load_processes
+from bench.load_plan import RunningLoad, client_suffix, load_processes
 from bench.outcome import RunOutcome, outcome_of
 from bench.probes import ProcessorTime
 from bench.progress import Progress, RunFailed
@@ -25,6 +25,7 @@ from bench.spec import ExperimentSpec
 from bench.testbed import ListingRefused, Testbed
 from bench.toml_text import toml_text
 from brokerd.errors import ControlError
+from fault_injection.at_clients import ClientFaults, WithClients
 from fault_injection.deployed import DeployedBackend
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
@@ -269,7 +270,7 @@ class _Experiment:
         prefix = f"{self._run_id.rpartition('-')[2]}-"
         injector = Injector(
             schedule,
-            DeployedBackend(self._testbed, ahead_ns=self._ahead_of_clients_ns()),
+            self._fault_backend(),
             log,
             prefix=prefix,
             # The origin is a time of the clients' clock, which may be another machine's.
@@ -281,6 +282,13 @@ class _Experiment:
             log.close()
             self._injection = injector.outcome()
             self._notes += self._injection.problems
+
+    def _fault_backend(self) -> WithClients:
+        ahead_ns = self._ahead_of_clients_ns()
+        load = RunningLoad(self._testbed, self._load.processes)
+        return WithClients(
+            DeployedBackend(self._testbed, ahead_ns=ahead_ns), ClientFaults(load, ahead_ns)
+        )
 
     def _tell_of_fault(self, line: Mapping[str, Any]) -> None:
         self._directory.log("fault", **line)

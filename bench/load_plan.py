@@ -1,6 +1,6 @@
 """Which load generators a run needs, and what each of them is told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,37 @@ def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[
             subscribers=subscribers,
         ),
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunningLoad:
+    """The load generators of a run, as those who do things to their clients see them."""
+
+    testbed: Testbed
+    load: Sequence[LoadProcess]
+
+    @property
+    def clients_host(self) -> str:
+        """Whose clock their stamps are of."""
+        return self.testbed.clients_host
+
+    @property
+    def processes(self) -> Mapping[str, str]:
+        """Client → the load generator that it is in."""
+        return {
+            plan.name: process.name
+            for process in self.load
+            for plan in (*process.publishers, *process.subscribers)
+        }
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Broker → where clients reach it."""
+        return {name: place.address for name, place in self.testbed.brokers.items()}
+
+    async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a load generator answers."""
+        return await self.testbed.load_command(process, command, **arguments)
 
 
 def client_suffix(run_id: str) -> str:

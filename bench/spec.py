@@ -24,6 +24,7 @@ from bench.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
+from fault_injection.targets import Role
 
 BENCH_FOLDER = Path(__file__).parent
 WORKLOADS = BENCH_FOLDER / "workloads"
@@ -153,6 +154,12 @@ class ExperimentSpec:
                         SubscriberPlan(len(plans), name, broker, entry.filter, entry.subscribes)
                     )
         return plans
+
+    def clients(self) -> dict[str, Role]:
+        """What each client is, by name."""
+        found: dict[str, Role] = {plan.name: "publisher" for plan in self.publisher_plans()}
+        found.update({plan.name: "subscriber" for plan in self.subscriber_plans()})
+        return found
 
     def attribute_sets(self) -> list[dict[str, Scalar]]:
         """The attribute sets that publications use, as the seed draws them."""

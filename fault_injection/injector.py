@@ -17,7 +17,7 @@ from brokerd.overlay.topology import Topology
 from fault_injection.durations import format_duration
 from fault_injection.log import FaultLog, HealedBy, HostStamps
 from fault_injection.plan import PlannedStep, expand
-from fault_injection.schedule import END, FaultSchedule, Problem, ScheduleError
+from fault_injection.schedule import END, STARTED_WITHIN_NS, FaultSchedule, Problem, ScheduleError
 from fault_injection.targets import Machines, Target, read_target
 from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
 
@@ -28,7 +28,6 @@ injector's clock; `host_stamps` is the same by the clocks of the hosts that saw 
 _POLL_S: Final = 0.02
 _LAST_LOOK_S: Final = 1.0
 _HEAL_WITHIN_NS: Final = 10 * 10**9
-_STARTED_WITHIN_NS: Final = 20 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +230,8 @@ class Injector:
                 await self._let_last(progress, applied_ns)
             else:
                 limit_ns = step.observe_within_ns
-                if step.verb == "restart":
-                    limit_ns = max(limit_ns, _STARTED_WITHIN_NS)
+                if step.verb in ("restart", "client-roam"):
+                    limit_ns = max(limit_ns, STARTED_WITHIN_NS)
                 await self._observe(progress, applied_ns + limit_ns)
                 if progress.observed is None:
                     raise _NotLanded(f"no effect seen within {format_duration(limit_ns)}")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from brokerd.overlay.topology import Topology, nearest
+from fault_injection.client_lint import check_client_overlaps, check_clients
 from fault_injection.durations import format_duration
 from fault_injection.plan import ender_of
 from fault_injection.schedule import END, FaultSchedule, Problem, Step, wrong_target
 from fault_injection.separations import around, check_nft_can_tell, parted_pairs
-from fault_injection.targets import Machines, Target, read_target
+from fault_injection.targets import Clients, Machines, Target, read_target
 from fault_injection.verbs import (
     ENDING_VERBS,
     FAILING_VERBS,
@@ -38,14 +39,17 @@ def lint(
     measure_ns: int | None = None,
     machines: Machines | None = None,
     addresses: Mapping[str, str] | None = None,
+    clients: Clients | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a schedule for this topology; errors and warnings.
 
     With `measure_ns`, also what does not fit into a measure phase of that length. Without
     `machines` (the brokers on each), what concerns machines is believed; without `addresses`
-    ("address:port" of each broker), that nftables can tell brokers apart.
+    ("address:port" of each broker), that nftables can tell brokers apart; without `clients`
+    (those of the load), that clients are there.
     """
     problems = list(_check_names(schedule, topology, machines))
+    problems += check_clients(schedule, topology, clients)
     if addresses is not None:
         problems += check_backends(schedule, topology, addresses)
     if any(problem.severity == "error" for problem in problems):
@@ -56,6 +60,7 @@ def lint(
     moments = Moments(schedule)
     problems += _check_states(schedule, topology, moments, machines)
     problems += _check_overlaps(schedule, topology, moments, machines)
+    problems += check_client_overlaps(schedule, moments.between)
     if measure_ns is not None:
         problems += _check_fit(schedule, moments, measure_ns)
     return problems

@@ -135,5 +135,6 @@ def _parameters_of(step: Step) -> dict[str, int | str]:
         "free_bytes": step.free_bytes,
         "mode": step.mode,
         "backend": step.backend,
+        "to": step.to,
     }
     return {key: value for key, value in found.items() if value is not None}

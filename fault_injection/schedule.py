@@ -28,6 +28,7 @@ from brokerd.overlay.topology import nearest
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.lanes import LaneError, steps_of
 from fault_injection.verbs import (
+    CLIENT_VERBS,
     ENDING_VERBS,
     LASTING_VERBS,
     LINK_VERBS,
@@ -47,6 +48,8 @@ END: Final = "end"
 
 OBSERVE_WITHIN_NS: Final = 5 * 10**9
 RECOVER_WITHIN_NS: Final = 60 * 10**9
+STARTED_WITHIN_NS: Final = 20 * 10**9
+"""What a broker that is started, or a client that moves, is given at least to be seen so."""
 
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SYNONYMS: Final = {
@@ -61,6 +64,9 @@ _SYNONYMS: Final = {
     "full": "disk-full",
     "fsync-slow": "slow-fsync",
     "machine-loss": "host-loss",
+    "disconnect": "client-disconnect",
+    "roam": "client-roam",
+    "move": "client-roam",
 }
 _SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
 MODES: Final = ("blackhole", "cut")
@@ -209,6 +215,7 @@ class Step(_Closed):
     free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
     mode: str | None = None
     backend: str | None = None
+    to: str | None = None
 
     @property
     def anchor(self) -> tuple[str, str] | None:
@@ -220,7 +227,7 @@ class Step(_Closed):
 
 
 _OPTIONS: Final = (
-    *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend"),
+    *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend", "to"),
 )
 _TABLES: Final[Mapping[str, type[BaseModel]]] = {
     "guard": Guard,
@@ -406,16 +413,19 @@ def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
         yield "pick.like", pick.like, "what the other step drew is all that it can be"
     if pick.out_of == "links" and verb not in LINK_VERBS:
         yield "pick.from", pick.out_of, wrong_target(verb)
-    if isinstance(pick.out_of, str) and verb in (*SET_VERBS, *MACHINE_VERBS) and not pick.like:
+    needs_names = verb in (*SET_VERBS, *MACHINE_VERBS, *CLIENT_VERBS)
+    if isinstance(pick.out_of, str) and needs_names and not pick.like:
         yield "pick.from", pick.out_of, f"{wrong_target(verb)}; name them"
     if pick.out_of == [] or (isinstance(pick.out_of, list) and "" in pick.out_of):
         yield "pick.from", pick.out_of, "there is nothing to draw from"
 
 
 def wrong_target(verb: str) -> str:
-    """Why this verb is not for a link."""
+    """Why this verb is not for a link, or for what is drawn without names."""
     if verb in SET_VERBS:
         return f'{verb} is for sets of brokers, as in "b1,s1|b2"'
+    if verb in CLIENT_VERBS:
+        return f"{verb} is for {VERB_TABLE[verb].on[0]}s of the load, as in b1-sub-1"
     kind = "machines" if verb in MACHINE_VERBS else "brokers, not for links"
     return f"{verb} is for {kind}"
 

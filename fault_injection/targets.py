@@ -1,19 +1,25 @@
-"""What a fault is done to: a broker, a link, one direction of it, sets of brokers, a machine."""
+"""What a fault is done to: a broker, a link, one direction of it, sets, a machine, a client."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from brokerd.overlay.topology import Topology, nearest
-from fault_injection.verbs import MACHINE_VERBS, SET_VERBS
+from fault_injection.verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS
 
 Machines = Mapping[str, Collection[str]]
 """The brokers on each machine."""
 
 
+Role = Literal["publisher", "subscriber"]
+Clients = Mapping[str, Role]
+"""What the clients of a load are, by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker ("b1"), a link ("b1-s1"), one direction of it ("b1->s1"), sets ("b1,s1|b2"), or a
-    machine ("n03").
+    """A broker ("b1"), a link ("b1-s1"), one direction of it ("b1->s1"), sets ("b1,s1|b2"), a
+    machine ("n03"), or a client of the load ("b1-sub-1").
 
     Attributes:
         brokers: the broker, the link's two ends (of one direction: from, to), those of all sets,
@@ -21,6 +27,7 @@ class Target:
         one_way: whether only what goes from the first to the second is meant.
         sets: brokers that are to be kept from those of the other sets; a single set, from all.
         machine: its name.
+        client: its name.
         elements: what of the topology fails, each counted as one failure.
     """
 
@@ -28,6 +35,7 @@ class Target:
     one_way: bool = False
     sets: tuple[tuple[str, ...], ...] = ()
     machine: str = ""
+    client: str = ""
     elements: frozenset[frozenset[str]] = field(default=frozenset(), compare=False)
 
     @property
@@ -54,8 +62,8 @@ class Target:
         return tuple(name for name in around if name in self.brokers and name not in own)
 
     def __str__(self) -> str:
-        if self.machine:
-            return self.machine
+        if self.machine or self.client:
+            return self.machine or self.client
         if self.sets:
             return "|".join(",".join(one) for one in self.sets)
         return ("->" if self.one_way else "-").join(self.brokers)
@@ -66,11 +74,14 @@ def read_target(
 ) -> Target:
     """The target that `text` names, for this verb.
 
-    Without `machines` every machine is believed to be there, with nothing on it.
+    Without `machines` every machine is believed to be there, with nothing on it. A client is
+    believed to be there: `lint` knows who is.
 
     Raises:
         ValueError: no such broker, link or machine; names the nearest, or what there is.
     """
+    if verb in CLIENT_VERBS:
+        return Target((), client=text)
     if verb in MACHINE_VERBS:
         return _machine(text, topology, machines)
     if verb in SET_VERBS:

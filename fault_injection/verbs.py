@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-TargetKind = Literal["broker", "link", "machine", "sets"]
+TargetKind = Literal["broker", "link", "machine", "sets", "client", "subscriber"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Verb:
         return tuple(option.rstrip("!") for option in self.options if option.endswith("!"))
 
 
+_LOAD: Final = "a load generator of `bench`; by schedule only"
 _NFT: Final = "nothing more; with backend = nft: nft, and root or CAP_NET_ADMIN"
 
 VERB_TABLE: Final[Mapping[str, Verb]] = {
@@ -170,6 +171,34 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             "as these are",
             ("stall", "down"),
         ),
+        Verb(
+            "client-disconnect",
+            ("client",),
+            True,
+            "drops a client's connection without a word, and keeps it away",
+            "its session log: the session lost, and no other",
+            "it connects again and resumes; the load generator, by its own clock too",
+            needs=_LOAD,
+        ),
+        Verb(
+            "client-slow",
+            ("subscriber",),
+            True,
+            "a subscriber takes in nothing more, and so acknowledges nothing",
+            "publications that have come to it and wait",
+            "it takes in what waits; the load generator, by its own clock too",
+            needs=_LOAD,
+        ),
+        Verb(
+            "client-roam",
+            ("subscriber",),
+            False,
+            "a subscriber moves to another broker, with its subscription",
+            "its session log: a session with the other broker",
+            "nothing to undo",
+            ("to!",),
+            _LOAD,
+        ),
     )
 }
 
@@ -178,9 +207,15 @@ LASTING_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.l
 ENDING_VERBS: Final = ("kill", "term")
 LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync")
 """Those that make things late, and none fail."""
-FAILING_VERBS: Final = tuple(
-    name for name in VERB_TABLE if name not in (*LIMITING_VERBS, "restart", "crash")
+CLIENT_VERBS: Final = tuple(
+    verb.name for verb in VERB_TABLE.values() if {"client", "subscriber"}.intersection(verb.on)
 )
+FAILING_VERBS: Final = tuple(
+    name
+    for name in VERB_TABLE
+    if name not in (*LIMITING_VERBS, *CLIENT_VERBS, "restart", "crash")
+)
+"""Those that count as the failure of a broker or link."""
 LINK_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "link" in verb.on)
 SET_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "sets" in verb.on)
 MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machine" in verb.on)

@@ -49,7 +49,8 @@ def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experi
         call.project.find("workload", WORKLOAD), Overrides(protocol=protocol), {"demo": protocol}
     )
     schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology)
-    checked(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
+    measure_ns = spec.workload.phases.measure
+    checked(schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients())
     return Experiment(spec, schedule, call.project.results_folder(results))
 
 

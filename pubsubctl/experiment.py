@@ -70,7 +70,12 @@ async def carry_out(
         spec = experiment.spec
         wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
         if experiment.schedule is not None:
-            checked(experiment.schedule, spec.topology, placement=wanted.placement)
+            checked(
+                experiment.schedule,
+                spec.topology,
+                placement=wanted.placement,
+                clients=spec.clients(),
+            )
         async with testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
         ) as (bed, deployment):

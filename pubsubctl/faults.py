@@ -17,14 +17,18 @@ from fault_injection.schedule import (
     read_schedule,
     wrong_target,
 )
-from fault_injection.targets import Machines, read_target
-from fault_injection.verbs import FAILING_VERBS, LINK_VERBS, VERBS
+from fault_injection.targets import Clients, Machines, read_target
+from fault_injection.verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
 from pubsubctl.placement import Placement
 from pubsubctl.project import Project
 
 COMMAND_LINE = "command line"
+CLIENTS_BY_SCHEDULE = (
+    "clients are those of a bench, which nobody else may disturb: `pubsubctl bench WORKLOAD "
+    "--faults SCHEDULE` does so, `pubsubctl help faults` says how"
+)
 
 
 def schedule_of(project: Project, name: str) -> FaultSchedule:
@@ -48,6 +52,8 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
     """
     if verb not in VERBS:
         raise UserError(f"inject: no verb called {shown(verb)}{nearest(verb, VERBS)}")
+    if verb in CLIENT_VERBS:
+        raise UserError(f"inject: {verb} {shown(target)}: {CLIENTS_BY_SCHEDULE}")
     given = {key: value for key, value in options.items() if value is not None}
     step = {"at": "0s", "do": verb, **({"on": target} if target else {}), **given}
     name = f"{verb}-{target or 'picked'}".lower()
@@ -57,6 +63,19 @@ def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedul
         return read_schedule(document, COMMAND_LINE)
     except ScheduleError as error:
         raise UserError(*map(str, error.problems)) from None
+
+
+def check_by_hand(schedule: FaultSchedule) -> None:
+    """Refuse what only a bench can do.
+
+    Raises:
+        UserError: a step is done to clients of a load.
+    """
+    for step in schedule.steps:
+        if step.do in CLIENT_VERBS:
+            raise UserError(
+                f"{schedule.source}: step {step.id}: {step.do} {step.on}: {CLIENTS_BY_SCHEDULE}"
+            )
 
 
 def settled(
@@ -86,8 +105,12 @@ def checked(
     *,
     measure_ns: int | None = None,
     placement: Placement | None = None,
+    clients: Clients | None = None,
 ) -> list[str]:
     """Warnings about a schedule on this topology, placed so where that is known.
+
+    Args:
+        clients: of the load that it goes with, where there is one.
 
     Raises:
         UserError: it cannot be carried out there; every problem is named.
@@ -100,7 +123,12 @@ def checked(
             problems += list(check_backends(schedule, topology, addresses))
     else:
         problems = lint(
-            schedule, topology, measure_ns=measure_ns, machines=machines, addresses=addresses
+            schedule,
+            topology,
+            measure_ns=measure_ns,
+            machines=machines,
+            addresses=addresses,
+            clients=clients,
         )
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     if errors:

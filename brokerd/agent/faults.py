@@ -31,6 +31,7 @@ _REMEMBERED: Final = (
     *("deadline_ns", "state", "applied_ns", "healed_ns", "healed_by"),
 )
 _RETRY_S: Final = 1.0
+_ROLES_WITH_FAULTS: Final = ("broker", "load")
 
 logger = logging.getLogger(__name__)
 

@@ -156,7 +156,13 @@ def experiment_of(
         placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
     schedule = settled(schedule, spec.topology, overrides.seed, placement)
     measure_ns = spec.workload.phases.measure
-    for warning in checked(schedule, spec.topology, measure_ns=measure_ns, placement=placement):
+    for warning in checked(
+        schedule,
+        spec.topology,
+        measure_ns=measure_ns,
+        placement=placement,
+        clients=spec.clients(),
+    ):
         call.console.warn(warning)
     for line in drawn_in_words(schedule):
         call.console.say(line)

@@ -122,6 +122,7 @@ def inject(
     def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
         return _settled(call, schedule, seed, known, placement)[0]
 
+    faults.check_by_hand(schedule)
     if topology is not None:
         settle(*_topology(call, topology))
     return inject_now(call, schedule, settle)
