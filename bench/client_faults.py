@@ -72,7 +72,7 @@ class ClientFault:
             "lost_because": client.lost_because,
             "taken": client.taken - self.taken,
             "taken_since_end": client.taken - self.taken_before_end,
-            "waiting": client.waiting,
+            "waiting_bytes": client.waiting_bytes,
         }
 
 

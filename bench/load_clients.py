@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from bench.client_gate import Gate
 from bench.content import ContentTables
 from bench.glimpses import Glimpses
 from bench.publishing import PublisherLoad, PublisherSetting
 from bench.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.gate import Gate
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
-from brokerd.runtime.connection import dial_tcp, dial_tls
-from brokerd.runtime.tls import credentials_of
 
 DETACH_TIMEOUT_S = 2.0
 
@@ -40,10 +38,9 @@ class LoadClient:
     def __init__(
         self, generator: "LoadGenerator", setting: PublisherSetting | SubscriberSetting
     ) -> None:
-        tls = generator.setting.tls
         self.name = setting.name
         self.broker = setting.broker
-        self.gate = Gate(dial_tcp if tls is None else dial_tls(credentials_of(tls)))
+        self.gate = Gate()
         self.session = self.attached_ns = self.lost_ns = self.taken = 0
         self.lost_because = ""
         self._generator = generator
@@ -60,9 +57,9 @@ class LoadClient:
         return self._client is not None and self._client.attached
 
     @property
-    def waiting(self) -> int:
-        """Runs that have come and were not taken in yet."""
-        return self._client.waiting if self._client is not None else 0
+    def waiting_bytes(self) -> int:
+        """How much has come to it that its application has not taken in."""
+        return self._client.waiting_bytes if self._client is not None else 0
 
     async def move(self, broker: str, address: str) -> None:
         """Go on at another broker; ClientError when that one will not have it."""
@@ -83,7 +80,8 @@ class LoadClient:
                 publishes=self.publishes,
                 deployment_id=self._generator.setting.deployment_id,
                 parameters=self._generator.setting.session,
-                dial=self.gate.dial,
+                tls=self._generator.setting.tls,
+                gate=self.gate,
                 callbacks=self.callbacks(),
             ) as client:
                 self._client = client

@@ -58,11 +58,11 @@ class RunningLoad:
     @property
     def processes(self) -> Mapping[str, str]:
         """Client → the load generator that it is in."""
-        return {
-            plan.name: process.name
-            for process in self.load
-            for plan in (*process.publishers, *process.subscribers)
-        }
+        found: dict[str, str] = {}
+        for process in self.load:
+            found.update({plan.name: process.name for plan in process.publishers})
+            found.update({plan.name: process.name for plan in process.subscribers})
+        return found
 
     @property
     def addresses(self) -> Mapping[str, str]:

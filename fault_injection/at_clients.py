@@ -69,9 +69,9 @@ class ClientFaults:
         """See FaultBackend."""
         row = await self._ask(fault, "fault_look")
         if fault.verb == "client-slow":
-            if not row["waiting"]:
+            if not row["waiting_bytes"]:
                 return None
-            keys = ("waiting", "taken", "session")
+            keys = ("waiting_bytes", "taken", "session")
             return {key: row[key] for key in keys}
         if fault.verb == "client-disconnect":
             if row["attached"]:
@@ -105,7 +105,7 @@ class ClientFaults:
             return None
         evidence = {"broker": row["broker"], "session": row["session"]}
         if fault.verb == "client-slow":
-            if row["waiting"] and not row["taken_since_end"]:
+            if row["waiting_bytes"] and not row["taken_since_end"]:
                 return None
             return {**evidence, "taken": row["taken_since_end"]}
         if row["session"] == row["session_before"]:
@@ -116,9 +116,7 @@ class ClientFaults:
         process = self._load.processes.get(fault.target.client)
         if process is None:
             raise ControlError("user", f"no client called {fault.target.client!r} in this load")
-        return await self._load.load_command(
-            process, command, fault_id=fault.fault_id, **arguments
-        )
+        return await self._load.load_command(process, command, fault_id=fault.fault_id, **arguments)
 
     def _timed(self, evidence: Evidence, at_ns: int) -> Evidence:
         host = self._load.clients_host

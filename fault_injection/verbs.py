@@ -211,9 +211,7 @@ CLIENT_VERBS: Final = tuple(
     verb.name for verb in VERB_TABLE.values() if {"client", "subscriber"}.intersection(verb.on)
 )
 FAILING_VERBS: Final = tuple(
-    name
-    for name in VERB_TABLE
-    if name not in (*LIMITING_VERBS, *CLIENT_VERBS, "restart", "crash")
+    name for name in VERB_TABLE if name not in (*LIMITING_VERBS, *CLIENT_VERBS, "restart", "crash")
 )
 """Those that count as the failure of a broker or link."""
 LINK_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "link" in verb.on)

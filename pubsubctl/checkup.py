@@ -22,7 +22,7 @@ import psutil
 from bench import host_probe
 from bench.spec import ExperimentSpec
 from brokerd.overlay.topology import nearest
-from fault_injection.verbs import LINK_VERBS, VERBS
+from fault_injection.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from pubsubctl.budget import budget, connections
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
@@ -266,9 +266,10 @@ def _connections(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
     links = ", ".join(LINK_VERBS)
-    brokers = ", ".join(verb for verb in VERBS if verb not in LINK_VERBS)
+    brokers = ", ".join(verb for verb in VERBS if verb not in (*LINK_VERBS, *CLIENT_VERBS))
     yield "ok", f"{links}: by the brokers themselves, without root", ""
     yield "ok", f"{brokers}: by the agent, whose children they are, without root", ""
+    yield "ok", f"{', '.join(CLIENT_VERBS)}: by the load generators of a bench, without root", ""
 
 
 def _temporary(subject: Subject) -> Iterator[tuple[Severity, str, str]]:

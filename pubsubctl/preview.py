@@ -13,7 +13,7 @@ from fault_injection.durations import format_duration
 from fault_injection.plan import PlannedStep
 from fault_injection.schedule import END
 from fault_injection.targets import Target
-from fault_injection.verbs import LIMITING_VERBS
+from fault_injection.verbs import CLIENT_VERBS, LIMITING_VERBS
 from pubsubctl.blast_radius import Effect, Outage, Pair, effect_of
 
 # What a broker under this verb is to the others: gone past, or not noticed.
@@ -120,7 +120,7 @@ def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
     numbers = [topology.number_of(name) for name in target.brokers]
     if verb == "partition":
         return Outage(cut=_across(target, topology))
-    if verb in LIMITING_VERBS or verb == "restart":
+    if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
         return Outage()
     if target.is_link:
         first, second = numbers

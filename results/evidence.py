@@ -13,7 +13,7 @@ from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.frames import SEQUENCE_BITS
 from results.load import LoadedRun
-from results.risks import NEVER_NS, Tree
+from results.risks import NEVER_NS, Tree, client_part
 from results.verdicts import VIOLATIONS
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class _Context:
         self._facts = facts
         self._tree = Tree(facts.links)
         self._spans = fault_spans(loaded.run.fault_rows, NEVER_NS)
+        self._clients = {s.sub_id: s.subscriber for s in facts.subscriptions}
         self._brokers = {s.sub_id: s.broker for s in facts.subscriptions}
         self._predicates = {s.sub_id: s.predicate for s in facts.subscriptions}
         # A few literals, so that Spark reads only the row groups that may hold them.
@@ -104,7 +105,8 @@ class _Context:
             "received_after": after,
             "path": [*way],
             "active_faults": [
-                f"{span.verb} {span.target}" for span in self._held(violation["t_ns"], way)
+                f"{span.verb} {span.target}"
+                for span in self._held(violation["t_ns"], way, self._clients.get(sub_id, ""))
             ],
             "again": f"pubsubctl check {self._facts.run_id}",
         }
@@ -114,15 +116,17 @@ class _Context:
         attributes = self._facts.content.attributes(sent["attrs_expected"])
         return {**{name: sent[name] for name in names}, "attributes": dict(attributes)}
 
-    def _held(self, t_ns: int | None, way: tuple[str, ...]) -> list[FaultSpan]:
-        """Faults that held on the way at that time."""
+    def _held(self, t_ns: int | None, way: tuple[str, ...], client: str) -> list[FaultSpan]:
+        """Faults that held on the way, or of the client at its end, at that time."""
         return [
             span
             for span in self._spans
             if t_ns is not None
             and span.from_ns <= t_ns <= span.to_ns
             and way
-            and self._tree.passes(span.parts, way[0], way[-1])
+            and (
+                client_part(client) in span.parts or self._tree.passes(span.parts, way[0], way[-1])
+            )
         ]
 
 

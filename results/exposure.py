@@ -7,7 +7,7 @@ from results.announced import Announcements
 from results.facts import RunFacts
 from results.findings import Findings
 from results.frames import PAIR, key_column, owed_column, small_frame
-from results.risks import RiskWindow, Tree, risk_windows
+from results.risks import Exposure, RiskWindow, risk_windows
 from results.verdicts import Recovery
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _exposure_table(
     rows = []
     for run_id, of_run in windows.items():
         known = facts[run_id]
-        tree = Tree(known.links)
+        exposure = Exposure(known.links, known.faults)
         predicate_ids = {text: number for number, text in enumerate(known.predicates)}
         for number, window in enumerate(of_run):
             for subscription in known.subscriptions:
@@ -116,7 +116,9 @@ def _exposure_table(
                 rows += [
                     (run_id, number, source.pubend, predicate_id, subscription.sub_id)
                     for source in known.sources
-                    if tree.passes(window.parts, source.broker, subscription.broker)
+                    if exposure.holds(
+                        window, source.broker, subscription.subscriber, subscription.broker
+                    )
                 ]
     return small_frame(
         spark,

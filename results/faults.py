@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.risks import ENDING_VERBS, KILLING_VERBS, NEVER_NS
+from results.risks import ENDING_VERBS, KILLING_VERBS, NEVER_NS, ROAM
 
 # held: nothing gets through, nothing is lost yet. down: gone. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]
 
 
-LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync")
+LIMITING_VERBS = ("delay", "bandwidth", "disk-full", "slow-fsync", "client-slow", ROAM)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def fault_spans(rows: Iterable[Mapping[str, Any]], end_ns: int) -> list[FaultSpa
 def _end_ns(row: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> int:
     """When it was healed, or when the next fault took over from it."""
     takes_over = ("restart",) if row["verb"] in KILLING_VERBS else ENDING_VERBS
-    healed_ns: int = NEVER_NS if row.get("t_healed_ns") is None else row["t_healed_ns"]
+    over = "t_observed_ns" if row["verb"] == ROAM else "t_healed_ns"
+    healed_ns: int = NEVER_NS if row.get(over) is None else row[over]
     for other in later:
         if other["verb"] in takes_over and {*_parts(other)} >= {*_parts(row)}:
             return min(healed_ns, int(other["t_applied_ns"]))

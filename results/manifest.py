@@ -120,6 +120,7 @@ class Run:
                 row.get("t_healed_ns"),
                 tuple(row["parts"]),
                 row["err_ns"],
+                str((row.get("params") or {}).get("to", "")),
             )
             for row in self.fault_rows
         ]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from results.expectation import AttributeSet, ExpectedContent, parse_predicate
-from results.risks import Fault, RiskWindow, Tree, risk_windows
+from results.risks import Exposure, Fault, RiskWindow, Tree, risk_windows
 from results.verdicts import (
     EXACTLY_ONCE,
     Counts,
@@ -108,6 +108,11 @@ class SubscriptionLog:
     notices: Sequence[Notice] = ()
     issued_ns: int | None = None
 
+    @property
+    def subscriber(self) -> str:
+        """Whose it is."""
+        return self.subscription.partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -177,6 +182,7 @@ def check(history: History) -> Judgement:
     at_risk_in_any = recovered_in_any = 0
     tree = Tree(history.links)
     barriers = Barriers(tree, history.delta, history.faults, history.newcomers)
+    exposure = Exposure(history.links, history.faults)
     withheld: Counter[str] = Counter()
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)
@@ -188,7 +194,9 @@ def check(history: History) -> Judgement:
             on_the_way = [
                 window
                 for window in at_risk
-                if tree.passes(window.parts, source.log.broker, subscription.broker)
+                if exposure.holds(
+                    window, source.log.broker, subscription.subscriber, subscription.broker
+                )
             ]
             for publication in pair.owed():
                 arrived_ns = arrived.get(publication.key)

@@ -9,6 +9,9 @@ What opens a window in which deliveries are at risk, and why:
   ends another fault's window opens none of its own: what it destroys was sent in that one.
 - delay and bandwidth: what is sent meanwhile is held on its way, dies with its broker or session
   as if it had been absorbed, and may be bypassed and arrive twice. Until kill, cut or heal.
+- client-disconnect and client-slow, of what is for that client: it waits at its broker until the
+  heal. client-roam, of the same: what is sent while it moves may come from either broker, or
+  neither, until it is seen at the other one. What a publisher would have sent waits with it.
 - disk-full and slow-fsync only if a kill ends them: no delivery waits for a disk, so nothing hangs
   on it before. A restart opens none.
 """
@@ -21,9 +24,11 @@ from itertools import pairwise
 PASSING_VERBS = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
 """What these are done to still stands in the way, and does not let through what it should."""
 DISK_VERBS = ("disk-full", "slow-fsync")
+ROAM = "client-roam"
+CLIENT_VERBS = ("client-disconnect", "client-slow", ROAM)
 KILLING_VERBS = ("kill", "term", "host-loss")
 ENDING_VERBS = (*KILLING_VERBS, "cut")
-VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, "restart")
+VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")
 NEVER_NS = 1 << 62
 
 
@@ -34,6 +39,7 @@ class Fault:
     Attributes:
         target: as it was named: a broker, a link, sets of brokers, a machine.
         parts: what of the tree that is, see `parts_of`; where nobody said, the target itself.
+        to: of a roam, the broker it leads to.
         err_ns: by how much its stamps may be off against those of publications; None where
             nobody compared the clocks.
     """
@@ -46,6 +52,7 @@ class Fault:
     healed_ns: int | None = None
     parts: tuple[str, ...] = ()
     err_ns: int | None = 0
+    to: str = ""
 
     @property
     def struck(self) -> frozenset[str]:
@@ -64,11 +71,13 @@ def parts_of(
 
     A link is "a-b" in the order of `links`, whatever the order it was named in, or "a->b" for
     one direction. A partition's parts are all pairs of brokers that it keeps apart, linked or
-    not; a machine's, the brokers on it.
+    not; a machine's, the brokers on it. A client is "client:NAME".
 
     Args:
         machines: the brokers on each.
     """
+    if verb in CLIENT_VERBS:
+        return (client_part(target),)
     if verb == "host-loss":
         return tuple(broker for broker in brokers if broker in machines.get(target, ()))
     if verb == "partition":
@@ -86,6 +95,11 @@ def parts_of(
         if target == f"{b}-{a}":
             return (f"{a}-{b}",)
     return (target,)
+
+
+def client_part(name: str) -> str:
+    """How a client stands among the brokers and links that faults are done to."""
+    return f"client:{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +148,8 @@ def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:
             continue
         assert fault.verb in VERBS, fault
         end = _end_of(fault, [*_maybe_later(fault, applied[:place]), *applied[place + 1 :]])
-        healed_ns = NEVER_NS if fault.healed_ns is None else fault.healed_ns
+        over_ns = fault.observed_ns if fault.verb == ROAM else fault.healed_ns
+        healed_ns = NEVER_NS if over_ns is None else over_ns
         ids, ended_by, to_ns = [fault.fault_id], "release", healed_ns
         if end is not None and end.applied_ns is not None and end.applied_ns <= healed_ns:
             ids, to_ns = [*ids, end.fault_id], end.applied_ns
@@ -212,3 +227,40 @@ class Tree:
         for a, b in pairwise(path):
             on_the_way |= {f"{a}->{b}", f"{a}-{b}", f"{b}-{a}"}
         return not on_the_way.isdisjoint(parts)
+
+
+class Exposure:
+    """Which deliveries a fault stood in the way of.
+
+    A client that roams was at the one broker before, and at the other one after; in between, only
+    what is on both ways counts.
+    """
+
+    def __init__(self, links: Iterable[tuple[str, str]], faults: Iterable[Fault]) -> None:
+        self._tree = Tree(links)
+        self._roams = sorted(
+            (fault for fault in faults if fault.verb == ROAM and fault.applied_ns is not None),
+            key=lambda fault: (fault.applied_ns, fault.fault_id),
+        )
+
+    def holds(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
+        """Whether what is published at `start` in this window had to pass the fault.
+
+        Args:
+            home: where the subscriber was in the beginning.
+        """
+        if client_part(subscriber) in window.parts:
+            return True
+        places = self._places(window, subscriber, home)
+        return all(self._tree.passes(window.parts, start, place) for place in places)
+
+    def _places(self, window: RiskWindow, subscriber: str, home: str) -> list[str]:
+        """Where a subscriber may have been in a window."""
+        places = [home]
+        for roam in self._roams:
+            if roam.target != subscriber or (roam.applied_ns or 0) > window.to_ns:
+                continue
+            if roam.observed_ns is not None and roam.observed_ns <= window.from_ns:
+                places = []
+            places.append(roam.to)
+        return places

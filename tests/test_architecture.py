@@ -159,6 +159,12 @@ LAYERS = (
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
+        "brokerd.client.gate",
+        "it stands before the ways that connections are opened",
+        ours=("brokerd.runtime.connection", "brokerd.runtime.tls"),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
         "brokerd.client.singles",
         "it only takes runs apart",
         ours=(*_BASE, "brokerd.model", "brokerd.wire"),

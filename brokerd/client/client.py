@@ -25,6 +25,7 @@ from brokerd.client.core import (
     SubscriptionAnswered,
     Withheld,
 )
+from brokerd.client.gate import Gate
 from brokerd.client.inbox import Inbox
 from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
@@ -89,6 +90,7 @@ async def connect(
     callbacks: Callbacks | None = None,
     tls: TlsFiles | None = None,
     dial: Dial | None = None,
+    gate: Gate | None = None,
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -102,6 +104,7 @@ async def connect(
         tls: its certificate and the authority it trusts; needed wherever the broker is not on
             this machine.
         dial: opens a connection in another way than by TCP and `tls`.
+        gate: cuts the client off for as long as it is shut, to see what becomes of it.
 
     What is raised inside the `async with` comes out as it is. On leaving it, what the broker
     still has to be told is written, but nothing is waited for: `flush` does that. The broker
@@ -114,6 +117,8 @@ async def connect(
     """
     if dial is None:
         dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
+    if gate is not None:
+        dial = gate.before(dial)
     core = ClientCore(name, publishes=publishes, incarnation=incarnation)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
@@ -203,9 +208,9 @@ class Client:
         return self._core.duplicates
 
     @property
-    def waiting(self) -> int:
-        """How many messages with publications have come that `receive` has not given yet."""
-        return len(self._inbox)
+    def waiting_bytes(self) -> int:
+        """How much has come that `receive` has not given yet."""
+        return self._inbox.waiting_bytes
 
     @property
     def resubmitted(self) -> int:

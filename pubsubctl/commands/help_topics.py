@@ -60,16 +60,23 @@ def _verbs() -> str:
         for verb in VERB_TABLE.values()
     ]
     width = max(len(on) for _, on, _ in rows)
-    indent = " " * (17 + width)
+    indent = " " * (25 + width)
     return "\n".join(
         textwrap.fill(
             effect,
             100,
-            initial_indent=f"    {name:11}{on:{width}}  ",
+            initial_indent=f"    {name:19}{on:{width}}  ",
             subsequent_indent=indent,
         )
         for name, on, effect in rows
     )
 
 
-_ON = {"broker": "BROKER", "link": "LINK", "machine": "MACHINE", "sets": "SETS"}
+_ON = {
+    "broker": "BROKER",
+    "link": "LINK",
+    "machine": "MACHINE",
+    "sets": "SETS",
+    "client": "CLIENT",
+    "subscriber": "SUBSCRIBER",
+}

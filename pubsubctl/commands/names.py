@@ -59,11 +59,12 @@ def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     """What `inject` takes: a verb or a schedule, and behind a verb what it can be done to."""
-    from fault_injection.verbs import VERB_TABLE
+    from fault_injection.verbs import CLIENT_VERBS, VERB_TABLE
 
     typed = list(context.params.get("what") or ())
     if not typed:
-        return [*VERB_TABLE, *_files("schedule")]
+        by_hand = [verb for verb in VERB_TABLE if verb not in CLIENT_VERBS]
+        return [*by_hand, *_files("schedule")]
     if len(typed) > 1 or typed[0] not in VERB_TABLE:
         return []
     on = VERB_TABLE[typed[0]].on

@@ -6,7 +6,7 @@ from typing import Any
 from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.load import LoadedRun
-from results.risks import Tree, risk_windows
+from results.risks import Exposure, Tree, risk_windows
 
 SECOND_NS = 1_000_000_000
 PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}
@@ -66,13 +66,13 @@ def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpa
 
 def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     """(subscription, source, from, to) for every stretch in which something was at risk."""
-    tree = Tree(facts.links)
+    exposure = Exposure(facts.links, facts.faults)
     return [
         (subscription.sub_id, source.pubend, *window.sure_ns)
         for window in risk_windows(facts.faults)
         for subscription in facts.subscriptions
         for source in facts.sources
-        if tree.passes(window.parts, source.broker, subscription.broker)
+        if exposure.holds(window, source.broker, subscription.subscriber, subscription.broker)
     ]
 
 

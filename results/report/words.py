@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results.report.reading import RunStory
+from results.risks import CLIENT_VERBS
 
 SECOND_NS = 1_000_000_000
 
@@ -51,6 +52,9 @@ VERBS: Mapping[str, str] = {
     "slow-fsync": "had a slow disk",
     "host-loss": "was lost with all its brokers",
     "partition": "no longer reached each other",
+    "client-disconnect": "lost its connection and was kept away",
+    "client-slow": "took nothing in",
+    "client-roam": "moved to another broker, which it was busy with",
 }
 
 
@@ -182,7 +186,8 @@ def recovery(story: RunStory, recovery: Mapping[str, Any]) -> str:
     at_risk, recovered = recovery["at_risk"], recovery["recovered"]
     if not at_risk:
         return happened + "Nothing was at risk."
-    happened += f"{plural(at_risk, 'delivery', 'deliveries')} had to pass there meanwhile; "
+    were = "were for it" if verb in CLIENT_VERBS else "had to pass there"
+    happened += f"{plural(at_risk, 'delivery', 'deliveries')} {were} meanwhile; "
     if recovered < at_risk:
         lost = at_risk - recovered
         if not recovered:
@@ -203,6 +208,8 @@ def _place(verb: str, target: str, story: RunStory) -> str:
     if verb == "partition":
         sets = [one.replace(",", ", ") for one in target.split("|")]
         return " and ".join(sets) if len(sets) > 1 else f"{sets[0]} and all others"
+    if verb in CLIENT_VERBS:
+        return f"client {target}"
     if target in story.run.topology["brokers"]:
         return target
     return f"the link {target}"

@@ -115,14 +115,14 @@ def test_a_slow_subscriber_takes_nothing_while_the_other_goes_on(folder: Path) -
         async with running(folder, broker) as control:
             await begin(control)
             await apply(control, "client-slow", "p1-sub-1")
-            while (await see(control))["waiting"] == 0:
+            while (await see(control))["waiting_bytes"] == 0:
                 await more_sent(control, 5)
             before = await see(control)
             acknowledged = len([row for row in broker.acknowledged if row[0] == "p1-sub-1.x"])
             await more_sent(control)
             row = await see(control)
             assert row["taken"] == before["taken"]
-            assert row["waiting"] > before["waiting"]
+            assert row["waiting_bytes"] > before["waiting_bytes"]
             assert row["attached"]
             now = [row for row in broker.acknowledged if row[0] == "p1-sub-1.x"]
             assert len(now) == acknowledged, "what was not taken in is not acknowledged"
@@ -148,7 +148,8 @@ def test_a_subscriber_roams_to_another_broker_and_its_log_says_so(folder: Path) 
                 row = await see(control, broker="p2")
                 assert row["attached"]
                 assert list(other.clients) == ["p1-sub-2.x"]
-                assert "p1-sub-2.x" not in broker.clients
+                while "p1-sub-2.x" in broker.clients:
+                    await trio.sleep(0.005)
                 finished = await control.request("finish")
             nursery.cancel_scope.cancel()
         return finished

@@ -20,7 +20,14 @@ from fault_injection.verbs import LASTING_VERBS, VERB_TABLE
 from tests.fault_injection.test_schedule import TOPOLOGY
 
 MACHINES = {"n01": ("b1",), "n02": ("b3", "b4")}
-ON = {"broker": "b1", "link": "b1-s1", "sets": "b1|b3", "machine": "n01"}
+ON = {
+    "broker": "b1",
+    "link": "b1-s1",
+    "sets": "b1|b3",
+    "machine": "n01",
+    "client": "s1-sub-1",
+    "subscriber": "s1-sub-1",
+}
 OPTIONS: dict[str, Any] = {"latency": "50ms", "bytes_per_second": 1000}
 END_S = 200.0
 
@@ -194,5 +201,5 @@ def test_the_stories_can_fail() -> None:
 def test_every_verb_is_in_the_stories() -> None:
     assert set(LASTING_VERBS) == {
         *("absorb", "blackhole", "cut", "freeze", "partition", "delay", "bandwidth"),
-        *("disk-full", "slow-fsync", "host-loss"),
+        *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
     }

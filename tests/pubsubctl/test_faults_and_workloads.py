@@ -7,7 +7,7 @@ import pytest
 
 from bench.spec import load_topology
 from fault_injection.lint import lint
-from fault_injection.verbs import VERBS
+from fault_injection.verbs import CLIENT_VERBS, VERBS
 from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.selftest import trials
 from tests.pubsubctl.conftest import Call
@@ -89,7 +89,7 @@ def test_a_preview_shows_what_the_seed_draws(call: Call) -> None:
 
 def test_verbs_and_schedules_are_listed(call: Call) -> None:
     answer = call("inject", "--list")
-    assert "absorb      broker or link  --for TIME" in answer.out
+    assert "absorb             broker or link  --for TIME" in answer.out
     assert "host-loss   machine         --for TIME" in answer.out
     assert "demo" in answer.out
     verbs = call("inject", "--list", "-j").document["verbs"]
@@ -153,7 +153,8 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
         found = [str(each) for each in lint(schedule, topology, machines=machines)]
         assert [text for text in found if "warning" not in text] == []
         tried |= {step.do for step in schedule.steps}
-    assert tried == set(VERBS) - {"crash"}, "a crash is absorb, kill and restart"
+    # A crash is absorb, kill and restart; clients are those of a bench.
+    assert tried == set(VERBS) - {"crash", *CLIENT_VERBS}
 
 
 def test_nft_is_tried_where_it_can_tell_who_is_who() -> None:

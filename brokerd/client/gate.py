@@ -1,4 +1,4 @@
-"""The way of a load client to its broker, which a fault can shut."""
+"""A client's way to its broker, which can be shut."""
 
 import socket
 
@@ -9,17 +9,13 @@ from brokerd.runtime.tls import transport_of
 
 
 class Gate:
-    """Dials for one client: while it is shut, connections are gone and none comes about.
+    """Of one client: while it is shut, connections are gone and none comes about.
 
     What has been dialled ends without a word, as if the client's machine had lost its network,
     so its broker keeps what it has for one that comes back.
-
-    Args:
-        dial: what really opens connections.
     """
 
-    def __init__(self, dial: Dial) -> None:
-        self._dial = dial
+    def __init__(self) -> None:
         self._opened = trio.Event()
         self._opened.set()
         self._streams: list[trio.abc.Stream] = []
@@ -41,19 +37,19 @@ class Gate:
         """Let connections come about again."""
         self._opened.set()
 
-    async def dial(self, address: str) -> trio.abc.Stream:
-        """A connection to "host:port", as soon as the gate is open.
+    def before(self, dial: Dial) -> Dial:
+        """Dials in the same way, as soon as the gate is open."""
 
-        Raises:
-            OSError: there is none, or the gate was shut meanwhile.
-        """
-        await self._opened.wait()
-        stream = await self._dial(address)
-        if self.is_shut:
-            await trio.aclose_forcefully(stream)
-            raise ConnectionAbortedError(f"kept away from {address}")
-        self._streams = [*filter(_is_open, self._streams), stream]
-        return stream
+        async def through(address: str) -> trio.abc.Stream:
+            await self._opened.wait()
+            stream = await dial(address)
+            if self.is_shut:
+                await trio.aclose_forcefully(stream)
+                raise ConnectionAbortedError(f"kept away from {address}")
+            self._streams = [*filter(_is_open, self._streams), stream]
+            return stream
+
+        return through
 
 
 def _is_open(stream: trio.abc.Stream) -> bool:
