@@ -108,6 +108,24 @@ def test_a_publisher_that_was_away_sends_what_was_due_and_nothing_is_missing(
     assert finished["acknowledged"] == finished["sent"] == finished["offered"] + 4
 
 
+def test_what_a_broker_does_not_keep_for_who_is_away_is_missing(folder: Path) -> None:
+    """This broker keeps nothing, so that the check of the others can be seen to fail."""
+    broker = FakeBroker()
+
+    async def play() -> dict[str, Any]:
+        async with running(folder, broker) as control:
+            await begin(control)
+            await apply(control, "client-disconnect", "p1-sub-1")
+            await see(control, attached=False)
+            await more_sent(control)
+            await control.request("fault_heal", fault_id="f")
+            await see(control, attached=True)
+            return await end(control)
+
+    finished = trio.run(play)
+    assert finished["online"]["missing"] >= 30
+
+
 def test_a_slow_subscriber_takes_nothing_while_the_other_goes_on(folder: Path) -> None:
     broker = FakeBroker()
 

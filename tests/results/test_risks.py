@@ -9,7 +9,7 @@ import pytest
 
 from results.expectation import parse_predicate
 from results.reference_check import History, check
-from results.risks import Fault, RiskWindow, Tree, parts_of, risk_windows
+from results.risks import Exposure, Fault, RiskWindow, Tree, parts_of, risk_windows
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
 
 BROKERS = ["p1", "b-1", "s1", "s2", "s3"]
@@ -48,6 +48,12 @@ def fault(fault_id: str, verb: str, applied: int, healed: int | None = None, **m
     ([fault("1", "partition", 2, 6, target="a|b")], [("1", 2, 6, "release")]),
     ([fault("1", "host-loss", 2, 6, target="m2")], [("1", 2, 6, "release")]),
     ([fault("1", "blackhole", 2)], [("1", 2, None, "")]),
+    ([fault("1", "client-disconnect", 2, 6)], [("1", 2, 6, "release")]),
+    (
+        [fault("1", "client-slow", 2, 6, target="c"), fault("2", "client-roam", 3, target="d"),
+         fault("3", "kill", 4)],
+        [("1", 2, 6, "release"), ("2", 3, 3, "release"), ("3", 4, None, "")],
+    ),
     (
         [fault("1", "absorb", 1), fault("2", "kill", 2), fault("3", "restart", 3),
          fault("4", "absorb", 5), fault("5", "term", 6)],
@@ -102,6 +108,33 @@ def test_which_ways_a_fault_stands_in(verb: str, target: str, through: list, spa
     tree = Tree(LINKS)
     assert [tree.passes(parts, *way) for way in through] == [True] * len(through)
     assert [tree.passes(parts, *way) for way in spared] == [False] * len(spared)
+
+
+def test_what_is_for_a_client_is_at_risk_while_it_is_away_and_nothing_else() -> None:
+    parts = parts_of("client-disconnect", "s1-sub-1", BROKERS, LINKS, {})
+    away = fault("1", "client-disconnect", 2, 6, target="s1-sub-1", parts=parts)
+    (window,) = risk_windows([away])
+    exposure = Exposure(LINKS, [away])
+    assert exposure.holds(window, "p1", "s1-sub-1", "s1")
+    assert exposure.holds(window, "s1", "s1-sub-1", "s1"), "also from its own broker"
+    assert not exposure.holds(window, "p1", "s1-sub-2", "s1")
+
+
+@pytest.mark.parametrize("applied, healed, at_s1, at_s2", [
+    (1, 2, True, False),  # before it moves, its way leads to s1
+    (12, 14, False, True),
+    (9, 14, False, False),  # while it moves, it may be either
+])  # fmt: skip
+def test_a_client_that_roams_is_at_risk_where_it_is(
+    applied: int, healed: int, at_s1: bool, at_s2: bool
+) -> None:
+    roam = replace(fault("r", "client-roam", 8, target="c", to="s2"), observed_ns=10 * MILLISECOND)
+    for target, at_risk in (("b-1-s1", at_s1), ("b-1-s2", at_s2)):
+        cut = fault("1", "cut", applied, healed, target=target, parts=(target,))
+        window = next(each for each in risk_windows([roam, cut]) if each.verb == "cut")
+        exposure = Exposure(LINKS, [roam, cut])
+        assert exposure.holds(window, "p1", "c", "s1") == at_risk
+        assert exposure.holds(window, "p1", "another", "s1") == (target == "b-1-s1")
 
 
 def test_of_a_machine_that_nobody_placed_anything_on_nothing_is_known() -> None:

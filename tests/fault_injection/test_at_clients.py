@@ -1,0 +1,166 @@
+"""Steps on clients reach the load generator that these are in, and count only when seen there."""
+
+import tomllib
+from collections.abc import Callable
+from typing import Any, cast
+
+import trio
+import trio.testing
+
+from brokerd.errors import ControlError
+from fault_injection.at_clients import ClientFaults, WithClients
+from fault_injection.injector import FaultBackend, Injection, Injector
+from fault_injection.log import FaultLog
+from fault_injection.schedule import read_schedule
+from tests.fault_injection.test_healing import Machine, clock_ns
+
+AHEAD_NS = 7_000_000
+STEPS = """
+schema = "pubsubctl/faults/1"
+name = "story"
+[[step]]
+id = "away"
+at = "1s"
+do = "client-disconnect"
+on = "s1-sub-1"
+for = "2s"
+[[step]]
+id = "slow"
+at = "1s"
+do = "client-slow"
+on = "s2-sub-1"
+for = "2s"
+[[step]]
+id = "roam"
+after = "away.recovered"
+do = "client-roam"
+on = "s1-sub-1"
+to = "s3"
+[[step]]
+id = "cut"
+after = "roam.observed"
+do = "cut"
+on = "b1-s1"
+for = "1s"
+"""
+
+
+class StubLoad:
+    """A load generator of two subscribers, which does what it is told at once.
+
+    Attributes:
+        spoil: is given every row before it is seen.
+    """
+
+    def __init__(self, spoil: Callable[[dict[str, Any]], None]) -> None:
+        self.clients_host = "n01"
+        self.processes = {"s1-sub-1": "load-sub", "s2-sub-1": "load-sub"}
+        self.addresses = {"s3": "127.0.0.1:9"}
+        self.spoil = spoil
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.told: list[tuple[str, str]] = []
+
+    async def load_command(self, process: str, command: str, **said: Any) -> dict[str, Any]:
+        await trio.sleep(0.001)
+        assert process == "load-sub"
+        fault_id, now_ns = said["fault_id"], clock_ns() + AHEAD_NS
+        if command == "fault_apply":
+            assert fault_id not in self.rows
+            row = {
+                "active": said["verb"] != "client-roam", "t_applied_ns": now_ns, "broker": "s1",
+                "t_healed_ns": 0, "session_before": 1, "session": 1, "attached": True,
+                "lost_because": "", "t_lost_ns": 0, "t_attached_ns": 0, "taken": 0,
+                "taken_since_end": 0, "waiting_bytes": 0,
+            }  # fmt: skip
+            row.update({
+                "client-disconnect": {"attached": False, "t_lost_ns": now_ns},
+                "client-slow": {"waiting_bytes": 100},
+                "client-roam": {"broker": said.get("to"), "session": 2, "t_attached_ns": now_ns},
+            }[said["verb"]])  # fmt: skip
+            self.rows[fault_id] = row
+            if said["verb"] == "client-roam":
+                assert said["address"] == "127.0.0.1:9"
+        row = self.rows[fault_id]
+        if command == "fault_heal":
+            self.told.append((fault_id, command))
+            row.update(
+                active=False, t_healed_ns=now_ns, attached=True, t_attached_ns=now_ns,
+                session=2, waiting_bytes=0,
+            )  # fmt: skip
+        if command == "fault_renew" and not row["active"]:
+            raise ControlError("user", "it is over")
+        self.spoil(row)
+        return dict(row)
+
+
+def play(
+    spoil: Callable[[dict[str, Any]], None] = lambda row: None,
+    cancelled_after_s: float = 1e6,
+    steps: str = STEPS,
+) -> tuple[Injection, FaultLog, StubLoad]:
+    load, log = StubLoad(spoil), FaultLog()
+    made: list[Injection] = []
+
+    async def story() -> None:
+        brokers = cast(FaultBackend, Machine((1e9, 1e9)))
+        backend = WithClients(brokers, ClientFaults(load, {"n01": AHEAD_NS}))
+        schedule = read_schedule(tomllib.loads(steps), "story.toml")
+        injector = Injector(schedule, backend, log, clock_ns=clock_ns)
+        with trio.move_on_after(cancelled_after_s):
+            await injector.run()
+        made.append(injector.outcome())
+
+    trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
+    return made[0], log, load
+
+
+def test_each_fault_of_a_client_is_seen_in_its_load_generator_and_undone() -> None:
+    injection, log, load = play()
+    assert injection.problems == ()
+    rows = {row["step"]: row for row in injection.rows}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "away": "recovered", "slow": "recovered", "roam": "observed", "cut": "recovered",
+    }  # fmt: skip
+    assert sorted(load.told) == [("away", "fault_heal"), ("slow", "fault_heal")]
+    assert rows["roam"]["t_observed_ns"] >= rows["away"]["t_recovered_ns"]
+    stamps = rows["away"]["host_stamps"]["applied"]
+    assert stamps == {"n01": rows["away"]["t_applied_ns"] + AHEAD_NS}
+    assert [line["stage"] for line in log.lines if line["step"] == "away"][-1] == "recovered"
+
+
+def test_ctrl_c_ends_what_is_done_to_clients() -> None:
+    injection, log, load = play(cancelled_after_s=2.0)
+    assert injection.not_healed == ()
+    assert sorted(load.told) == [("away", "fault_heal"), ("slow", "fault_heal")]
+    healed = {line["healed_by"] for line in log.lines if line["stage"] == "healed"}
+    assert healed == {"user"}
+
+
+def test_what_is_not_seen_at_the_client_does_not_count() -> None:
+    def stays(row: dict[str, Any]) -> None:
+        row["attached"] = True
+        row["waiting_bytes"] = 0
+
+    injection, _, _ = play(stays)
+    assert sorted(text for text in injection.problems if "no effect seen" in text) == [
+        "away: no effect seen while client-disconnect lasted",
+        "slow: no effect seen while client-slow lasted",
+    ]
+
+
+def test_a_client_that_does_not_come_back_is_said() -> None:
+    def away_for_good(row: dict[str, Any]) -> None:
+        if row["t_lost_ns"]:
+            row["attached"] = False
+
+    injection, _, _ = play(away_for_good)
+    assert "away: not recovered within 60s" in injection.problems
+    assert any(text.startswith("roam: never begun") for text in injection.problems)
+
+
+def test_a_lease_that_ran_out_at_the_load_generator_is_a_problem() -> None:
+    def forgets(row: dict[str, Any]) -> None:
+        row["active"] = False
+
+    injection, _, _ = play(forgets, steps=STEPS.replace('for = "2s"', 'for = "30s"'))
+    assert "away: its lease ran out before it was to end" in injection.problems

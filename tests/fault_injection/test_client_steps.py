@@ -1,0 +1,156 @@
+"""Steps of a schedule that are done to clients of the load: read, checked, drawn and planned."""
+
+from typing import Any
+
+import pytest
+
+from brokerd.overlay.topology import Topology
+from fault_injection.draw import draw_targets
+from fault_injection.lint import lint
+from fault_injection.plan import expand
+from fault_injection.targets import Clients, Target, read_target
+from tests.fault_injection.test_schedule import TOPOLOGY, problems, read, step
+
+CLIENTS: Clients = {
+    "p1-pub-1": "publisher",
+    "s1-sub-1": "subscriber",
+    "s2-sub-1": "subscriber",
+}
+
+
+def found(text: str, **more: Any) -> list[str]:
+    return problems(text, clients=CLIENTS, **more)
+
+
+def away(**keys: str) -> str:
+    return step(**{
+        "id": '"a"', "at": '"1s"', "do": '"client-disconnect"', "on": '"s1-sub-1"',
+        "for_": '"5s"', **keys,
+    })  # fmt: skip
+
+
+def slow(**keys: str) -> str:
+    return away(**{"id": '"w"', "do": '"client-slow"', "for_": '"2s"', **keys})
+
+
+def roam(**keys: str) -> str:
+    values = {"id": '"r"', "at": '"30s"', "do": '"client-roam"', "on": '"s1-sub-1"', "to": '"s3"'}
+    return step(**{**values, **keys})
+
+
+def test_what_can_be_done_to_clients_passes() -> None:
+    assert found(away() + slow(on='"s2-sub-1"') + roam()) == []
+    assert found(away(on='"p1-pub-1"')) == []
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (away(on='"s1-sub-2"'), "no client called 's1-sub-2'; did you mean 's1-sub-1'?"),
+        (away(on='"s1"'), "no client called 's1'"),
+        (away(on='"b1-s1"'), "no client called 'b1-s1'"),
+        (slow(on='"p1-pub-1"'), "is a publisher; client-slow is for subscribers"),
+        (roam(on='"p1-pub-1"'), "is a publisher; client-roam is for subscribers"),
+        (roam(to='"s9"'), "no broker called 's9'; did you mean 's"),
+        (away(do='"disconnect"'), "did you mean 'client-disconnect'?"),
+        (away(on='"b1->s1"'), "client-disconnect is for clients of the load, as in b1-sub-1"),
+        (away(to='"s3"'), "client-disconnect takes none; only client-roam"),
+        (roam(for_='"2s"'), "client-roam takes none"),
+        (step(at='"1s"', do='"client-roam"', on='"s1-sub-1"'), "needs to"),
+        (step(at='"1s"', do='"client-slow"', on='"s1-sub-1"'), "needs a for"),
+        (step(at='"1s"', do='"client-slow"', pick="2", for_='"1s"'), "name them"),
+    ],
+)
+def test_what_cannot_be_done_to_a_client_is_an_error_that_says_why(text: str, said: str) -> None:
+    (problem,) = found(text)
+    assert "warning" not in problem
+    assert said in problem
+
+
+def test_a_client_may_not_be_away_for_longer_than_its_broker_keeps_what_is_for_it() -> None:
+    assert found(away(for_='"58s"')) == []
+    (problem,) = found(away(for_='"20s..59s"'))
+    assert "away for up to 59s" in problem
+    assert "keeps what it has for a client for 60s (client_linger_ns)" in problem
+    mapping = TOPOLOGY.to_mapping()
+    mapping["parameters"] = {**mapping["parameters"], "client_linger_ns": 10**10}
+    short = Topology.from_mapping(mapping, "short.toml")
+    (one,) = lint(read(away(for_='"20s"')), short, clients=CLIENTS)
+    assert "for 10s (client_linger_ns)" in one.text
+
+
+def test_a_subscriber_that_its_broker_may_put_out_is_warned_about() -> None:
+    (problem,) = found(slow(for_='"6s"'))
+    assert "warning" in problem
+    assert "takes nothing for up to 6s" in problem
+    assert "have waited for 5s (slow_after)" in problem
+    assert found(slow(for_='"5s"')) == []
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (away() + slow(at='"3s"'), "anchor the step at a.recovered"),
+        (away() + roam(at='"7s"'), "anchor the step at a.recovered"),
+        (away() + roam(at='"8s"'), None),
+        (away() + slow(at=None, after='"a.recovered"'), None),
+        (away() + slow(at='"3s"', on='"s2-sub-1"'), None),
+        (roam() + away(at='"31s"'), "anchor the step at r.observed"),
+        (roam() + away(at=None, after='"r.observed"'), None),
+        (roam() + away(at='"50s"'), None),
+        (slow() + away(at='"3s"'), None),
+        (away(at='"10s"') + slow(at='"9s"'), "w"),
+    ],
+)
+def test_a_client_is_under_one_fault_at_a_time(text: str, said: str | None) -> None:
+    text = "\n".join(line for line in text.splitlines() if not line.endswith("= None"))
+    seen = found(text)
+    if said is None:
+        assert seen == []
+    else:
+        (problem,) = seen
+        assert "s1-sub-1 may still be under" in problem
+        assert said in problem
+
+
+def test_a_roam_while_something_fails_is_warned_about() -> None:
+    cut = step(id='"c"', at='"25s"', do='"cut"', on='"b1-s1"', for_='"10s"')
+    (problem,) = found(cut + roam())
+    assert "warning" in problem
+    assert "c may be in force while s1-sub-1 moves" in problem
+    assert found(cut.replace('"25s"', '"5s"') + roam()) == []
+    after = step(id='"c"', after='"r.observed"', do='"cut"', on='"b1-s1"', for_='"10s"')
+    assert found(roam() + after) == []
+    kill = step(id='"k"', at='"1s"', do='"kill"', on='"b1"')
+    start = step(id='"s"', at='"5s"', do='"restart"', on='"b1"')
+    (unsure,) = found(kill + start + roam())
+    assert "k may be in force" in unsure
+    settled = '\n[[step]]\nid = "r"\nafter = "s.recovered"\ndo = "client-roam"\non = "s1-sub-1"\n'
+    assert found(kill + start + settled + 'to = "s3"') == []
+
+
+def test_clients_count_as_no_failure_of_a_broker() -> None:
+    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b1-s1"', for_='"10s"')
+    assert found(cut + away() + slow(on='"s2-sub-1"')) == []
+
+
+def test_without_a_workload_clients_are_believed_and_that_is_said() -> None:
+    (problem,) = problems(away(on='"whoever"'))
+    assert "warning" in problem
+    assert "seen only with a workload" in problem
+
+
+def test_clients_may_be_drawn_from_names() -> None:
+    pick = '{ count = 1, from = ["s1-sub-1", "s2-sub-1"] }'
+    text = step(id='"a"', at='"1s"', do='"client-disconnect"', pick=pick, for_='"1s"')
+    drawn = draw_targets(read(text), TOPOLOGY, 3)
+    assert drawn.steps[0].on in CLIENTS
+    assert drawn == draw_targets(read(text), TOPOLOGY, 3)
+
+
+def test_what_is_planned_says_where_a_client_moves_to() -> None:
+    (planned,) = expand(read(roam()))
+    assert planned.parameters == {"to": "s3"}
+    assert str(planned) == "r: at 30s: client-roam s1-sub-1 (to s3)"
+    assert read_target("s1-sub-1", TOPOLOGY, "client-roam") == Target((), client="s1-sub-1")
+    assert str(read_target("s1-sub-1", TOPOLOGY, "client-roam")) == "s1-sub-1"
