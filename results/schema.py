@@ -271,8 +271,8 @@ TABLES: Mapping[str, Table] = {
         _table("faults", "What was broken, and how far each fault got.", """
             fault_id STRING name
             step STRING of the schedule
-            verb STRING absorb, freeze, blackhole, cut, kill, restart and so on
-            target STRING broker, link a-b, or one direction a->b
+            verb STRING absorb, freeze, blackhole, cut, kill, restart, client-roam and so on
+            target STRING broker, link a-b, one direction a->b, or client
             params MAP<STRING,STRING> with the random values drawn
             t_planned_ns BIGINT when the schedule wanted it
             t_requested_ns BIGINT asked for
@@ -286,7 +286,7 @@ TABLES: Mapping[str, Table] = {
             evidence STRING what showed the effect
             absorbed_msgs BIGINT publications taken in and held
             absorbed_bytes BIGINT their size
-            parts ARRAY<STRING> the brokers and links of the tree that the target is
+            parts ARRAY<STRING> the brokers and links of the tree that the target is, or client:NAME
             err_ns BIGINT by how far its times may be off; null where nobody compared the clocks
         """),
         _table("violations", "Each proven breach of the guarantee.", """

@@ -81,7 +81,9 @@ def inject(
     ] = False,
     selftest: Annotated[
         bool,
-        typer.Option("--selftest", help="Try every verb on what is deployed, for a moment each."),
+        typer.Option(
+            "--selftest", help="Try every verb for brokers on what is deployed, for a moment each."
+        ),
     ] = False,
     list_all: Annotated[
         bool,
@@ -117,12 +119,13 @@ def inject(
     schedule = _asked_for(call, what or [], options, pick, chains)
     if only_lint or preview or call.dry_run:
         return _preview(call, schedule, seed, topology, only_lint=only_lint)
+    from pubsubctl.faults import check_by_hand
     from pubsubctl.injection import inject_now
 
     def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
         return _settled(call, schedule, seed, known, placement)[0]
 
-    faults.check_by_hand(schedule)
+    check_by_hand(schedule)
     if topology is not None:
         settle(*_topology(call, topology))
     return inject_now(call, schedule, settle)
