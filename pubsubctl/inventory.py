@@ -81,6 +81,7 @@ class _Builder:
         self._file = file
         self._content = content
         self._problems: list[str] = []
+        self._has_all_hosts = True  # else what names a host that is not there may be right
         self._hosts: dict[str, _Settled] = {}
         self._gateways: dict[str, Gateway] = {}
 
@@ -125,6 +126,9 @@ class _Builder:
 
     def _add_hosts(self, entry: HostEntry, place: Place) -> None:
         names = self._expanded(entry.name, (*place, "name"))
+        if not names:
+            self._has_all_hosts = False
+            return
         for group in entry.groups:
             self._check_name(group, (*place, "groups"))
         own = self._values(entry.vars, (*place, "vars"), "host")
@@ -139,6 +143,7 @@ class _Builder:
             where = (*place, key) if key == "address" else (*place, "vars", key)
             ranged[key] = self._paired(own[key][0], names, key, where)
             if not ranged[key]:
+                self._has_all_hosts = False
                 return
         if len(self._hosts) + len(names) > MOST_HOSTS:
             self._problem((*place, "name"), f"= {shown(entry.name)}: more than {MOST_HOSTS} hosts")
@@ -176,12 +181,13 @@ class _Builder:
                 for name in self._expanded(pattern, ("groups", group, "hosts")):
                     if name in self._hosts:
                         self._hosts[name].groups.add(group)
-                    else:
+                    elif self._has_all_hosts:
                         self._problem(
                             ("groups", group, "hosts"),
                             f"no host called {shown(name)}{nearest(name, list(self._hosts))}",
                         )
-            if not any(group in host.groups for host in self._hosts.values()):
+            there = any(group in host.groups for host in self._hosts.values())
+            if self._has_all_hosts and not there and not entry.hosts:
                 self._problem(("groups", group), "no host is in this group")
 
     def _settle(self) -> None:

@@ -22,6 +22,7 @@ def down(
     import trio
 
     from pubsubctl.deploy import take_down
+    from pubsubctl.host_ranges import in_ranges
     from pubsubctl.hosts import Lab, reached
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.plan import Plan, down_plan
@@ -50,8 +51,12 @@ def down(
     stopped = sum(step.verb != "remove" for step in plan.steps)
     text = f"stopped {stopped} agents" if stopped else "nothing was running"
     kind = LabDirty if verify else HostError
-    if verify and not lost:
-        text += "; verified: no process, port, socket or file of ours is left"
+    if verify:
+        hosts = in_ranges(connector.host.name for connector in lab.connectors)
+        where = f" on {hosts}" if lost else ""
+        text += f"; verified: no process, port, socket or file of what ran is left{where}"
+    if lab.connections is not None and not purge:
+        text += "; the program stays installed, --purge removes it"
     return Result(
         document={
             "schema": "pubsubctl/down/1",

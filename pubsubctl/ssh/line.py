@@ -356,6 +356,9 @@ class _KeysOnly:
     def __init__(self, hop: Hop) -> None:
         self._user = hop.user or getpass.getuser()
         self._identity = Path(hop.identity).expanduser() if hop.identity else None
+        origin = hop.origins.get("identity") if isinstance(hop, Host) else None
+        place = f"{origin.file}:{origin.line}: " if origin is not None and origin.file else ""
+        self._said = f"{place}identity = {hop.identity!r} of {hop.name}"
 
     def authenticate(self, transport: paramiko.Transport) -> list[str]:
         """Called by paramiko once the host key has been accepted."""
@@ -409,12 +412,12 @@ class _KeysOnly:
             if public in held:
                 return f"{path} in ssh-agent", held[public]
             raise UserError(
-                f"{path}: is locked by a passphrase and not in ssh-agent; ssh-add {path}"
+                f"{self._said} is locked by a passphrase and not in ssh-agent; ssh-add {path}"
             ) from None
         except OSError as error:
-            raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+            raise UserError(f"{self._said}: {(error.strerror or str(error)).lower()}") from None
         except (ValueError, paramiko.SSHException):
-            raise UserError(f"{path}: not a private key that can be used") from None
+            raise UserError(f"{self._said}: not a private key that can be used") from None
 
 
 class _Files(paramiko.SFTPClient):

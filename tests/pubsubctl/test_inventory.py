@@ -276,6 +276,20 @@ def test_ports_may_be_the_same_on_different_machines_and_not_on_one(tmp_path: Pa
     assert "of c overlap with 30050-30149 of b" in found
 
 
+@pytest.mark.parametrize("name", ["n[01-12]", "n[12:01]", "n[01:11]"])
+def test_a_wrong_range_is_one_problem_and_does_not_make_others(tmp_path: Path, name: str) -> None:
+    text = f"""
+        [[hosts]]
+        name = "{name}"
+        address = "10.0.0.[11:22]"
+        [groups.quiet]
+        hosts = ["n03"]
+    """
+    (found,) = problems(tmp_path, text)
+    assert found.startswith("lab.toml:")
+    assert "range" in found
+
+
 def test_two_hosts_of_one_name_are_refused(tmp_path: Path) -> None:
     (found,) = problems(
         tmp_path,

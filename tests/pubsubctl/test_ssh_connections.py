@@ -378,3 +378,19 @@ def test_a_locked_key_is_left_to_the_agent(tmp_path: Path, server: Sshd) -> None
                 await connections.run(inventory.hosts[0], ["true"])
 
     trio.run(main)
+
+
+def test_a_key_file_that_is_not_there_is_told_with_the_line_that_names_it(
+    tmp_path: Path, server: Sshd
+) -> None:
+    gone = make_key(tmp_path / "id_gone")
+    gone.private.unlink()
+    inventory = inventory_of(tmp_path, {"n01": server}, gone)
+    said = rf"^{inventory.path}:\d+: identity = '{tmp_path}/id_gone' of n01: no such file"
+
+    async def main() -> None:
+        async with SshConnections(inventory) as connections:
+            with pytest.raises(UserError, match=said):
+                await connections.run(inventory.hosts[0], ["true"])
+
+    trio.run(main)
