@@ -99,6 +99,8 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert bench.status == 0, bench.err
     assert bench.document["delivered"] > 0
     assert bench.document["online"]["missing"] == 0
+    manifest = json.loads((Path(bench.document["run_directory"]) / "manifest.json").read_text())
+    assert manifest["joined"] == ["n1"], "else nobody could excuse what is withheld from there"
 
     assert lab.call("topology", "leave", "tree.toml", "n1").status == 0
     left = lab.call("deploy", "tree.toml")
