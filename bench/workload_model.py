@@ -30,6 +30,7 @@ from bench.units import (
 )
 from brokerd.model.predicate import PredicateError
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 
 MAXIMUM_SEED = (1 << 63) - 1
@@ -51,7 +52,8 @@ RateText = Annotated[Rate, BeforeValidator(parse_rate), PlainSerializer(str, ret
 
 
 def _names(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    """A single name as a list of it, and ranges such as `b[1:99:2]` as the names they stand for."""
+    return expanded_list([value] if isinstance(value, str) else value)
 
 
 Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1)]

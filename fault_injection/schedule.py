@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from brokerd.errors import ConfigError
+from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.lanes import LaneError, steps_of
@@ -170,14 +171,16 @@ class Pick(_Closed):
 
     Attributes:
         count: how many, or a share of what there is, such as "17%".
-        out_of: from which; of all brokers, or all links, without.
+        out_of: from which, `b[2:98:2]` standing for many; of all brokers, or all links, without.
         chains: "<=delta" for no more than delta consecutive brokers of a path among them,
             ">delta" for a chain of more.
         like: the id of a step whose targets are taken, one by one.
     """
 
     count: int | str = 1
-    out_of: Annotated[list[str] | Literal["brokers", "links"], Field(alias="from")] = "brokers"
+    out_of: Annotated[
+        list[str] | Literal["brokers", "links"], BeforeValidator(expanded_list), Field(alias="from")
+    ] = "brokers"
     chains: Literal["any", "<=delta", ">delta"] = "any"
     like: str | None = None
 

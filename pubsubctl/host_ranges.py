@@ -1,41 +1,9 @@
-"""Names of hosts with numbers in them: `n[01:16]` for n01 to n16, and back."""
+"""Names of hosts with numbers in them, written shortly: n01 to n16 as `n[01:16]`."""
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final
 
-MOST_HOSTS: Final = 4096
-_RANGE = re.compile(r"\[(\d{1,6}):(\d{1,6})\]")
 _NUMBERED = re.compile(r"(.*?)(\d{1,6})([^\d]*)")
-
-
-def expanded(text: str) -> list[str]:
-    """A name with `[01:16]` in it as the single names; leading zeros are kept.
-
-    Raises:
-        ValueError: says what is wrong with the range.
-    """
-    ranges = list(_RANGE.finditer(text))
-    if not ranges:
-        if "[" in text or "]" in text:
-            raise ValueError("a range is written [1:16] or [01:16]")
-        return [text]
-    if len(ranges) > 1:
-        raise ValueError("only one range")
-    found = ranges[0]
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        raise ValueError(f"the range runs backwards, from {first} to {last}")
-    if last - first >= MOST_HOSTS:
-        raise ValueError(f"more than {MOST_HOSTS} hosts")
-    width = len(found[1]) if found[1].startswith("0") else 0
-    before, after = text[: found.start()], text[found.end() :]
-    return [f"{before}{number:0{width}d}{after}" for number in range(first, last + 1)]
-
-
-def is_range(text: str) -> bool:
-    """Whether `expanded` makes several names of it."""
-    return _RANGE.search(text) is not None
 
 
 def in_ranges(names: Iterable[str]) -> str:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from brokerd.overlay.ranges import MOST_NAMES, expanded
 from brokerd.overlay.topology import NAME, nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import Place, TomlFile, check_schema, load_toml, shown, validated
-from pubsubctl.host_ranges import MOST_HOSTS, expanded
 from pubsubctl.inventory_model import (
     LOCAL_ADDRESS,
     Gateway,
@@ -145,8 +145,8 @@ class _Builder:
             if not ranged[key]:
                 self._has_all_hosts = False
                 return
-        if len(self._hosts) + len(names) > MOST_HOSTS:
-            self._problem((*place, "name"), f"= {shown(entry.name)}: more than {MOST_HOSTS} hosts")
+        if len(self._hosts) + len(names) > MOST_NAMES:
+            self._problem((*place, "name"), f"= {shown(entry.name)}: more than {MOST_NAMES} hosts")
             return
         for index, name in enumerate(names):
             if not self._check_name(name, (*place, "name")):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.units import format_size
+from brokerd.overlay.ranges import expanded, is_range
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 from pubsubctl.files import shown
-from pubsubctl.host_ranges import expanded, is_range
 from pubsubctl.inventory_schema import NO_JUMP, Expect, is_loopback
 
 LOCAL_ADDRESS = "127.0.0.1"

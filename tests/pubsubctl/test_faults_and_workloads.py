@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from bench.spec import load_topology
+from bench.spec import load_experiment, load_topology
+from brokerd.overlay.generate import balanced_tree
 from fault_injection.lint import lint
+from fault_injection.schedule import load_schedule
 from fault_injection.verbs import CLIENT_VERBS, VERBS
+from pubsubctl.faults import settled
 from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.selftest import trials
 from tests.pubsubctl.conftest import Call
@@ -155,6 +158,21 @@ def test_a_selftest_tries_every_verb_there_is(name: str) -> None:
         tried |= {step.do for step in schedule.steps}
     # A crash is absorb, kill and restart; clients are those of a bench.
     assert tried == set(VERBS) - {"crash", *CLIENT_VERBS}
+
+
+@pytest.mark.parametrize("brokers, killed", [(250, 42), (500, 85)])
+def test_the_large_trees_are_what_their_files_say(brokers: int, killed: int) -> None:
+    bench = Path(__file__).parents[2] / "bench"
+    spec = load_experiment(bench / "workloads" / f"tree{brokers}.toml")
+    generated = balanced_tree(brokers, 5, 3)
+    assert (spec.topology.brokers, spec.topology.links) == (generated.brokers, generated.links)
+    subscribed = {plan.broker for plan in spec.subscriber_plans()}
+    assert subscribed == {f"b{number}" for number in range(1, brokers, 2)}
+    schedule = settled(load_schedule(f"tree{brokers}"), spec.topology)
+    found = lint(schedule, spec.topology, measure_ns=spec.workload.phases.measure)
+    assert [str(each) for each in found if each.severity == "error"] == []
+    lost = {step.on for step in schedule.steps}
+    assert (len(lost), lost & subscribed) == (killed, set())
 
 
 def test_nft_is_tried_where_it_can_tell_who_is_who() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.overlay.ranges import expanded
 from pubsubctl.errors import UserError
-from pubsubctl.host_ranges import expanded, in_ranges
+from pubsubctl.host_ranges import in_ranges
 from pubsubctl.inventory import Gateway, Inventory, SshSettings, load_inventory
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
@@ -50,20 +51,6 @@ def test_a_range_becomes_single_hosts_that_share_its_ports(tmp_path: Path) -> No
         "/data/n4",
     ]
     assert inventory.groups == {"brokers": ("n08", "n09", "n10", "n11")}
-
-
-@pytest.mark.parametrize(
-    "text, names",
-    [
-        ("n", ["n"]),
-        ("n[1:3]", ["n1", "n2", "n3"]),
-        ("n[01:02]-a", ["n01-a", "n02-a"]),
-        ("n[098:101]", ["n098", "n099", "n100", "n101"]),
-        ("n[5:5]", ["n5"]),
-    ],
-)
-def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
-    assert expanded(text) == names
 
 
 @pytest.mark.parametrize(

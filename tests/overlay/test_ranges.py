@@ -1,0 +1,41 @@
+"""Ranges in names: what they stand for, and what is none."""
+
+import pytest
+
+from brokerd.overlay.ranges import expanded, expanded_list
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("n", ["n"]),
+        ("n[1:3]", ["n1", "n2", "n3"]),
+        ("n[01:02]-a", ["n01-a", "n02-a"]),
+        ("n[098:101]", ["n098", "n099", "n100", "n101"]),
+        ("n[5:5]", ["n5"]),
+        ("b[1:6:2]", ["b1", "b3", "b5"]),
+    ],
+)
+def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
+    assert expanded(text) == names
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("b[1:6:0]", "steps of 0"),
+        ("b[6:1]", "backwards, from 6 to 1"),
+        ("b[1-6]", "a range is written"),
+        ("b[1:2][1:2]", "only one range"),
+        ("b[1:9999]", "more than 4096 names"),
+    ],
+)
+def test_what_is_no_range_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        expanded(text)
+
+
+def test_a_list_of_names_may_hold_ranges() -> None:
+    assert expanded_list(["a", "b[1:5:2]"]) == ["a", "b1", "b3", "b5"]
+    assert expanded_list("brokers") == "brokers"
+    assert expanded_list([1]) == [1]
