@@ -39,6 +39,8 @@ Happening = tuple[str, dict[str, Any]]
 MAXIMUM_PATH_BYTES: Final = 107  # sun_path has 108, the last for a zero
 MAXIMUM_CONNECTIONS: Final = 64
 MAXIMUM_REQUESTS: Final = 64  # unanswered at once, per connection
+REQUESTS_AT_ONCE: Final = MAXIMUM_REQUESTS
+"""What a client has unanswered at most: further ones wait for their turn."""
 EVENT_BUFFER: Final = 1_000
 FRAME_DEADLINE_S: Final = 10.0
 
@@ -217,6 +219,8 @@ class ControlClient:
         self._send_lock = trio.Lock()
         self._next_id = 0
         self._waiting: dict[int, trio.MemorySendChannel[ControlMessage]] = {}
+        self._unanswered: dict[int, None] = {}
+        self._answered = trio.lowlevel.ParkingLot()
         self._closed_because: str | None = None
         self.events: trio.MemoryReceiveChannel[Happening]
         self._happened, self.events = trio.open_memory_channel[Happening](EVENT_BUFFER)
@@ -228,6 +232,8 @@ class ControlClient:
             ControlError: it refused, or the connection ended before the answer (`closed`: then
                 it is not known whether the command was carried out).
         """
+        while len(self._unanswered) >= REQUESTS_AT_ONCE and self._closed_because is None:
+            await self._answered.park()
         if self._closed_because is not None:
             raise ControlError("closed", self._closed_because)
         self._next_id += 1
@@ -235,9 +241,12 @@ class ControlClient:
         frame = encode_control(request)
         sender, receiver = trio.open_memory_channel[ControlMessage](1)
         self._waiting[request.id] = sender
+        self._unanswered[request.id] = None
+        is_sent = False
         try:
             # A frame cut in half by a timeout of the caller would make every later one garbage.
             async with self._send_lock:
+                is_sent = True
                 with trio.CancelScope(shield=True), trio.move_on_after(FRAME_DEADLINE_S) as scope:
                     await self._stream.send_all(frame)
                 if scope.cancelled_caught:
@@ -248,6 +257,8 @@ class ControlClient:
             raise ControlError("closed", f"{reason} (during {command})") from error
         finally:
             self._waiting.pop(request.id, None)
+            if not is_sent:
+                self._no_longer_unanswered(request.id)
         if isinstance(reply, Refusal):
             raise ControlError(reply.kind, reply.text)
         assert isinstance(reply, Answer), reply
@@ -263,6 +274,8 @@ class ControlClient:
         try:
             reader = _Reader(self._stream)
             while (message := await reader.receive()) is not None:
+                if isinstance(message, Answer | Refusal):
+                    self._no_longer_unanswered(message.id)
                 match message:
                     case EventNotice(name, details):
                         self._happened.send_nowait((name, details))
@@ -281,10 +294,15 @@ class ControlClient:
         finally:
             self._end(reason)
 
+    def _no_longer_unanswered(self, request: int) -> None:
+        self._unanswered.pop(request, None)
+        self._answered.unpark()
+
     def _end(self, reason: str) -> None:
         if self._closed_because is None:
             self._closed_because = f"{self._name}: {reason}"
         self._happened.close()
+        self._answered.unpark_all()
         for sender in self._waiting.values():
             sender.close()
 

@@ -249,7 +249,39 @@ def test_a_request_given_up_by_its_caller_does_not_disturb_the_next(folder: Path
     run(story)
 
 
-def test_one_request_too_many_at_once_is_told_busy(folder: Path) -> None:
+def test_a_client_asks_no_more_at_once_than_a_server_takes(folder: Path) -> None:
+    async def story() -> None:
+        served: list[int] = []
+        all_there, gate = trio.Event(), trio.Event()
+
+        async def slow(_: dict[str, Any]) -> dict[str, Any]:
+            served.append(len(served))
+            if len(served) == control.MAXIMUM_REQUESTS:
+                all_there.set()
+            await gate.wait()
+            return {}
+
+        async with (
+            serving(folder / "s", slow=slow),
+            open_control(folder / "s") as client,
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(control.MAXIMUM_REQUESTS + 20):
+                nursery.start_soon(client.request, "slow")
+            await all_there.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(served) == control.MAXIMUM_REQUESTS
+            gate.set()
+        assert len(served) == control.MAXIMUM_REQUESTS + 20
+
+    run(story)
+
+
+def test_one_request_too_many_at_once_is_told_busy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "REQUESTS_AT_ONCE", control.MAXIMUM_REQUESTS + 1)
+
     async def story() -> None:
         gate = trio.Event()
 
