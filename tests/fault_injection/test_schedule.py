@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bench.spec import load_topology
 from brokerd.overlay.topology import Topology
+from fault_injection.draw import draw_targets
 from fault_injection.durations import Span, format_duration, parse_duration_ns
 from fault_injection.lint import lint
 from fault_injection.plan import expand
@@ -68,7 +69,7 @@ def test_every_schedule_of_the_project_is_clean_on_its_brokers(path: Path) -> No
     own = FOLDER.parent / "bench" / "topologies" / path.name
     topology = load_topology(own) if own.exists() else TOPOLOGY
     assert load_schedule(path.stem).name == path.stem
-    found = lint(load_schedule(path), topology)
+    found = lint(draw_targets(load_schedule(path), topology), topology)
     assert [str(problem) for problem in found if problem.severity == "error"] == []
     assert own.exists() or found == []
 
