@@ -205,24 +205,24 @@ class Lab:
                 that cannot be reached is the failure of all.
 
         Raises:
-            ExceptionGroup: of what went wrong, after all hosts had their turn. Where only some
-                cannot be reached, that is a HostError: the others are done.
+            ExceptionGroup: of what went wrong, in the order of the hosts, after all had their
+                turn. Where only some cannot be reached, that is a HostError: the others are done.
         """
         chosen = self.connectors if connectors is None else tuple(connectors)
         limiter = trio.CapacityLimiter(self.forks)
-        failures: list[Exception] = []
+        failed: dict[int, Exception] = {}
 
-        async def turn(connector: Connector) -> None:
+        async def turn(place: int, connector: Connector) -> None:
             async with limiter:
                 try:
                     await act(connector)
                 except Exception as error:
-                    failures.append(error)
+                    failed[place] = error
 
         async with trio.open_nursery() as nursery:
-            for connector in chosen:
-                nursery.start_soon(turn, connector)
-        if failures:
+            for place, connector in enumerate(chosen):
+                nursery.start_soon(turn, place, connector)
+        if failures := [failed[place] for place in sorted(failed)]:
             done = 0 if only_together else len(chosen) - len(failures)
             raise ExceptionGroup("on some hosts", in_part(failures) if done else failures)
 

@@ -288,6 +288,26 @@ def test_hosts_that_cannot_be_reached_are_named_and_the_others_had_their_turn(
     run(story)
 
 
+def test_what_went_wrong_is_told_in_the_order_of_the_hosts(far: FarLab) -> None:
+    async def story() -> None:
+        lab = far.lab()
+        last_is_done = trio.Event()
+
+        async def the_last_one_first(connector: Connector) -> None:
+            if connector.host.name == "n2":
+                last_is_done.set()
+            else:
+                await last_is_done.wait()
+                await trio.lowlevel.checkpoint()
+            raise HostError(connector.host.name)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await lab.on_all(the_last_one_first)
+        assert [str(error) for error in caught.value.exceptions] == ["n1", "n2"]
+
+    run(story)
+
+
 def test_a_python_that_is_not_there_is_a_sentence(far: FarLab) -> None:
     text = (far.folder / "far.toml").read_text()
     (far.folder / "far.toml").write_text(text.replace("[hosts.vars]", '[hosts.vars]\npython="nix"'))
