@@ -92,6 +92,7 @@ class Mutant(StrEnum):
     SYNC_END_FROM_INACTIVE = "sync-end-from-inactive"
     CONFIRMED_BEFORE_DURABLE = "confirmed-before-durable"
     NOTIFIER_DONE_BEFORE_DURABLE = "notifier-done-before-durable"
+    ROWS_STAY_ON_DISK = "rows-stay-on-disk"
     RECOVERING_PUBLISHES = "recovering-publishes"
     MISSING_PUBLISHERS_IGNORED = "missing-publishers-ignored"
     MOVE_WITHOUT_MARK = "move-without-mark"

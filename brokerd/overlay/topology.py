@@ -293,7 +293,8 @@ def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
     close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(list(known)[:12])}"
+    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+    return f"; known: {', '.join(list(known)[:12])}{more}"
 
 
 def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any], ...]]:

@@ -59,8 +59,8 @@ NOT_SIMULATED = {
 
 UNSEEN: dict[Mutant, str] = {
     Mutant.NO_LAST_IN_CUT: "one seed in some hundreds: tests/simulator/test_stories.py",
-    Mutant.NEWCOMER_IS_COMPLETE: "nobody joins in a swarm: tests/simulator/test_joining.py",
-    Mutant.NEWCOMERS_ARE_HEARD: "nobody joins in a swarm: tests/simulator/test_joining.py",
+    Mutant.NEWCOMER_IS_COMPLETE: "nobody joins but with --moves: tests/simulator/test_joining.py",
+    Mutant.NEWCOMERS_ARE_HEARD: "nobody joins but with --moves: tests/simulator/test_joining.py",
     Mutant.ISLANDS_AS_BARRIERS: "safe, but hears less: tests/simulator/test_stories.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
     Mutant.LOG_RELEASED_ON_APPEND: "publishers die: tests/simulator/test_publication_log.py",

@@ -71,6 +71,17 @@ class _Memory:
             if commit.token == token:
                 return
 
+    def routed(self) -> dict[str, None]:
+        """The keys of the routing table once all that was written is durable."""
+        keys = dict.fromkeys(self.rows.get(ROUTING, {}))
+        for commit in self.written:
+            for change in commit.changes:
+                if change.table == ROUTING and change.value is None:
+                    keys.pop(change.key, None)
+                elif change.table == ROUTING:
+                    keys[change.key] = None
+        return keys
+
     def _apply(self, change: Change) -> None:
         rows = self.rows.setdefault(change.table, {})
         if change.value is None:
@@ -110,6 +121,19 @@ class DurabilityChecker:
             elif type(effect) is Send:
                 for fault in _faults(broker, core, memory, effect):
                     raise InvariantViolated("said too early", f"{broker.name} {fault}")
+
+    def left_on_disk(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """Rows on disk that no live broker routes by, in words; none may be left in the end."""
+        lines = []
+        for broker in brokers:
+            core = broker.protocol
+            if broker.alive and isinstance(core, DeltaTree) and broker.number in self._memories:
+                rows = {_routing_key(each) for each in core._subscriptions.table.rows}
+                on_disk = self._memories[broker.number].routed()
+                over = [key for key in on_disk if key not in rows]
+                if over:
+                    lines.append(f"{broker.name} has {over[:3]} on its disk, which are over")
+        return lines
 
 
 def _faults(broker: BrokerView, core: DeltaTree, memory: _Memory, effect: Send) -> Iterator[str]:

@@ -9,7 +9,8 @@ Where each invariant of the δ tree's design is checked:
     I2   order                 oracle: `delivered` (order)
     I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
     I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
-                               tags, partition tables empty, nobody recovering)
+                               tags, partition tables empty, nobody recovering; nothing routed
+                               by, or on disk, that is over)
     I5   not before the start  oracle: early, closed gate, gap; here: `_check_delivery`
     I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:
                                `_check_confirmation` (what was wrongly taken for one is confirmed
@@ -51,7 +52,7 @@ And what delta_tree adds to them, so that no crash makes untrue what has been sa
 Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from brokerd.model.client_messages import PublishAcknowledged, Subscribed
@@ -122,6 +123,10 @@ class StepChecker:
         self._current: dict[tuple[int, Peer], int] = {}
         self._committing: dict[tuple[int, int], list[tuple[Change, ...]]] = {}
         self._tags: dict[tuple[int, str], tuple[Tag, ...]] = {}
+
+    def left_on_disk(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See DurabilityChecker."""
+        return self._durability.left_on_disk(brokers)
 
     def joined(self, newcomer: BrokerNumber) -> None:
         """A broker is in the tree that has not been there; it has no clients yet."""

@@ -392,7 +392,8 @@ class PlanRun:
                     f"{broker.name} is {state} with {queue} publications queued, "
                     f"{tagged} subscriptions tagged, {partitions} partitions in its table"
                 )
-        return lines + zombies(self._cluster.brokers)
+        brokers = self._cluster.brokers
+        return lines + zombies(brokers) + self._cluster.checker.left_on_disk(brokers)
 
     def _is_out_of_patience(self, steps: int = 0) -> bool:
         return self._waited_ns() > CONVERGENCE_NS or steps >= ENDLESS

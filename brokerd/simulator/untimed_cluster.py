@@ -238,7 +238,7 @@ class UntimedCluster:
                     f"{broker.name} is {state} with {queue} publications queued, "
                     f"{tagged} subscriptions tagged"
                 )
-        return lines + zombies(self.brokers)
+        return lines + zombies(self.brokers) + self.checker.left_on_disk(self.brokers)
 
     # ------------------------------------------------------------ what it was
 

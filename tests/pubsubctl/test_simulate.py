@@ -88,6 +88,11 @@ def test_an_adversary_cuts_a_mutant_down_to_a_few_actions(call: Call) -> None:
         (["dft11.fig11", "--seed", "3"], "--seed is for a workload, not for 'dft11.fig11'"),
         (["speed", "--record"], "--record is for a workload"),
         (["stals"], "did you mean 'stalls'?"),
+        (
+            ["mutants", "NOPE"],
+            "; known: M14, M15, M20, M21, M22, M23, M24, M25, M27, M41, confirm-cov",
+        ),
+        (["mutants", "NOPE"], " more\n"),
         (["mutants", "M22x"], "did you mean 'M22'?"),
         (["swarm", "--set", "publication_logs=True"], "did you mean 'publication_log'?"),
         (["swarm", "--set", "queue_limit=many"], "queue_limit = 'many' is not of type int"),

@@ -44,6 +44,7 @@ CAUGHT = {
     Mutant.HALF_AN_INTERSECTION: Catch(7, 100),
     Mutant.CONFIRMED_BEFORE_DURABLE: Catch(0, 30),
     Mutant.NOTIFIER_DONE_BEFORE_DURABLE: Catch(0, 30),
+    Mutant.ROWS_STAY_ON_DISK: Catch(0, 30),
     Mutant.RECOVERING_PUBLISHES: Catch(0, 30),
     Mutant.MISSING_PUBLISHERS_IGNORED: Catch(40, 60),
     Mutant.SYNC_END_BEFORE_PENDING: Catch(25, 60, "crashes-volatile"),

@@ -143,7 +143,8 @@ class Unsubscriptions:
             dropped = self._subscriptions.table.drop(fresh)
             if dropped or (told_on and Mutant.NO_TOMBSTONES not in mutants):
                 news.append(statement)
-            changes.extend(map(routing_removal, dropped))
+            if Mutant.ROWS_STAY_ON_DISK not in mutants:
+                changes.extend(map(routing_removal, dropped))
             if not mutants & {Mutant.NO_TOMBSTONES, Mutant.TOMBSTONES_VOLATILE}:
                 changes.append(ended_change(self._table.statement(statement.home)))
         if changes and self._state.parameters.persist_routing:
