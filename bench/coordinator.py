@@ -158,6 +158,7 @@ class _Experiment:
                 "joined": [row.name for row in spec.topology.joined],
                 "deployment_id": testbed.deployment_id,
                 "transport": testbed.transport,
+                "broker_nice": dict(testbed.broker_nice),
                 "without_fsync": list(testbed.without_fsync),
                 "schedule": self._schedule.name if self._schedule else None,
                 "labels": dict(spec.labels),

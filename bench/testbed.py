@@ -71,6 +71,7 @@ class Testbed:
         transport: how brokers and clients talk, for the manifest.
         certificate_for_clients: puts a certificate for all clients with this ending of their
             names on the clients' host, and says where; None where there is no TLS.
+        broker_nice: by host, how far brokers give way to load generators, for the manifest.
         without_fsync: hosts whose brokers do not wait for the disk, for the manifest.
         protected_ports: by which hosts are reached; no fault ever touches them.
     """
@@ -91,6 +92,7 @@ class Testbed:
     transport: str = "plaintext, loopback only"
     certificate_for_clients: CertificateForClients = no_certificate
     protected_ports: Sequence[int] = ()
+    broker_nice: Mapping[str, int] = field(default_factory=dict)
     without_fsync: Sequence[str] = ()
 
     @property

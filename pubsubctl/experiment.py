@@ -186,6 +186,9 @@ async def as_testbed(deployment: Deployment) -> Testbed:
         },
         fetch_file=fetch,
         transport=transport_of(lab.inventory),
+        broker_nice={
+            name: nice for name in hosts if (nice := lab.connector(name).host.broker_nice)
+        },
         without_fsync=[name for name in hosts if lab.connector(name).host.fsync == "off"],
         certificate_for_clients=certificate,
         protected_ports=protected_ports(lab.inventory),

@@ -276,6 +276,9 @@ class _Builder:
             for key in _RANGED:
                 if key in values and "[" in values[key][0]:
                     self._wrong(key, values[key], "a range stands in the host's own vars only")
+            if values.get("cores", ("share",))[0] == "own" and values.get("broker_nice", (0,))[0]:
+                why = f"brokers of {host.name} have cores of their own, and nobody to give way to"
+                self._wrong("broker_nice", values["broker_nice"], why)
             if "connector" not in values:
                 continue
             if values["connector"][0] == "ssh":

@@ -403,6 +403,8 @@ def test_hostile_names_of_hosts_and_groups_are_refused(tmp_path: Path, name: str
         'root = "/a\\u001b[2J"',
         'root = ""',
         "cores_reserved = [-1]",
+        "broker_nice = 20",
+        "broker_nice = -1",
         'cores_reserved = "0"',
         'password = "secret"',
     ],
@@ -498,3 +500,11 @@ def test_the_inventory_in_the_repository_is_the_one_that_init_writes() -> None:
     ours = (root / "inventories" / "local.toml").read_bytes()
     assert (root / "pubsubctl/scaffold/inventories/local.toml").read_bytes() == ours
     assert len(load_inventory(root / "inventories" / "local.toml").hosts) == 3
+
+
+def test_brokers_with_cores_of_their_own_give_way_to_nobody(tmp_path: Path) -> None:
+    host = '[[hosts]]\nname = "h"\nconnector = "local"\n[hosts.vars]\n'
+    (found,) = problems(tmp_path, f'{host}cores = "own"\nbroker_nice = 5\n')
+    assert "broker_nice = 5: brokers of h have cores of their own" in found
+    (host_of,) = load(tmp_path, f'{host}broker_nice = 5\nports = "30000-30009"\n').hosts
+    assert host_of.broker_nice == 5
