@@ -336,7 +336,12 @@ def _file(path: Path) -> Result:
     from brokerd.simulator.plan import is_plan
     from brokerd.simulator.scenario import ScenarioError, play_scenario
 
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
     if is_plan(text):
         from pubsubctl.swarms import play_plan
 

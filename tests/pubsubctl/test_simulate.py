@@ -243,3 +243,11 @@ def test_a_swarm_in_profile_paper_says_what_that_does_not_promise(call: Call) ->
     wrong = call(*arguments, "--profile", "papr")
     assert wrong.status == 2
     assert "did you mean 'paper'?" in wrong.err
+
+
+def test_a_file_that_is_no_text_is_refused(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.plan"
+    path.write_bytes(b"simulation \xff")
+    answer = call("simulate", str(path))
+    assert answer.status == 2
+    assert "byte 11 is not UTF-8" in answer.err
