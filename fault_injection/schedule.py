@@ -379,6 +379,7 @@ def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
         "expect": (step.expect, ENDING_VERBS),
         "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
         **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
+        "latency": (step.latency and format_duration(step.latency), takers("latency")),
     }
     for key, (value, verbs) in takes.items():
         if value is not None and step.do not in verbs:

@@ -16,7 +16,7 @@ from brokerd.errors import ControlError
 from fault_injection.schedule import FaultSchedule
 from pubsubctl.certificates import certificate_of, transport_of
 from pubsubctl.commands.invocation import Invocation
-from pubsubctl.console import Progress, Result, grouped
+from pubsubctl.console import Progress, Result
 from pubsubctl.deploy import CLEANUP_TIMEOUT_S, LEASE_MS, deployed, take_down, wanted_deployment
 from pubsubctl.deployment import Deployment
 from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
@@ -259,9 +259,9 @@ def lab_for(call: Invocation) -> Lab:
 def numbers_text(outcome: RunOutcome) -> str:
     """The numbers of a run in one line."""
     parts = [
-        f"{grouped(outcome.published)} published",
-        f"{grouped(outcome.delivered)} delivered",
-        f"{grouped(round(outcome.delivered_per_s))}/s",
+        f"in measure: {outcome.published:,} published",
+        f"{outcome.delivered:,} delivered",
+        f"{outcome.delivered_per_s:,.0f}/s",
     ]
     if outcome.response_us:
         p50, p99 = (outcome.response_us[name] / 1000 for name in ("p50", "p99"))

@@ -216,6 +216,10 @@ def test_an_absorb_is_released_unless_its_own_target_dies_at_its_end(
             "step a: signal = 'KILL': freeze takes none; only kill",
         ),
         (
+            step(id='"a"', at='"1s"', do='"freeze"', on='"b1"', for_='"1s"', latency='"5ms"'),
+            "step a: latency = '5ms': freeze takes none; only delay, slow-fsync",
+        ),
+        (
             step(id='"a"', at='"1s"', do='"kill"', on='"b1"', xyz='"hard"'),
             "step a: unknown key 'xyz'; known: id, at, after",
         ),
