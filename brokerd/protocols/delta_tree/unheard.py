@@ -123,7 +123,7 @@ class Unheard:
         """
         row = self._table.rows.get(subscription)
         if row is None:
-            done()
+            self._state.when_written(done)  # its end may not be on disk yet
         else:
             self._replace(row, replacement, done)
 

@@ -1,6 +1,7 @@
 """When a home broker calls a recovery notifier done, what it says is on disk."""
 
 from brokerd.config import DeltaTreeParameters
+from brokerd.model.client_messages import Connect, Unsubscribe
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.primary_tree import PrimaryTree
@@ -64,6 +65,18 @@ def test_who_tells_what_was_told_before_waits_for_the_disk_too() -> None:
     assert _done(first) == []
     assert _done(_told_by(core, 2)) == []
     assert _done(core.handle(Persisted(token), 0)) == [1, 2]
+
+
+def test_who_tells_of_what_has_just_ended_waits_for_the_disk_too() -> None:
+    """Its row is still there after a crash, with the gate closed."""
+    core = _a_home_that_does_not_hear_the_last_of_four()
+    core.handle(SessionEstablished("s", 2, 1), 0)
+    core.handle(MessageReceived("s", 2, Connect(False, 1, 1, 0, ())), 0)
+    ended = core.handle(MessageReceived("s", 2, Unsubscribe(1)), 0)
+    (token,) = [effect.token for effect in ended if isinstance(effect, Commit)]
+    assert token is not None
+    assert _done(_told_by(core, 1)) == []
+    assert _done(core.handle(Persisted(token), 0)) == [1]
 
 
 def test_who_tells_what_is_on_disk_is_answered_at_once() -> None:
