@@ -52,13 +52,14 @@ class _Memory:
         rows: table → key → value, as far as it has been told that it is durable.
         written: not yet durable, in order.
         missing: publishers that were attached before a restart, and are neither back nor gone.
-        notifiers: that came to this broker as their home.
+        notifiers: that came to this broker as their home; None once it has called one done: what
+            an older confirmation brings back afterwards is for the audit, and does no harm.
     """
 
     rows: Rows = field(default_factory=dict)
     written: list[Commit] = field(default_factory=list)
     missing: dict[ClientId, None] = field(default_factory=dict)
-    notifiers: dict[tuple[SourceId, int], RecoveryNotifier] = field(default_factory=dict)
+    notifiers: dict[tuple[SourceId, int], RecoveryNotifier | None] = field(default_factory=dict)
 
     def persisted(self, token: int) -> None:
         """A commit is durable, and with it whatever was written before."""
@@ -111,7 +112,7 @@ class DurabilityChecker:
         elif type(event) is MessageReceived and type(event.message) is RecoveryNotifier:
             notifier = event.message
             if notifier.subscription.home == broker.number:
-                memory.notifiers[notifier.source, notifier.sequence] = notifier
+                memory.notifiers.setdefault((notifier.source, notifier.sequence), notifier)
         for effect in effects:
             if type(effect) is Commit:
                 memory.written.append(effect)
@@ -182,7 +183,8 @@ def _gates_on_disk(memory: _Memory, source: SourceId, sequences: range) -> Itera
     for sequence in sequences:
         notifier = memory.notifiers.get((source, sequence))
         if notifier is None:
-            continue  # not at its home
+            continue  # not at its home, or told again
+        memory.notifiers[source, sequence] = None
         home, incarnation, number = notifier.subscription
         for key, row in memory.rows.get(SUBSCRIPTIONS, {}).items():
             if row[:2] != [incarnation, number] or not row[3]:
