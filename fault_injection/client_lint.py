@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import Final, Literal
+from typing import Final
 
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.durations import format_duration
@@ -30,16 +30,16 @@ def check_clients(
     for step in _steps(schedule):
         if clients is None:
             text = "which clients there are is seen only with a workload: bench WORKLOAD --faults"
-            yield _problem(schedule, step, "on", step.on, text, "warning")
+            yield schedule.problem(step, "on", step.on, text, "warning")
         elif step.on not in clients:
             text = f"the load has no client called {step.on!r}{nearest(step.on, list(clients))}"
-            yield _problem(schedule, step, "on", step.on, text)
+            yield schedule.problem(step, "on", step.on, text)
         elif not {clients[step.on], "client"}.intersection(VERB_TABLE[step.do].on):
             text = f"is a {clients[step.on]}; {step.do} is for subscribers"
-            yield _problem(schedule, step, "on", step.on, text)
+            yield schedule.problem(step, "on", step.on, text)
         if step.to is not None and step.to not in topology.present():
             text = f"no broker called {step.to!r}{nearest(step.to, topology.present())}"
-            yield _problem(schedule, step, "to", step.to, text)
+            yield schedule.problem(step, "to", step.to, text)
         yield from _check_length(schedule, step, topology)
 
 
@@ -55,14 +55,14 @@ def _check_length(schedule: FaultSchedule, step: Step, topology: Topology) -> It
             f"{format_duration(RECONNECTS_WITHIN_NS)} to be back, and a broker keeps what it has "
             f"for a client for {format_duration(linger_ns)} (client_linger_ns)"
         )
-        yield _problem(schedule, step, "for", str(step.lasts), text)
+        yield schedule.problem(step, "for", str(step.lasts), text)
     if step.do == SLOW and longest_ns > slow_after_ns:
         text = (
             f"takes nothing for up to {format_duration(longest_ns)}; a broker puts out a "
             f"subscriber for whom others have waited for {format_duration(slow_after_ns)} "
             "(slow_after), and what it is owed after that does not come"
         )
-        yield _problem(schedule, step, "for", str(step.lasts), text, "warning")
+        yield schedule.problem(step, "for", str(step.lasts), text, "warning")
 
 
 def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator[Problem]:
@@ -73,7 +73,7 @@ def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator
             first, second = (one, other) if is_later else (other, one)
             stage = "observed" if first.do == ROAM else "recovered"
             text = f"{one.on} may still be under {first.id}; anchor the step at {first.id}.{stage}"
-            yield _problem(schedule, second, *_moment(second), text)
+            yield schedule.problem(second, *_moment(second), text)
     for roam in (step for step in _steps(schedule) if step.do == ROAM):
         for failure in (step for step in schedule.steps if step.do in FAILING_VERBS):
             if not _are_apart(roam, failure, schedule, between):
@@ -81,7 +81,7 @@ def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator
                     f"{failure.id} may be in force while {roam.on} moves; what its broker cannot "
                     "deliver then, it never does"
                 )
-                yield _problem(schedule, roam, *_moment(roam), text, "warning")
+                yield schedule.problem(roam, *_moment(roam), text, "warning")
 
 
 def _are_apart(one: Step, other: Step, schedule: FaultSchedule, between: Between) -> bool:
@@ -122,14 +122,3 @@ def _begin(step: Step) -> tuple[str, str]:
 
 def _moment(step: Step) -> tuple[str, object]:
     return ("at", str(step.at)) if step.at is not None else ("after", step.after)
-
-
-def _problem(
-    schedule: FaultSchedule,
-    step: Step,
-    key: str,
-    value: object,
-    text: str,
-    severity: Literal["error", "warning"] = "error",
-) -> Problem:
-    return Problem(schedule.source, step.id, key, value, text, severity)

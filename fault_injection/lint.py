@@ -136,13 +136,13 @@ def _check_names(
         try:
             target = read_target(step.on, topology, step.do, machines)
         except ValueError as error:
-            yield _problem(schedule, step, "on", step.on, str(error))
+            yield schedule.problem(step, "on", step.on, str(error))
         else:
             if target.is_link and step.do not in LINK_VERBS:
-                yield _problem(schedule, step, "on", step.on, wrong_target(step.do))
+                yield schedule.problem(step, "on", step.on, wrong_target(step.do))
         if step.do in MACHINE_VERBS and machines is None:
             text = "what is on this machine is seen only where brokers are placed"
-            yield _problem(schedule, step, "on", step.on, text, "warning")
+            yield schedule.problem(step, "on", step.on, text, "warning")
         if step.anchor is not None:
             yield from _check_anchor(schedule, step, step.anchor, ids)
     for name in schedule.exercised.subscribers_on_path:
@@ -167,7 +167,7 @@ def check_backends(
             pairs = parted_pairs(target, topology)
             check_nft_can_tell(pairs, addresses, lambda name: around(topology, name))
         except ValueError as error:
-            yield _problem(schedule, step, "backend", step.backend, str(error))
+            yield schedule.problem(step, "backend", step.backend, str(error))
 
 
 def _check_anchor(
@@ -176,12 +176,12 @@ def _check_anchor(
     name, stage = anchor
     if name not in ids:
         text = f"no step called {name!r}{nearest(name, list(ids))}"
-        yield _problem(schedule, step, "after", step.after, text)
+        yield schedule.problem(step, "after", step.after, text)
         return
     verb = schedule.step(name).do
     if stage in (END, "healed") and verb not in LASTING_VERBS:
         text = f"{verb} has no end of its own; {name}.applied is when it was done"
-        yield _problem(schedule, step, "after", step.after, text)
+        yield schedule.problem(step, "after", step.after, text)
     if stage == "recovered" and verb in ENDING_VERBS:
         restarts = [
             other.id
@@ -190,10 +190,10 @@ def _check_anchor(
         ]
         hint = f"; {restarts[0]}.recovered does" if restarts else ""
         text = f"a broker that was ended does not recover by itself{hint}"
-        yield _problem(schedule, step, "after", step.after, text)
+        yield schedule.problem(step, "after", step.after, text)
     if stage in ("healed", "recovered") and ender_of(schedule.step(name), schedule.steps):
         text = f"{name} is never healed: its target is killed or cut at its end"
-        yield _problem(schedule, step, "after", step.after, text)
+        yield schedule.problem(step, "after", step.after, text)
 
 
 def _check_cycles(schedule: FaultSchedule) -> Iterator[Problem]:
@@ -208,7 +208,7 @@ def _check_cycles(schedule: FaultSchedule) -> Iterator[Problem]:
         if current == step.id and not reported.intersection(path):
             reported.update(path)
             text = f"{' after '.join([*path, step.id])}: none of them ever begins"
-            yield _problem(schedule, step, "after", step.after, text)
+            yield schedule.problem(step, "after", step.after, text)
 
 
 def _check_states(
@@ -223,7 +223,7 @@ def _check_states(
         if step.do == "restart":
             if not any(moments.between((end.id, "applied"), begin)[0] >= 0 for end in ends):
                 text = f"no step surely ends {step.on} before it is started again"
-                yield _problem(schedule, step, "do", step.do, text)
+                yield schedule.problem(step, "do", step.do, text)
             continue
         for end in ends:
             back = _restart_of(end, schedule, topology, moments)
@@ -232,7 +232,7 @@ def _check_states(
             dead_after = moments.between(begin, back_moment)[0] > 0
             if end.id != step.id and dead_before and dead_after:
                 text = f"{end.id} has ended {end.on} by then"
-                yield _problem(schedule, step, "on", step.on, text)
+                yield schedule.problem(step, "on", step.on, text)
     for step in schedule.steps:
         if step.do == "absorb" and ender_of(step, schedule.steps) is None:
             late = [
@@ -244,7 +244,7 @@ def _check_states(
             ]  # fmt: skip
             if late:
                 text = f"is released before {late[0]}, which has a delay, comes; nothing is lost"
-                yield _problem(schedule, step, "for", str(step.lasts), text, "warning")
+                yield schedule.problem(step, "for", str(step.lasts), text, "warning")
 
 
 def _ends_broker_of(end: Step, step: Step, topology: Topology, machines: Machines | None) -> bool:
@@ -302,7 +302,7 @@ def _explain_group(
         )
     step = group[-1].step
     key, value = ("at", str(step.at)) if step.at is not None else ("after", step.after)
-    return _problem(schedule, step, key, value, text, severity)
+    return schedule.problem(step, key, value, text, severity)
 
 
 def _failures(
@@ -375,22 +375,11 @@ def _check_fit(schedule: FaultSchedule, moments: Moments, measure_ns: int) -> It
         if earliest_ns >= measure_ns:
             at = format_duration(int(earliest_ns))
             text = f"begins {at} after the origin at the earliest; measure is {measure}"
-            yield _problem(schedule, step, key, value, text)
+            yield schedule.problem(step, key, value, text)
         elif math.isfinite(latest_ns) and latest_ns > measure_ns:
             at = format_duration(int(latest_ns))
             text = f"may last until {at} after the origin; measure is {measure}"
-            yield _problem(schedule, step, key, value, text, "warning")
-
-
-def _problem(
-    schedule: FaultSchedule,
-    step: Step,
-    key: str,
-    value: object,
-    text: str,
-    severity: Literal["error", "warning"] = "error",
-) -> Problem:
-    return Problem(schedule.source, step.id, key, value, text, severity)
+            yield schedule.problem(step, key, value, text, "warning")
 
 
 def targets_of(

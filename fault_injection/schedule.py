@@ -274,6 +274,17 @@ class FaultSchedule:
         """The step of this id."""
         return next(step for step in self.steps if step.id == step_id)
 
+    def problem(
+        self,
+        step: Step,
+        key: str,
+        value: object,
+        text: str,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Problem:
+        """Something wrong with one of its steps."""
+        return Problem(self.source, step.id, key, value, text, severity)
+
     def to_mapping(self) -> dict[str, Any]:
         """The content of a TOML file that says the same."""
         dump: dict[str, Any] = {"by_alias": True, "exclude_none": True}
