@@ -38,6 +38,14 @@ PROFILES: dict[str, dict[str, str]] = {
 }
 """The profiles of delta_tree: what each of its switches is unless it is set on its own."""
 
+NEEDED_SWITCHES = (
+    ("accept", "late", "cut", "full"),
+    ("dedupe", "vector", "legitimacy", "hold"),
+)
+"""With the first switch so, the second has to be so: without, publications are lost or come
+twice within delta failures. Simulations show it (PROTOCOLS.md §3.7, §3.8); brokers do not run it.
+"""
+
 
 class Mutant(StrEnum):
     """Named bugs that a test switches on and must see caught. Never set in a real deployment.
@@ -205,6 +213,20 @@ class DeltaTreeParameters:
             self, profile=profile, accept="", tag_eval="", cut="", dedupe="", legitimacy=""
         )
 
+    def check_switches(self, where: str) -> None:
+        """Make sure that the switches together bear what one of them is for.
+
+        Raises:
+            ConfigError: they do not; says which one has to be what, in `where`.
+        """
+        for switch, value, other, needed in NEEDED_SWITCHES:
+            now = getattr(self, other)
+            if getattr(self, switch) == value and now != needed:
+                raise ConfigError(
+                    f"{where}: {switch} = {value!r} with {other} = {now!r} loses or repeats "
+                    f"publications when a link fails; it needs {other} = {needed!r}"
+                )
+
     @property
     def carries_vectors(self) -> bool:
         """Whether publications carry a sequence vector."""
@@ -337,6 +359,7 @@ class BrokerConfig:
         values["delta_tree"] = DeltaTreeParameters.from_mapping(
             values.get("delta_tree", {}), f"{where}: delta_tree"
         )
+        values["delta_tree"].check_switches(f"{where}: delta_tree")
         values["session"] = _section(
             SessionParameters, values.get("session", {}), f"{where}: session"
         )

@@ -263,7 +263,7 @@ def _leave_image(options: dict[str, Any], keep: int) -> None:
 
 def _give_way(nice: int) -> None:
     """Take a lower priority than what does not: among processes, and among sessions."""
-    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    nice = os.nice(nice)  # so much more than the agent, which may give way itself
     # Where the kernel shares out time to sessions first, processes of different ones are not
     # compared. It lets that be said ten times a second, by whomever.
     deadline = time.monotonic() + _NICE_S

@@ -470,6 +470,8 @@ class Client:
             old.nudge()
             try:
                 while old.states.get(mark) != "started":
+                    if mark in old.refusals:
+                        raise ClientError(f"client {self.name}: {old.refusals.pop(mark)}")
                     await self._wait_changed()
                     if not _is_attached(old):
                         return

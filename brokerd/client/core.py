@@ -29,13 +29,10 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId
-from brokerd.model.predicate import Constraint, Predicate
+from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import Buffer, PublicationRun
 
 _NOBODY = SourceId(0, 0, 0)
-
-NOTHING = Predicate(((Constraint("mark", "exists", None), Constraint("mark", "not exists", None)),))
-"""Matches no publication; such a subscription starts behind all that was sent before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +389,7 @@ class ClientCore:
         Nothing is published after this. With `drain` what the broker has for the subscriptions
         by now still comes, and must be taken; else nothing more is given on.
         """
-        self._detaching = Detach(drain)
+        self._detaching = Detach(drain, (self._window.first() or self._oldest_unsent()) - 1)
         if not drain:
             for number in list(self._predicates):
                 self.unsubscribe(number)

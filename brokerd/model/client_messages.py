@@ -105,9 +105,12 @@ class Detach:
     Attributes:
         drain: first deliver what has come for them so far; the answer follows the last
             acknowledgement. Nothing new comes for them either way.
+        done_through: everything up to this sequence number is done, as the client was told, if
+            not by the broker's present incarnation; 0 for nothing.
     """
 
     drain: bool
+    done_through: int
 
 
 @dataclass(frozen=True, slots=True)

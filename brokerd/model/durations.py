@@ -11,7 +11,9 @@ _UNITS_NS = {
     "min": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ns|us|ms|s|min|h)")
+LONGEST_H = 10_000
+LONGEST_NS = LONGEST_H * _UNITS_NS["h"]
+_DURATION = re.compile(r"(?P<number>\d{1,20}(?:\.\d{1,20})?)\s*(?P<unit>ns|us|ms|s|min|h)")
 
 
 def parse_duration_ns(text: object) -> int:
@@ -22,6 +24,8 @@ def parse_duration_ns(text: object) -> int:
     exact = Fraction(match["number"]) * _UNITS_NS[match["unit"]]
     if exact.denominator != 1:
         raise ValueError("a duration is a whole number of nanoseconds")
+    if exact > LONGEST_NS:
+        raise ValueError(f"a duration is at most {LONGEST_H}h")
     return int(exact)
 
 

@@ -172,3 +172,6 @@ class Predicate:
 
 
 EVERYTHING = Predicate(((),))
+NOTHING = Predicate(((Constraint("mark", "exists", None), Constraint("mark", "not exists", None)),))
+"""Matches no publication; such a subscription starts behind all that was sent before, which is
+what a client that moves asks for. It has one beside all that it may have."""

@@ -5,7 +5,7 @@ Sets of brokers are ints used as bit sets: bit n stands for broker number n.
 Paper: [DFT11] §II-III.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
@@ -81,7 +81,10 @@ class PrimaryTree:
             )
             for broker in (center, *ball)
         }
-        return Neighbourhood(center, radius, ball, neighbours, self.newcomers)
+        return Neighbourhood(center, radius, ball, neighbours, self.newcomers, self._left())
+
+    def _left(self) -> tuple[BrokerNumber, ...]:
+        return tuple(map(self.topology.brokers.index, self.topology.left))
 
     def _parents_towards(self, end: BrokerNumber) -> list[BrokerNumber]:
         if end not in self._towards:
@@ -107,6 +110,7 @@ class Neighbourhood:
         paths: broker → path from `center` to it, both included; nearest first.
         neighbours: broker (center too) → its neighbours inside the neighbourhood, in link order.
         newcomers: brokers from this number on have joined the tree while it ran.
+        left: brokers that are known to have left the tree, wherever they were.
 
     Paper: [DFT11] §II ("Δ-neighbourhood").
     """
@@ -116,6 +120,7 @@ class Neighbourhood:
     paths: dict[BrokerNumber, Path]
     neighbours: dict[BrokerNumber, Path]
     newcomers: BrokerNumber
+    left: tuple[BrokerNumber, ...] = ()
 
     def direction(self, broker: BrokerNumber) -> BrokerNumber:
         """The tree neighbour of the center on whose side `broker` (in the ball) lies."""
@@ -136,7 +141,7 @@ class Neighbourhood:
         neighbours = {**self.neighbours, parent: (*self.neighbours[parent], broker)}
         neighbours[broker] = (parent,)
         paths = {**paths, **self.paths}
-        return Neighbourhood(self.center, self.radius, paths, neighbours, self.newcomers)
+        return replace(self, paths=paths, neighbours=neighbours)
 
     def shrunk(self, broker: BrokerNumber) -> "Neighbourhood":
         """The neighbourhood without a leaf."""
@@ -147,7 +152,8 @@ class Neighbourhood:
             for near, others in self.neighbours.items()
             if near != broker
         }
-        return Neighbourhood(self.center, self.radius, paths, neighbours, self.newcomers)
+        left = (*self.left, broker)
+        return replace(self, paths=paths, neighbours=neighbours, left=left)
 
 
 def _present(topology: Topology) -> tuple[BrokerNumber, ...]:

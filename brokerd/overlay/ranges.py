@@ -5,7 +5,7 @@ from typing import Final
 
 MOST_NAMES: Final = 4096
 
-_RANGE = re.compile(r"\[(\d{1,6}):(\d{1,6})(?::(\d{1,6}))?\]")
+_RANGE = re.compile(r"\[(\d{1,20}):(\d{1,20})(?::(\d{1,20}))?\]")
 
 
 def expanded(text: str) -> list[str]:
@@ -27,9 +27,9 @@ def expanded(text: str) -> list[str]:
         raise ValueError(f"the range runs backwards, from {first} to {last}")
     if step == 0:
         raise ValueError("a range of steps of 0 has no end")
+    if (count := (last - first) // step + 1) > MOST_NAMES:
+        raise ValueError(f"{count:,} names; a range has at most {MOST_NAMES:,}")
     numbers = range(first, last + 1, step)
-    if len(numbers) > MOST_NAMES:
-        raise ValueError(f"more than {MOST_NAMES} names")
     width = len(found[1]) if found[1].startswith("0") else 0
     before, after = text[: found.start()], text[found.end() :]
     return [f"{before}{number:0{width}d}{after}" for number in numbers]

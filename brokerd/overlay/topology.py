@@ -308,7 +308,7 @@ def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any]
     if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
         raise ConfigError(f"{where}: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}")
     settings = {key: value for key, value in parameters.items() if key != "delta"}
-    DeltaTreeParameters.from_mapping(settings, where)
+    DeltaTreeParameters.from_mapping(settings, where).check_switches(where)
     return delta, tuple(settings.items())
 
 

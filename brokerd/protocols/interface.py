@@ -4,9 +4,9 @@ The runtime and the simulator are two drivers of the same cores. A core does no 
 clock, draws no random number and iterates no set, so the same events give the same effects.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
@@ -219,7 +219,13 @@ class DeliveryProtocol(Protocol):
     the effects in list order without waiting for any of them. What must not be seen before
     something is on disk is emitted while handling its Persisted, never earlier. Nothing is
     retried by the driver.
+
+    Attributes:
+        members_may_change: whether brokers may join and leave while it runs; a core whose
+            members may not is never told TopologyGrown or TopologyShrunk.
     """
+
+    members_may_change: ClassVar[bool]
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Take one event; return what to do about it.
@@ -240,6 +246,13 @@ class DeliveryProtocol(Protocol):
 
     def clients_behind(self) -> Collection[ClientId]:
         """Clients who have as much unacknowledged as they may have, so that others wait."""
+        ...
+
+    def aftermath(self) -> Sequence[str]:
+        """What failures have left behind in this broker, in words; what is under way is not that.
+
+        Empty when it is as if nothing had ever failed.
+        """
         ...
 
     def status(self) -> Mapping[str, Any]:

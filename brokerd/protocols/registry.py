@@ -1,6 +1,7 @@
 """The delivery protocols by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant
 from brokerd.errors import ConfigError
@@ -11,6 +12,16 @@ from brokerd.protocols.best_effort.core import BestEffort
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.interface import DeliveryProtocol
+
+_CORES: Final[Mapping[str, type[DeliveryProtocol]]] = {
+    "best_effort": BestEffort,
+    "delta_tree": DeltaTree,
+}
+
+
+def members_may_change(name: str) -> bool:
+    """Whether brokers may join and leave while the protocol called `name` runs."""
+    return _CORES[name].members_may_change
 
 
 def make_protocol(

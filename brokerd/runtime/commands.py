@@ -205,9 +205,8 @@ class Commands:
         missing: dict[str, str] = {}
         took_us: dict[str, int] = {}
 
-        async def probe(peer: Peer) -> None:
-            assert isinstance(peer, int), peer
-            name, began_ns = self._own.names[peer], time.monotonic_ns()
+        async def probe(peer: BrokerNumber, name: str) -> None:
+            began_ns = time.monotonic_ns()
             why = await self._links.probe(peer)
             took_us[name] = (time.monotonic_ns() - began_ns) // 1_000
             if why is not None and peer not in self._links.session_peers():
@@ -217,7 +216,8 @@ class Commands:
 
         async with trio.open_nursery() as nursery:
             for peer in peers:
-                nursery.start_soon(probe, peer)
+                assert isinstance(peer, int), peer
+                nursery.start_soon(probe, peer, self._own.names[peer])
         return {"reached": sorted(reached), "missing": missing, "took_us": took_us}
 
     async def _probe_disk(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,14 @@ PACE_NS: Final = 2 * MILLISECOND_NS
 Each write costs sender and receiver about as much as a publication, and nobody's delivery waits
 for them.
 """
-RECEIVE_BYTES: Final = 1 << 19
+RECEIVE_BYTES: Final = 1 << 16
+"""What is read at once, unless more waits.
+
+The C library takes a buffer of 128 KiB or more from the kernel, as a memory map of its own, of
+which a process has some 65,000. One that is kept for a small publication would keep its map.
+"""
+FLOOD_RECEIVE_BYTES: Final = 1 << 19
+"""What is read at once after a read that came full."""
 HELLO_RECEIVE_BYTES: Final = 1 << 16
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
@@ -124,6 +131,7 @@ class Connection:
         self._flushed_ns = 0
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._transport = transport = transport_of(stream)
+        self._receive_bytes = RECEIVE_BYTES
         self._descriptor = -1
         if isinstance(transport, trio.SocketStream):
             self._descriptor = transport.socket.fileno()
@@ -308,7 +316,7 @@ class Connection:
 
     async def _receive(self) -> bytes:
         """The next bytes; empty at the end, however it came."""
-        limit = RECEIVE_BYTES
+        limit = self._receive_bytes
         if self.inward.bytes_per_second:
             limit = max(1, self.inward.bytes_per_second // _SLICES_PER_SECOND)
         if self._descriptor < 0:
@@ -320,11 +328,20 @@ class Connection:
             try:
                 # Waiting first costs one system call for a lone message; reading first, two.
                 await trio.lowlevel.wait_readable(self._descriptor)
-                return os.read(self._descriptor, limit)
+                return self._fitted(os.read(self._descriptor, limit), limit)
             except BlockingIOError:
                 continue  # woken for nothing
             except (OSError, trio.ClosedResourceError):
                 return b""
+
+    def _fitted(self, data: bytes, limit: int) -> bytes:
+        """What was read, in a buffer of its size; and how much to read next time."""
+        if len(data) == limit >= RECEIVE_BYTES:
+            self._receive_bytes = FLOOD_RECEIVE_BYTES
+        elif len(data) <= RECEIVE_BYTES < limit:
+            self._receive_bytes = RECEIVE_BYTES
+            return bytes(memoryview(data))
+        return data
 
     async def _wait_until_allowed(self) -> None:
         while self.inward.blackholed or not self._owner.may_read(self):

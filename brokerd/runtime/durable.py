@@ -13,10 +13,10 @@ import trio
 from brokerd.config import SECOND_NS
 from brokerd.runtime.connection import clock_ns
 from brokerd.sessions.link_faults import LinkFaults
+from brokerd.storage.room import is_no_room
 
 ROOM_RETRY_S: Final = 0.1
 _SLICE_S: Final = 0.05
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DurableWrites:
@@ -54,7 +54,7 @@ class DurableWrites:
                 await trio.to_thread.run_sync(write, limiter=limiter)
                 break
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if not is_no_room(error):
                     raise
                 if not refused_ns:
                     refused_ns = clock_ns()
@@ -75,7 +75,7 @@ class DurableWrites:
         try:
             await trio.to_thread.run_sync(write)
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if not is_no_room(error):
                 raise
             return False
         await self._linger()

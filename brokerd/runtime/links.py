@@ -38,7 +38,7 @@ from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import Farewell, Hello
-from brokerd.sessions.session import Accepted, Session, SessionState, SessionTable
+from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.wire.codec import encode
 
 HANDSHAKE_S: Final = 5.0
@@ -157,6 +157,11 @@ class Links:
             assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
             self._attempts[peer].cancel()
 
+    def forget(self, peer: BrokerNumber) -> None:
+        """A broker has left the tree: no session with it, no attempt, and no memory of either."""
+        self.close(peer, DEPARTED)
+        self._table.forget(peer)
+
     def refuse(self, peer: Peer, session: int, reason: str) -> None:
         """End a session whose peer broke the rules."""
         self._record("protocol_error", {"peer": self._name(peer), "reason": reason})
@@ -195,7 +200,7 @@ class Links:
         with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
             try:
                 await self._impairments.wait_passable(peer)
-                stream = await self._dial_stream(self._addresses[peer])
+                stream = await self._dial_stream(self._address(peer))
                 async with stream:
                     if (impostor := self._table.impostor(peer, identity_of(stream))) is not None:
                         return impostor
@@ -292,7 +297,8 @@ class Links:
         if len(self._stuck) > STUCK_REMEMBERED:
             del self._stuck[next(iter(self._stuck))]
         # Kept for its return, its subscriptions would hold up everybody else's publications.
-        self._post([MessageReceived(peer, session.number, Detach(drain=False)), lost])
+        leaves = Detach(drain=False, done_through=0)
+        self._post([MessageReceived(peer, session.number, leaves), lost])
 
     # ------------------------------------------------------------ sessions
 
@@ -337,7 +343,7 @@ class Links:
         with scope:
             try:
                 await self._impairments.wait_passable(peer)
-                stream = await self._dial_stream(self._addresses[peer])
+                stream = await self._dial_stream(self._address(peer))
                 self._open_streams += 1
                 # Given up while it connected, it is closed, and must not say Hello any more.
                 await trio.lowlevel.checkpoint_if_cancelled()
@@ -357,6 +363,17 @@ class Links:
                 await trio.aclose_forcefully(stream)
         finally:
             self._open_streams -= stream is not None
+
+    def _address(self, peer: BrokerNumber) -> str:
+        """Where a broker listens.
+
+        Raises:
+            ConnectionRefusedError: it has left the tree since it was to be dialled.
+        """
+        address = self._addresses.get(peer)
+        if address is None:
+            raise ConnectionRefusedError(DEPARTED)
+        return address
 
     async def _shake_hands(
         self, attempt: Session, stream: trio.abc.Stream, decoder: FrameDecoder

@@ -8,7 +8,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,9 @@ import trio
 
 from brokerd.config import BrokerConfig, Mutant
 from brokerd.errors import BrokerError, ConfigError, ControlError
-from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.interface import DeliveryProtocol, Started
-from brokerd.protocols.registry import make_protocol
+from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
+from brokerd.protocols.registry import make_protocol, members_may_change
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
 from brokerd.runtime.control import ControlServer
@@ -31,16 +30,18 @@ from brokerd.runtime.durable import DurableWrites
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
-from brokerd.runtime.publication_log import LogWriter, read_log
+from brokerd.runtime.publication_log import LogWriter
+from brokerd.runtime.stores import Stores, begin_with_room
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
-from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
-from brokerd.storage.publication_log import PublicationLogFiles
+from brokerd.storage.meta_store import Beginning
+from brokerd.storage.room import is_no_room
 from brokerd.wire.attributes import decode_attributes
 
 EXIT_PREFLIGHT: Final = 4
 SETTLE_S: Final = 5.0
 BACKLOG: Final = 1_024
+_PID_WIDTH: Final = 10
 _TLS: Final = "; off loopback it takes certificates (`tls`)"
 
 LINK_MUTANTS: Final = frozenset(
@@ -62,17 +63,8 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
-        with _state_folder(config) as folder:
-            store = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
-            files = None
-            try:
-                if config.delta_tree.publication_log:
-                    files = PublicationLogFiles(folder / "publications", fsync=config.fsync)
-                trio.run(BrokerProcess(config).run, store, files)
-            finally:
-                store.close()
-                if files is not None:
-                    files.close()
+        with _state_folder(config) as folder, closing(Stores(config, folder)) as stores:
+            trio.run(BrokerProcess(config).run, stores)
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
         in_the_way = isinstance(error, PreflightError) or (
@@ -106,8 +98,7 @@ class BrokerProcess:
 
     async def run(
         self,
-        store: MetaStore,
-        files: PublicationLogFiles | None = None,
+        stores: Stores,
         *,
         task_status: trio.TaskStatus[Links] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -121,17 +112,18 @@ class BrokerProcess:
         _raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, whatever happens.
-        beginning = await trio.to_thread.run_sync(store.begin, config.deployment_id)
+        beginning, full_ns = await begin_with_room(stores, config, self._around.topology)
         log = EventLog(Path(config.log_folder))
         try:
-            await self._run_parts(store, files, beginning, listeners, log, task_status)
+            if full_ns:
+                log.record("disk_has_room", {"after_ns": full_ns})
+            await self._run_parts(stores, beginning, listeners, log, task_status)
         finally:
             log.close()
 
     async def _run_parts(
         self,
-        store: MetaStore,
-        files: PublicationLogFiles | None,
+        stores: Stores,
         beginning: Beginning,
         listeners: list[trio.SocketListener],
         log: EventLog,
@@ -159,18 +151,15 @@ class BrokerProcess:
         )
         links = self._links(own, core, driver, log)
         writes = DurableWrites(links.faults, log.record)
-        disk = Disk(store, driver.post, writes)
+        files = stores.files
+        disk = Disk(stores.meta, driver.post, writes)
         writer = LogWriter(files, driver.post, writes) if files is not None else None
         driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, own)
-        commands.reload_topology = partial(self._reload_topology, driver)
+        commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
-        logged: tuple[PublicationRun, ...] = ()
-        if files is not None:
-            begin = partial(read_log, files, recovering=beginning.recovering)
-            logged = await trio.to_thread.run_sync(begin)
-            if files.torn_bytes:
-                log.record("log_end_cut_off", {"bytes": files.torn_bytes})
+        if files is not None and files.torn_bytes:
+            log.record("log_end_cut_off", {"bytes": files.torn_bytes})
         log.record(
             "started",
             {
@@ -185,7 +174,7 @@ class BrokerProcess:
         gc.collect()
         gc.freeze()
         recovering = beginning.recovering or config.joining
-        started = Started(beginning.incarnation, recovering, beginning.rows, logged)
+        started = Started(beginning.incarnation, recovering, beginning.rows, stores.logged)
         parts = _Parts(driver, links, disk, writer, commands, log)
         await parts.run(started, listeners, config.control_socket, task_status)
 
@@ -211,11 +200,14 @@ class BrokerProcess:
             raise ControlError("user", f"{self._config.broker} talks plaintext: no certificate")
         return self._credentials.reload()
 
-    def _reload_topology(self, driver: Driver) -> dict[str, Any]:
-        if self._config.protocol != "delta_tree":
+    def _reload_topology(self, driver: Driver, links: Links) -> dict[str, Any]:
+        if not members_may_change(self._config.protocol):
             raise ControlError("user", f"nobody joins or leaves a {self._config.protocol} overlay")
         events = self._around.reload()
         driver.post(events)
+        for event in events:
+            if isinstance(event, TopologyShrunk):
+                links.forget(event.broker)
         topology = self._around.topology
         return {"brokers": list(topology.present()), "changes": len(events)}
 
@@ -271,10 +263,15 @@ def _state_folder(config: BrokerConfig) -> Iterator[Path]:
     """The broker's state folder, for this process alone.
 
     Raises:
-        PreflightError: another process has it.
+        PreflightError: another process has it, or there is no room for a new one.
     """
     folder = Path(config.state_folder)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        raise PreflightError(f"{folder}: cannot be made: no space left on the device") from None
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -283,8 +280,11 @@ def _state_folder(config: BrokerConfig) -> Iterator[Path]:
         os.close(lock)
         raise PreflightError(f"{folder}: in use by the process {holder}") from None
     try:
-        os.ftruncate(lock, 0)
-        os.write(lock, f"{os.getpid()}\n".encode())
+        try:
+            os.pwrite(lock, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
+        except OSError as error:
+            if not is_no_room(error):
+                raise  # else others that want the folder are told "unknown"
         yield folder
     finally:
         os.close(lock)

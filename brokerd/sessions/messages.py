@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-WIRE_VERSION = 2
+WIRE_VERSION = 4
 
 Role = Literal["broker", "client", "probe"]
 

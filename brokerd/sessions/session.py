@@ -16,6 +16,8 @@ from brokerd.sessions.identity import Identity
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello, Role
 
 MAXIMUM_CLIENT_NAME = 100
+DEPARTED = "it has left the tree"
+"""Why there is no session with a broker that was to be dialled."""
 
 
 class SessionState(Enum):
@@ -156,9 +158,12 @@ class SessionTable:
 
         None when it is that broker, or where there are no certificates.
         """
+        name = self.own.names.get(peer)
+        if name is None:
+            return DEPARTED
         if identity is None:
             return None
-        return identity.refuses("broker", self.own.names[peer], self.own.deployment_id)
+        return identity.refuses("broker", name, self.own.deployment_id)
 
     def accept(self, hello: Hello, identity: Identity | None = None) -> Accepted | Farewell:
         """Decide on the Hello of a connection that the other end opened.
@@ -213,6 +218,12 @@ class SessionTable:
         for table in (self.sessions, self.attempts):
             if table.get(session.peer) is session:
                 del table[session.peer]
+
+    def forget(self, peer: BrokerNumber) -> None:
+        """A broker has left the tree, and has no session here; its number comes never again."""
+        assert peer not in self.sessions, f"broker {peer} has left and has a session"
+        self._newest.pop(peer, None)
+        self._heard.pop(peer, None)
 
     def _establish(self, session: Session, hello: Hello) -> None:
         self._established += 1

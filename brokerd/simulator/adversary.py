@@ -22,6 +22,7 @@ from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.simulator.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.internals import is_serving
+from brokerd.simulator.marks import as_counters
 from brokerd.simulator.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.untimed import Action
 from brokerd.simulator.untimed_cluster import (
@@ -113,7 +114,7 @@ class _Run:
         self._random = random = Random(f"adversary {seed}")
         row = setting(options.setting) if options.setting else _draw_setting(random)
         self._row = row
-        self.scene = _draw_scene(random, row, options)
+        self.scene = _draw_scene(seed, random, row, options)
         self._cluster = UntimedCluster(self.scene, trace=options.story)
         self._rates = _Rates(
             publishing=random.choice((0.02, 0.05, 0.1)),
@@ -126,6 +127,8 @@ class _Run:
         # Their own stream: what is drawn otherwise stays what it was without ends.
         self._ends = Random(f"ends {seed}")
         self._ending = self._ends.choice((0.0, 0.2, 0.6))
+        self._losses = Random(f"losses {seed}")
+        self._losing = self._losses.choice((0.0, 0.0, 0.4))
         self._links: list[tuple[BrokerNumber, BrokerNumber]] = list(self.scene.topology.links)
         radius = self.scene.parameters.delta + 1
         self._pairs = [
@@ -180,6 +183,8 @@ class _Run:
             self._subscribe()
             if self._ends.random() < self._ending:
                 self._unsubscribe()
+            if self._losses.random() < self._losing:
+                cluster.perform(("forget", self._losses.choice([*cluster.clients])))
         cluster.heal_all()
         cluster.settle(random)
         cluster.oracle.judge_end()
@@ -392,8 +397,15 @@ class _Run:
             "stale",
             "deadline",
             "persist",
+            "forget",
         ):
             counters[f"action_{verb.replace(' ', '_')}"] = verbs[verb]
+        if cluster.checker.marks is not None:
+            marks = {
+                **cluster.checker.marks.counts,
+                "frame-split": cluster.network.counters["frames_split"],
+            }
+            counters.update(as_counters(marks))
         return counters
 
 
@@ -421,7 +433,7 @@ def _draw_setting(random: Random) -> Setting:
     return replace(row, brokers=random.randrange(7, 10), chain=random.random() < 0.25)
 
 
-def _draw_scene(random: Random, row: Setting, options: AdversaryOptions) -> Scene:
+def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptions) -> Scene:
     topology = _draw_topology(random, row)
     parameters = DeltaTreeParameters(
         delta=row.delta,
@@ -446,7 +458,20 @@ def _draw_scene(random: Random, row: Setting, options: AdversaryOptions) -> Scen
         chance=random.getrandbits(64),
         mutants=options.mutants,
         strict=options.protocol != "best_effort",
+        **_draw_wire(Random(f"wire {seed}")),
     )
+
+
+def _draw_wire(random: Random) -> dict[str, int]:
+    """In a third of the seeds everything goes through the codec, in half of them in small frames.
+
+    Runs are short here, so payloads must be large to be split.
+    """
+    if random.random() < 2 / 3:
+        return {}
+    if random.random() < 0.5:
+        return {"frame_limit_bytes": 1 << 20}
+    return {"frame_limit_bytes": 900, "payload_bytes": 400}
 
 
 def _draw_topology(random: Random, row: Setting) -> Topology:

@@ -1,7 +1,7 @@
 """A simulated broker: the driver of one core, doing what the runtime's driver does."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -86,6 +86,7 @@ class SimulatedBroker(Endpoint):
         self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, self._persisted)
         self._local: deque[Event] = deque()
         self._handling = False
+        self._waited = False
         self._absorbed: list[tuple[SessionEnd, Any]] = []
         self._deadline: Instant | None = None
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -169,6 +170,10 @@ class SimulatedBroker(Endpoint):
         end = self.ends.get(peer)
         return end.number if end is not None else 0
 
+    def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rows that a restart would find: table → key → value."""
+        return self._disk.recovered()
+
     @property
     def protocol(self) -> DeliveryProtocol:
         """The protocol itself, without what relays its sessions."""
@@ -217,6 +222,7 @@ class SimulatedBroker(Endpoint):
     def _handle_one(self, event: Event) -> None:
         now_ns = self._schedule.now_ns
         self.events += 1
+        self._waited = type(event) is DeadlineReached
         effects = self.core.handle(event, now_ns)
         if self.history is not None:
             self.history.append((event, now_ns, effects))
@@ -255,7 +261,7 @@ class SimulatedBroker(Endpoint):
         self._network.send(self, effect.client, effect.item)
 
     def _perform_open(self, effect: OpenSession) -> None:
-        self._network.open(self, effect.peer)
+        self._network.open(self, effect.peer, again=self._waited)
 
     def _perform_close(self, effect: CloseSession) -> None:
         self._network.close(self, effect.peer, "closed_by_us")

@@ -27,6 +27,7 @@ class Setting:
         persist_routing: see DeltaTreeParameters.
         runs: seeds 0 … runs - 1 are a full run.
         bound: whether the promises hold here; the one row outside is there to be seen failing.
+        minutes: how long a run is, on a clock; 0: seconds, and half of the seeds without a clock.
     """
 
     delta: int
@@ -37,6 +38,7 @@ class Setting:
     chain: bool = False
     persist_routing: bool = True
     bound: bool = True
+    minutes: int = 0
 
     def in_words(self) -> str:
         """What it is, in half a line."""
@@ -46,7 +48,8 @@ class Setting:
             tables = "on disk" if self.persist_routing else "volatile"
             failing = f"{self.elements_at_once} brokers or links failed, routing tables {tables}"
         outside = "" if self.bound else "; not promised"
-        return f"δ = {self.delta}, {shape} of {self.brokers}, {failing}{outside}"
+        length = f", {self.minutes // 60} hours" if self.minutes else ""
+        return f"δ = {self.delta}, {shape} of {self.brokers}, {failing}{length}{outside}"
 
 
 CAMPAIGN: dict[str, Setting] = {
@@ -71,14 +74,24 @@ CAMPAIGN: dict[str, Setting] = {
 }
 
 
+LASTING: dict[str, Setting] = {
+    "ten-hours": Setting(
+        delta=1, brokers=8, links_at_once=3, elements_at_once=1, minutes=600, runs=1
+    ),
+}
+"""What shows only after hundreds of restarts, ends and partitions: growth."""
+
+ROWS = CAMPAIGN | LASTING
+
+
 def setting(name: str) -> Setting:
     """The row called so.
 
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    if name not in CAMPAIGN:
-        near = get_close_matches(name, CAMPAIGN, 1)
+    if name not in ROWS:
+        near = get_close_matches(name, ROWS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"campaign row {name!r}; one of {', '.join(CAMPAIGN)}{hint}")
-    return CAMPAIGN[name]
+        raise ConfigError(f"campaign row {name!r}; one of {', '.join(ROWS)}{hint}")
+    return ROWS[name]

@@ -116,6 +116,7 @@ class SimulatedClient(Endpoint):
         detached: the broker keeps nothing for it any more.
         take_after_ns: how long the application needs for what it receives.
         on_change: called when anything may have changed.
+        on_refused: called with each request that was refused for good.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class SimulatedClient(Endpoint):
         self.publishes = publishes
         self.core = core or ClientCore(name, publishes=publishes)
         self.on_change: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Refused], None] = lambda refused: None
         self.received: dict[int, list[tuple[SourceId, int]]] = {
             number: [] for number in self.core.subscriptions
         }
@@ -259,6 +261,7 @@ class SimulatedClient(Endpoint):
                     self._observer.connected(self.name, source)
             case RequestRefused(refused):
                 self.refused.append(refused)
+                self.on_refused(refused)
             case RetryLater(refused) if refused.number:
                 self.asking_again += 1
                 self._later(self._subscribe_again, refused.number)

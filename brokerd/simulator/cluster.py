@@ -9,13 +9,15 @@ cluster.publish("b1", topic="oil")
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Self
 
 from brokerd.client.core import ClientCore
 from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.predicate import Predicate, Scalar
+from brokerd.model.predicate import NOTHING, Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
 from brokerd.overlay.topology import Joined, Topology
@@ -32,9 +34,12 @@ from brokerd.simulator.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
 from brokerd.simulator.internals import check_internals
 from brokerd.simulator.invariants import StepChecker, Watcher
+from brokerd.simulator.lingering import LingerChecker
+from brokerd.simulator.mark_registry import make_observer
 from brokerd.simulator.moving import ClientMove
 from brokerd.simulator.network import Network, NetworkParameters, WhichWay
-from brokerd.simulator.oracle import Oracle
+from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.separation import SeparationChecker
 from brokerd.simulator.trace import Trace
 from brokerd.wire.attributes import decode_attributes, encode_attributes
 
@@ -48,6 +53,10 @@ class Published:
 
     def __str__(self) -> str:
         return f"{self.client}/{self.sequence}"
+
+
+class NotQuietError(Exception):
+    """A cluster has not come to rest in the time it was given; says who still waits for what."""
 
 
 class SimulatedCluster:
@@ -118,11 +127,16 @@ class SimulatedCluster:
             strict,
             watcher,
             self._awareness,
+            LingerChecker(self.schedule, self.oracle, self.parameters.client_linger_ns),
+            SeparationChecker(self.tree, self.parameters.delta + 1),
+            make_observer(protocol, self.tree),
         )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
+        self._asked: dict[ClientId, list[Predicate]] = {}
+        self._forgot: dict[ClientId, None] = {}
         self.held: dict[ClientId, None] = {}
         self.brokers: list[SimulatedBroker] = []
         for name in topology.brokers:
@@ -187,6 +201,7 @@ class SimulatedCluster:
         self.clients[name] = client
         self.network.endpoints[name] = client
         self.checker.client_added(name, number)
+        client.on_refused = partial(self._on_refused, client)
         client.dial()
         return client
 
@@ -198,6 +213,7 @@ class SimulatedCluster:
         subscriber = self.client(name, broker)
         wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
         number = subscriber.subscribe(wanted)
+        self._asked.setdefault(name, []).append(wanted)
         self.oracle.subscribed(name, number, wanted)
         self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
         return Subscription(self, subscriber, number)
@@ -215,6 +231,40 @@ class SimulatedCluster:
             self.oracle.unsubscribed(client, number)
         self.note(f"detach {client}")
         state.detach()
+
+    def forget(self, client: ClientId, keeps: int) -> SimulatedClient:
+        """A client's process dies with its memory; another one of that name asks again.
+
+        Args:
+            keeps: for how many of all that it has ever asked for, from the first on.
+        """
+        old = self.clients[client]
+        wanted = self._asked.get(client, [])[:keeps]
+        self.note(f"forget {client} {len(wanted)}")
+        old.leave()
+        self._forgot[client] = None
+        self.oracle.forgot(client)
+        core = ClientCore(
+            client, publishes=old.publishes, incarnation=old.core.incarnation + old.publishes
+        )
+        self._asked[client] = []
+        new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
+        for predicate in wanted:
+            self.subscribe(self.brokers[old.broker].name, predicate, client)
+        return new
+
+    def _on_refused(self, client: SimulatedClient, refused: Refused) -> None:
+        """The application makes do without: it has too many, or had others before it forgot."""
+        number, most = refused.number, self.parameters.client_subscriptions
+        if refused.request != "subscribe" or (number <= most and client.name not in self._forgot):
+            raise InvariantViolated("refused", f"{client.name}: {refused}")
+        if client.core.predicates.get(number) == NOTHING:
+            if client.name not in self._forgot:
+                raise InvariantViolated("refused", f"{client.name} cannot move: {refused}")
+            client.unsubscribe(number)  # it tries again with the next number
+            return
+        if number in client.core.subscriptions:
+            self.unsubscribe(client.name, number)
 
     def move(
         self,
@@ -237,6 +287,7 @@ class SimulatedCluster:
             new = self._add_client(name, broker, old.publishes, core)
             for number, predicate in core.predicates.items():
                 self.oracle.subscribed(name, number, predicate)
+            self._asked[name] = self._asked.get(old.name, [])
             self.held[name] = None
             return new
 
@@ -303,27 +354,32 @@ class SimulatedCluster:
         """Run until nothing is under way but retries towards what cannot be reached.
 
         Raises:
-            AssertionError: it does not become quiet within `limit_s` of virtual time.
+            NotQuietError: it does not become quiet within `limit_s` of virtual time.
         """
         assert isinstance(self.schedule, TimedSchedule), "an adversary is never quiet"
         until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
         while not self.is_quiet():
-            assert self.schedule.now_ns <= until_ns, (
-                f"not quiet after {limit_s} s: {self.unsettled()}"
-            )
+            if self.schedule.now_ns > until_ns:
+                left = self.unsettled() or [f"{self.schedule.pending} messages are on their way"]
+                raise NotQuietError(f"not quiet after {limit_s:g} s: {'; '.join(left)}")
             for _ in range(max(1, self.schedule.pending)):
                 if not self.schedule.step():
                     return
 
     def is_quiet(self) -> bool:
-        """Whether nothing is under way and everyone has the sessions that can be had."""
+        """Whether nothing is under way and everyone has the sessions that can be had.
+
+        Links may stay broken: once a broker has found out that it cannot reach another one, its
+        further attempts, as long as they cannot succeed, disturb nobody.
+        """
         return self.schedule.pending == 0 and not self.unsettled()
 
     def unsettled(self, *, all_attempts: bool = True) -> list[str]:
         """Who still waits for a session or an answer that can be had, in words.
 
         Args:
-            all_attempts: whether an attempt counts that cannot succeed, until it has failed.
+            all_attempts: whether an attempt counts that cannot succeed, until it has failed. One
+                that is made again after a wait never does.
         """
         lines = []
         for broker in self.brokers:
@@ -331,8 +387,8 @@ class SimulatedCluster:
                 continue
             attempts = [
                 peer
-                for peer in broker.attempts
-                if all_attempts or self.network.is_open(broker.number, peer)
+                for peer, attempt in broker.attempts.items()
+                if (all_attempts and not attempt.again) or self.network.is_open(broker.number, peer)
             ]
             if attempts:
                 lines.append(f"{broker.name} dials {attempts}")

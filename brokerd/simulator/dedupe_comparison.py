@@ -25,7 +25,7 @@ from brokerd.simulator.campaign import Setting
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.faults import BROKER_KINDS
 from brokerd.simulator.plan import Failing, Plan
-from brokerd.simulator.planning import draw_plan
+from brokerd.simulator.planning.draw import draw_plan
 from brokerd.simulator.swarm import PlanRun
 from brokerd.simulator.workers import map_in_workers
 from brokerd.wire.attributes import encode_attributes

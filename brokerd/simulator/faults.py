@@ -30,6 +30,12 @@ LINK_KINDS = ("cut", "cut_one_way", "blackhole", "absorb_link_then_cut", "absorb
 FREE_KINDS = ("suspect", "delay", "client_drop", "slow_client")
 """These disturb without making an element fail."""
 
+CLIENT_KINDS = ("client_drop", "slow_client", "client_away")
+"""These concern one client: its session ends, it takes slowly, it cannot reach its broker."""
+
+PARTITION = "partition"
+"""No session passes from one side of a link of the tree to the other, past its ends either."""
+
 OLD_MESSAGE = "old_message"
 """A message of a session that is over reaches a core, as from a careless driver."""
 
@@ -49,6 +55,8 @@ STAGES = {
     "delay": 2,
     "client_drop": 1,
     "slow_client": 2,
+    "client_away": 2,
+    PARTITION: 2,
     OLD_MESSAGE: 1,
 }
 """How many stages each kind has, the first one included."""
@@ -146,10 +154,12 @@ class Faults:
     def _make(self, kind: str, on: tuple[str, ...]) -> Fault | None:
         if kind == OLD_MESSAGE:
             return self._old_message(int(on[0]))
-        if kind in ("client_drop", "slow_client"):
+        if kind in CLIENT_KINDS:
             return self._client_fault(kind, *on)
         if kind in FREE_KINDS:
             return self._disturbance(kind, *on)
+        if kind == PARTITION:
+            return self._partition(*on)
         if kind in BROKER_KINDS:
             return self._broker_fault(kind, *on)
         assert kind in LINK_KINDS, f"no fault is called {kind}"
@@ -196,6 +206,35 @@ class Faults:
         }
         return Fault(kind, element, stages[kind])
 
+    def _partition(self, a: str, b: str) -> Fault | None:
+        """Links in any number may fail without breaking safety, so none are counted here.
+
+        All who are near enough to have a session past this link lose it.
+        """
+        cluster, number = self._cluster, self._cluster.topology.number_of
+        here, there = number(a), number(b)
+        tree, radius = cluster.tree, cluster.parameters.delta + 1
+        pairs = [
+            (path[0], path[-1])
+            for near in (here, *tree.ball(here, radius - 1))
+            for path in tree.ball(near, radius).values()
+            if (here, there) in pairwise(path)
+        ]
+        links = [
+            cluster.link(cluster.topology.brokers[near], cluster.topology.brokers[far])
+            for near, far in pairs
+        ]
+
+        def cut() -> None:
+            for link in links:
+                link.cut()
+
+        def heal() -> None:
+            for link in links:
+                link.heal()
+
+        return Fault(PARTITION, (min(here, there), max(here, there)), [cut, heal])
+
     def _disturbance(self, kind: str, a: str, b: str, delay_ms: str = "0") -> Fault:
         link = self._cluster.link(a, b)
         if kind == "suspect":
@@ -203,11 +242,14 @@ class Faults:
         delay_ns = int(delay_ms) * MILLISECOND_NS
         return Fault(kind, None, [lambda: link.delay(delay_ns), lambda: link.delay(0)])
 
-    def _client_fault(self, kind: str, name: str, how: str) -> Fault | None:
+    def _client_fault(self, kind: str, name: str, how: str = "") -> Fault | None:
         cluster = self._cluster
         client = cluster.clients.get(name)
         if client is None:
             return None
+        if kind == "client_away":
+            line = cluster.link(name, cluster.brokers[client.broker].name)
+            return Fault(kind, None, [line.cut, line.heal])
         if kind == "slow_client":
             slow_ns = int(how) * MILLISECOND_NS
 

@@ -24,6 +24,18 @@ def check_internals(brokers: Sequence[BrokerView]) -> None:
             check_broker(broker, brokers)
 
 
+def left_over(brokers: Sequence[BrokerView]) -> list[str]:
+    """What brokers still hold when nobody is owed anything, in words; they are all alive."""
+    lines = []
+    for broker in brokers:
+        left = list(broker.protocol.aftermath())
+        if queue := broker.protocol.status()["queue"]:
+            left.append(f"{queue} publications queued")
+        if left:
+            lines.append(f"{broker.name} has {', '.join(left)}")
+    return lines
+
+
 def zombies(brokers: Sequence[BrokerView]) -> list[str]:
     """Rows of subscriptions that do not live at their home, in words.
 

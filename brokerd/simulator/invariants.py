@@ -17,7 +17,8 @@ Where each invariant of the δ tree's design is checked:
                                and has not arrived)
     I7   confirmations true    here: `_check_confirmation`, `_check_acknowledgement`
     I8   hops are aware        awareness: `_check_handed_over`
-    I9   gates only open       here: `_note_gates`; oracle: `gates`
+    I9   gates only open       here: `_note_gates`; oracle: `gates`; separation: `judge` (closed at
+                               the start is what was cut off, and nothing else)
     I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (who recovers
                                publishes nothing)
     I11  active sessions       internals: `_check_sessions`
@@ -39,13 +40,16 @@ And of every protocol that promises reliability:
     I6   acknowledged arrives  here: `_check_acknowledgement`; oracle: `judge_end`
     I7   all or none           oracle: `judge_end` (all: nothing is rejected in a simulation)
     I8   liveness              swarm: `_give_up` after 30 s; liveness, while links are broken
-    I9   bounded memory        a client's window bounds the queues; they are empty at the end (I4)
+    I9   bounded memory        growth: `check_growth`, at the end of each seed; a client's window
+                               bounds the queues before
     I10  honesty               oracle: `withheld`, `_check_first` (silent)
     I11  locality              no subject: there is no processor time to lose in a simulation
     I12  no residue            as I4 above; what faults do to hosts: tests/fault_injection
 
 And what delta_tree adds to them, so that no crash makes untrue what has been said:
 
+    nobody is given up too soon
+                               lingering: `_check`
     on disk before it is said, and nothing published or confirmed by who does not know enough yet
                                durability: `_faults`
 
@@ -55,8 +59,8 @@ Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.model.client_messages import PublishAcknowledged, Subscribed
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.client_messages import Connected, PublishAcknowledged, Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import FIRST_RELAYED
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
@@ -78,7 +82,10 @@ from brokerd.simulator.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.simulator.clock import Schedule
 from brokerd.simulator.durability import DurabilityChecker
 from brokerd.simulator.first_copies import FirstCopyChecker
+from brokerd.simulator.lingering import LingerChecker
+from brokerd.simulator.marks import MarkObserver
 from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.separation import SeparationChecker
 from brokerd.simulator.trace import Trace
 from brokerd.simulator.views import BrokerView
 
@@ -95,6 +102,7 @@ class StepChecker:
     Attributes:
         bypass_sessions: ends of sessions established between brokers that are no neighbours.
         first_copies: judges what brokers take for duplicates.
+        marks: counts what of the protocol was met, where it has marks.
     """
 
     def __init__(
@@ -106,7 +114,13 @@ class StepChecker:
         strict: bool,
         watcher: Watcher | None,
         awareness: AwarenessChecker,
+        lingering: LingerChecker,
+        separation: SeparationChecker,
+        marks: MarkObserver | None = None,
     ) -> None:
+        self._lingering = lingering
+        self._separation = separation
+        self.marks = marks
         self._schedule = schedule
         self._tree = tree
         self._oracle = oracle
@@ -118,6 +132,7 @@ class StepChecker:
         self.first_copies = FirstCopyChecker(tree, oracle)
         self._durability = DurabilityChecker()
         self._homes: dict[ClientId, int] = {}
+        self._sources: dict[tuple[int, ClientId], SourceId] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
         self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
         self._current: dict[tuple[int, Peer], int] = {}
@@ -157,7 +172,12 @@ class StepChecker:
             and event.session >= FIRST_RELAYED
         ):
             self._watcher(broker, event, [])
+        if self.marks is not None:
+            self.marks.step(broker, event, effects)
         if self._oracle.reliable:
+            for given_up in self._lingering.step(broker, event, effects):
+                self._started.pop(given_up, None)
+            self._separation.step(broker, event, effects)
             self._note_gates(broker.number, event, effects)
         if not self._strict:
             return
@@ -215,6 +235,9 @@ class StepChecker:
                 for other in self._tree.present
                 if covers(tags, self._tree.path(broker, other), self._tree.newcomers)
             )
+            subscription = SubscriptionId(broker, value[0], value[1])
+            if self._strict:
+                self._separation.judge(subscription, key, closed)
             self._oracle.gates(client, int(number), closed)
 
     def _check_send(self, broker: BrokerView, effect: Send) -> None:
@@ -227,6 +250,9 @@ class StepChecker:
             and not self._oracle.logged
         ):
             self._check_acknowledgement(broker, effect.peer, message)
+        elif type(message) is Connected and message.source is not None:
+            assert isinstance(effect.peer, str), f"{message} sent to a broker"
+            self._sources[broker.number, effect.peer] = message.source
         elif type(message) is Subscribed and message.state == "started":
             assert isinstance(effect.peer, str), f"{message} sent to a broker"
             self._started[effect.peer, message.number] = None
@@ -244,9 +270,7 @@ class StepChecker:
     ) -> None:
         """I7 at the source: what is called done has arrived wherever it is owed."""
         assert isinstance(client, str), f"{message} sent to a broker"
-        source = self._oracle.source_of(client)
-        if source is None:
-            return
+        source = self._sources[broker.number, client]
         for sequence in range(message.first, message.last + 1):
             missing = self._oracle.missing_at(source, sequence)
             if missing:

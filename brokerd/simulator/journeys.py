@@ -117,12 +117,7 @@ class Journeys:
         cluster = self._cluster
         if self._is_broken() or self._faults.any_active() or cluster.unsettled():
             return False
-        statistics = cluster.statistics()
-        if statistics["subscriptions_tagged"] or statistics["partitions"]:
-            return False
-        return all(
-            broker.core.status()["state"] == "running" for broker in cluster.brokers if broker.alive
-        )
+        return not any(broker.core.aftermath() for broker in cluster.brokers if broker.alive)
 
     def _disturbances(self) -> int:
         return sum(self._faults.landed.values()) + self.joined + self.departed

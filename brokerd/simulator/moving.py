@@ -70,6 +70,8 @@ class ClientMove:
         if old.detached or not old.core.attached:
             self._go_on_without(old, new)
             return
+        if self._marked_by and self._marked_by not in old.core.subscriptions:
+            self._marked_by = 0  # it was refused
         unmarked = Mutant.MOVE_WITHOUT_MARK in self._mutants
         if old.core.subscriptions and not self._marked_by and not unmarked:
             self._marked_by = old.mark()

@@ -16,12 +16,10 @@ from brokerd.config import SessionParameters
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
 from brokerd.simulator.clock import Lane, Schedule
-from brokerd.wire.codec import decode, encode
+from brokerd.simulator.through_wire import through_wire
 
 Direction = tuple[Peer, Peer]
 """From whom, to whom."""
-
-_PREFIX_BYTES = 8
 
 WhichWay = Literal["both", "out", "in"]
 
@@ -36,7 +34,8 @@ class NetworkParameters:
         lost_on_close: whether a close may overtake (and so destroy) what is still in flight.
         keep_old_messages: what arrives for a session that is over is kept, so that a test can
             hand it to the broker as a message of that old session.
-        encode: every message goes through the wire's codec, as between processes.
+        encode: every message goes through the wire's codec, as between processes, in several
+            frames where one would be over the session's limit.
         session: heartbeat and suspicion times, connect timeout.
     """
 
@@ -135,11 +134,16 @@ class SessionEnd:
 
 
 class Attempt:
-    """One attempt to open a session, until it is answered, refused, given up or timed out."""
+    """One attempt to open a session, until it is answered, refused, given up or timed out.
 
-    __slots__ = ("endpoint", "lane", "over", "peer", "timeout")
+    Attributes:
+        again: made because a wait was over, and not because of anything that has happened.
+    """
 
-    def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule) -> None:
+    __slots__ = ("again", "endpoint", "lane", "over", "peer", "timeout")
+
+    def __init__(self, endpoint: Endpoint, peer: Peer, schedule: Schedule, again: bool) -> None:
+        self.again = again
         self.endpoint = endpoint
         self.peer = peer
         self.lane = Lane(schedule, f"{endpoint.key}:dials:{peer}")
@@ -177,6 +181,7 @@ class Network:
             "sessions_established": 0,
             "sessions_lost_silent": 0,
             "opens_failed": 0,
+            "frames_split": 0,
         }
         self.bytes_between_brokers = 0
         self.old_messages: list[OldMessage] = []
@@ -189,11 +194,15 @@ class Network:
 
     # ------------------------------------------------------------ what endpoints ask for
 
-    def open(self, endpoint: Endpoint, peer: Peer) -> None:
-        """Try once to open a session; ignored while one is up or being opened."""
+    def open(self, endpoint: Endpoint, peer: Peer, *, again: bool = False) -> None:
+        """Try once to open a session; ignored while one is up or being opened.
+
+        Args:
+            again: see Attempt.
+        """
         if peer in endpoint.ends or peer in endpoint.attempts:
             return
-        attempt = Attempt(endpoint, peer, self.schedule)
+        attempt = Attempt(endpoint, peer, self.schedule, again)
         endpoint.attempts[peer] = attempt
         self.schedule.post(attempt.lane, 2 * self._draw_latency(), self._hello_arrives, attempt)
         # Without durations a timeout could come at any moment; it mostly should not, or hardly
@@ -434,16 +443,24 @@ class Network:
         if target.deaf:
             self.counters["messages_lost"] += 1
             return
+        if not self.parameters.encode:
+            self._post(target, message)
+            return
+        parts = through_wire(message, self.parameters.session.frame_limit_bytes)
+        self.counters["frames_split"] += len(parts) > 1
+        for part, frame_bytes in parts:
+            if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
+                self.bytes_between_brokers += frame_bytes
+            self._post(target, part)
+
+    def _post(self, target: SessionEnd, message: Any) -> None:
+        end = target.other
         self.counters["messages_sent"] += 1
         delay_ns = end.latency_ns
         if self.parameters.jitter_ns:
             delay_ns += int(self._random.random() * self.parameters.jitter_ns)
         if self._delays:
             delay_ns += self._delays.get((end.endpoint.key, end.peer), 0)
-        if self.parameters.encode:
-            message, frame_bytes = _through_the_wire(message)
-            if isinstance(end.peer, int) and isinstance(end.endpoint.key, int):
-                self.bytes_between_brokers += frame_bytes
         self.schedule.post(target.lane, delay_ns, self._arrives, target, message)
 
     def _arrives(self, end: SessionEnd, message: Any) -> None:
@@ -559,11 +576,3 @@ class Network:
 
 def _ways(a: Peer, b: Peer, which: WhichWay) -> tuple[Direction, ...]:
     return {"both": ((a, b), (b, a)), "out": ((a, b),), "in": ((b, a),)}[which]
-
-
-def _through_the_wire(message: Any) -> tuple[Any, int]:
-    """What the far end makes of a message's bytes, and how many there are."""
-    frame = b"".join(encode(message))
-    header_end = _PREFIX_BYTES + int.from_bytes(frame[4:_PREFIX_BYTES])
-    assert int.from_bytes(frame[:4]) == len(frame) - 4, f"a frame says another length: {message}"
-    return decode(frame[_PREFIX_BYTES:header_end], memoryview(frame)[header_end:]), len(frame)

@@ -8,16 +8,26 @@ The rule: sort the publications of one source that match a subscription by seque
 subscriber must see a stretch of them without a step, and the stretch must begin at the latest
 with the first one published after the subscription had started or, where the source lay behind
 a partition then, after its gate had opened. A gate never closes.
+
+Whoever stays away for longer than its broker waits (`client_linger`) gives up what lies between:
+a subscriber's streams begin anew when it is told that its subscription has started again; a
+publisher may find that a subscription, started meanwhile, has missed what it had handed out
+before it came back.
+
+A client that has lost its memory asks again under the same numbers, and its streams go on where
+the old ones had come to: it may get again some of what the old one had, and nothing is missing
+behind that. As a publisher it is another source; of what the old one handed out, what it was
+told is done is owed, and nobody has a gap in the rest.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
+from brokerd.simulator.streams import Publisher, Stream, Subscription
 
 
 class InvariantViolated(Exception):
@@ -30,53 +40,6 @@ class InvariantViolated(Exception):
     def __init__(self, rule: str, what: str) -> None:
         self.rule = rule
         super().__init__(f"{rule}: {what}")
-
-
-@dataclass(slots=True)
-class _Publisher:
-    """What one client has published: (blob, payload) per sequence number, from 1."""
-
-    client: ClientId
-    contents: list[tuple[bytes, bytes]] = field(default_factory=list)
-    source: SourceId | None = None
-    acknowledged: dict[int, None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Stream:
-    """One subscription and one publisher.
-
-    Attributes:
-        matching: sequence numbers that match, in order.
-        ranks: place in `matching` by sequence number.
-        got: what was delivered.
-        at: place in `matching` of the last delivery; None before the first.
-        fence: all matching publications above this sequence number are owed; None as long as
-            the subscription has not started, or the gate is closed.
-        withheld: highest number that the subscriber was told it does not get.
-        asked: highest number when the subscriber learnt that its subscription had started.
-        had: highest number that the client had from the broker that it has moved from.
-    """
-
-    matching: list[int] = field(default_factory=list)
-    ranks: dict[int, int] = field(default_factory=dict)
-    got: set[int] = field(default_factory=set)
-    at: int | None = None
-    fence: int | None = None
-    withheld: int = 0
-    asked: int = 0
-    had: int = 0
-
-
-@dataclass(slots=True)
-class _Subscription:
-    client: ClientId
-    number: int
-    predicate: Predicate
-    started: bool = False
-    draining: bool = False
-    closed: frozenset[BrokerNumber] = frozenset()
-    streams: dict[ClientId, _Stream] = field(default_factory=dict)
 
 
 class Oracle:
@@ -101,10 +64,13 @@ class Oracle:
         self._decode = decode
         self._strict = strict
         self.reliable = reliable
-        self._publishers: dict[ClientId, _Publisher] = {}
-        self._by_source: dict[SourceId, _Publisher] = {}
-        self._subscriptions: dict[tuple[ClientId, int], _Subscription] = {}
-        self._ended: dict[tuple[ClientId, int], _Subscription] = {}
+        self._publishers: dict[str, Publisher] = {}
+        self._current: dict[ClientId, Publisher] = {}
+        self._by_source: dict[SourceId, Publisher] = {}
+        self._subscriptions: dict[tuple[ClientId, int], Subscription] = {}
+        self._ended: dict[tuple[ClientId, int], Subscription] = {}
+        self._closed: dict[tuple[ClientId, int], frozenset[BrokerNumber]] = {}
+        self._before: dict[tuple[ClientId, int], Subscription] = {}
         self._unnamed: dict[SourceId, list[tuple[ClientId, Notice]]] = {}
         self._matches: dict[tuple[Predicate, bytes], bool] = {}
         self.published_count = 0
@@ -120,7 +86,7 @@ class Oracle:
 
     def published(self, client: ClientId, sequence: int, blob: bytes, payload: bytes) -> None:
         """The application hands a publication to its client; numbers go up by one from 1."""
-        publisher = self._publishers.setdefault(client, _Publisher(client))
+        publisher = self._publisher(client)
         assert sequence == len(publisher.contents) + 1, f"{client} skips to {sequence}"
         publisher.contents.append((blob, payload))
         self.published_count += 1
@@ -132,7 +98,11 @@ class Oracle:
 
     def subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
         """The application asks for a subscription."""
-        subscription = _Subscription(client, number, predicate)
+        subscription = Subscription(client, number, predicate)
+        subscription.closed = self._closed.get((client, number), frozenset())
+        before = self._before.pop((client, number), None)
+        if before is not None and before.predicate == predicate:
+            subscription.before = before
         self._subscriptions[client, number] = subscription
         for publisher in self._publishers.values():
             stream = self._stream(subscription, publisher)
@@ -144,6 +114,20 @@ class Oracle:
     def unsubscribed(self, client: ClientId, number: int) -> None:
         """The application ends a subscription: it is owed nothing, and must get nothing."""
         self._ended[client, number] = self._subscriptions.pop((client, number))
+
+    def forgot(self, client: ClientId) -> None:
+        """A client has lost its memory: what it asks for from now on is all that it wants."""
+        for (name, number), subscription in list(self._subscriptions.items()):
+            if name == client:
+                self.unsubscribed(name, number)
+                before = subscription.before  # if it has not been told yet that it goes on
+                if before is None and subscription.started and not subscription.given_up:
+                    before = subscription
+                if before is not None:
+                    self._before[name, number] = before
+        publisher = self._current.pop(client, None)
+        if publisher is not None:
+            publisher.over = True
 
     def draining(self, client: ClientId) -> None:
         """The client asks its broker for the rest, and to be done with it when it has that.
@@ -174,9 +158,8 @@ class Oracle:
                     whole=whole,
                 )
 
-    def _go_on(self, before: _Stream, after: _Stream, published: int, *, whole: bool) -> None:
-        last = before.matching[before.at] if before.at is not None else 0
-        after.had = max(last, before.withheld, before.had)
+    def _go_on(self, before: Stream, after: Stream, published: int, *, whole: bool) -> None:
+        after.had = before.last
         if not whole:
             after.asked = published
             if after.fence is not None:
@@ -194,38 +177,96 @@ class Oracle:
         """A client learnt its source."""
         if source is None:
             return
-        publisher = self._publishers.setdefault(client, _Publisher(client))
+        publisher = self._publisher(client)
+        if publisher.given_up:
+            self._come_back(publisher)
         holder = self._by_source.setdefault(source, publisher)
         if holder is not publisher:
             self._break("identity", f"{source} was given to {holder.client} and to {client}")
         publisher.source = source
+        self._name_earlier(publisher, source)
         for subscriber, notice in self._unnamed.pop(source, ()):
             self.withheld(subscriber, notice)
 
     def started(self, client: ClientId, number: int) -> None:
         """A client learnt that its subscription has started."""
         subscription = self._subscriptions.get((client, number))
-        if subscription is None or subscription.started:
+        if subscription is None or (subscription.started and not subscription.given_up):
             return
         subscription.started = True
         for publisher in self._publishers.values():
             stream = self._stream(subscription, publisher)
+            if subscription.given_up:
+                stream.begin_anew()
             stream.asked = len(publisher.contents)
             if stream.fence is None and not self._is_closed(subscription, publisher):
-                stream.fence = len(publisher.contents)
+                self._open(stream, publisher)
+            if subscription.before is not None:
+                self._resume(subscription.before, stream, publisher)
+        subscription.given_up, subscription.before = False, None
+
+    def _resume(self, before: Subscription, stream: Stream, publisher: Publisher) -> None:
+        """Who has lost its memory is owed what comes behind what it had.
+
+        What it had may come again, and not all of it: a broker that has crashed meanwhile has
+        lost count of the last acknowledgements.
+        """
+        old = before.streams.get(publisher.name)
+        if old is None:
+            return
+        if stream.old_until >= 0:
+            stream.old_until = max(stream.old_until, old.last)
+        if old.fence is not None:
+            stream.fence = stream.asked = max(old.fence, old.last)
+        else:
+            stream.asked = max(old.asked, old.last)
+
+    def given_up(self, client: ClientId, number: int) -> None:
+        """A client was away for longer than its broker waits, and so its subscription is over."""
+        subscription = self._subscriptions.get((client, number))
+        if subscription is not None:
+            subscription.given_up, subscription.before = True, None
+        self._before.pop((client, number), None)
+
+    def publisher_given_up(self, client: ClientId) -> None:
+        """A broker has crashed, and its publisher has not come back while the broker waited."""
+        self._publisher(client).given_up = True
+
+    def _name_earlier(self, publisher: Publisher, source: SourceId) -> None:
+        """Who lost its memory before it learnt its source was the incarnation before."""
+        lives = [each for each in self._publishers.values() if each.client == publisher.client]
+        for place, earlier in enumerate(reversed(lives[: lives.index(publisher)]), 1):
+            if earlier.source is None:
+                earlier.source = source._replace(incarnation=source.incarnation - place)
+                self._by_source.setdefault(earlier.source, earlier)
+
+    def _come_back(self, publisher: Publisher) -> None:
+        publisher.given_up = False
+        for subscription in self._subscriptions.values():
+            stream = self._stream(subscription, publisher)
+            if stream.old_until < 0:
+                stream.old_until = len(publisher.contents)
+
+    def _open(self, stream: Stream, publisher: Publisher) -> None:
+        """A stream is owed from here on."""
+        stream.fence = len(publisher.contents)
+        if publisher.given_up:
+            stream.old_until = -1  # how far that is shows when it comes back
 
     def joined(self, client: ClientId, number: int, newcomer: BrokerNumber) -> None:
         """A source broker has joined where a subscription hears nobody."""
         subscription = self._subscriptions.get((client, number))
         if subscription is not None:
             subscription.closed |= {newcomer}
+            self._closed[client, number] = subscription.closed
 
     def gates(self, client: ClientId, number: int, closed: frozenset[BrokerNumber]) -> None:
         """From now on these source brokers, and no others, are not heard by a subscription."""
+        self._closed[client, number] = closed
         subscription = self._subscriptions.get((client, number))
         if subscription is None:
             return  # it has ended at its client, not on this disk
-        if subscription.started:
+        if subscription.started and not subscription.given_up:
             again = closed - subscription.closed
             if again:
                 self._break("gate closed", f"{client}/{number} does not hear {sorted(again)}")
@@ -233,7 +274,7 @@ class Oracle:
             for publisher in self._publishers.values():
                 stream = self._stream(subscription, publisher)
                 if stream.fence is None and not self._is_closed(subscription, publisher):
-                    stream.fence = len(publisher.contents)
+                    self._open(stream, publisher)
         subscription.closed = closed
 
     def closed_by_subscription(self) -> list[frozenset[BrokerNumber]]:
@@ -245,7 +286,7 @@ class Oracle:
         return [
             f"{subscription.client}/{subscription.number} does not hear {sorted(closed)}"
             for subscription in self._subscriptions.values()
-            if (closed := subscription.closed)
+            if (closed := subscription.closed) and not subscription.given_up
         ]
 
     def withheld(self, client: ClientId, notice: Notice) -> None:
@@ -329,7 +370,7 @@ class Oracle:
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """A publisher learnt that its publication is safe: everybody has it, or the log."""
-        publisher = self._publishers[client]
+        publisher = self._current[client]
         publisher.acknowledged[sequence] = None
         if not self.reliable or self.logged:
             return
@@ -342,11 +383,6 @@ class Oracle:
                 )
 
     # ------------------------------------------------------------ questions
-
-    def source_of(self, client: ClientId) -> SourceId | None:
-        """Under which source a client publishes; None when it has not been told yet."""
-        publisher = self._publishers.get(client)
-        return publisher.source if publisher is not None else None
 
     def missing_at(self, source: SourceId, sequence: int) -> list[ClientId]:
         """Subscribers that are owed a publication and have not got it."""
@@ -362,7 +398,7 @@ class Oracle:
     def got(self, subscriber: ClientId, client: ClientId, sequence: int) -> bool:
         """Whether a subscriber has got a publication for every subscription that wants it."""
         streams = [
-            self._stream(subscription, self._publishers[client])
+            self._stream(subscription, self._current[client])
             for subscription in self._subscriptions.values()
             if subscription.client == subscriber
         ]
@@ -374,7 +410,8 @@ class Oracle:
             subscription.client
             for subscription in self._subscriptions.values()
             if subscription.started
-            and sequence in self._stream(subscription, self._publishers[client]).ranks
+            and not subscription.given_up
+            and sequence in self._stream(subscription, self._current[client]).ranks
         ]
 
     def wants(self, predicate: Predicate, blob: bytes) -> bool:
@@ -390,14 +427,14 @@ class Oracle:
         lines = []
         for subscription in self._subscriptions.values():
             name = f"{subscription.client}/{subscription.number}"
-            if not subscription.started:
+            if not subscription.started or subscription.given_up:
                 lines.append(f"{name} has not started")
                 continue
-            for client, stream in subscription.streams.items():
-                missing = self._missing(stream)
+            for publisher, stream in self._streams(subscription):
+                missing = self._owed(stream, publisher)
                 if missing:
-                    lines.append(f"{name} misses {_listed(missing)} of {client}")
-        for publisher in self._publishers.values():
+                    lines.append(f"{name} misses {_listed(missing)} of {publisher.name}")
+        for publisher in self._current.values():
             left = len(publisher.contents) - len(publisher.acknowledged)
             if left:
                 lines.append(f"{publisher.client} has {left} publications unacknowledged")
@@ -411,11 +448,28 @@ class Oracle:
             if subscription.draining:
                 continue
             owed = [
-                (client, missing)
-                for client, stream in subscription.streams.items()
-                if (missing := self._missing(stream))
+                (publisher.client, missing)
+                for publisher, stream in self._streams(subscription)
+                if (missing := self._owed(stream, publisher))
             ]
-            yield subscription.client, subscription.number, subscription.started, owed
+            started = subscription.started and not subscription.given_up
+            yield subscription.client, subscription.number, started, owed
+
+    @property
+    def living(self) -> int:
+        """How many subscriptions have not ended."""
+        return len(self._subscriptions)
+
+    def living_at(self, home: BrokerNumber) -> int:
+        """How many of them are of clients of one broker."""
+        return sum(
+            self.homes[subscription.client] == home for subscription in self._subscriptions.values()
+        )
+
+    @property
+    def sources(self) -> int:
+        """How many sources there have ever been."""
+        return len(self._publishers)
 
     def subscribers(self) -> list[ClientId]:
         """Clients that have a subscription, or had one."""
@@ -423,7 +477,7 @@ class Oracle:
 
     def unacknowledged(self) -> Iterator[tuple[ClientId, list[int]]]:
         """Per client: its publications that it does not know to be done, where there are some."""
-        for publisher in self._publishers.values():
+        for publisher in self._current.values():
             sequences = range(1, len(publisher.contents) + 1)
             left = [number for number in sequences if number not in publisher.acknowledged]
             if left:
@@ -443,7 +497,7 @@ class Oracle:
 
     # ------------------------------------------------------------ inside
 
-    def _check_first(self, stream: _Stream, rank: int, what: str) -> None:
+    def _check_first(self, stream: Stream, rank: int, what: str) -> None:
         """Nothing that was owed may lie before the first delivery."""
         owed = self._missing(stream)
         before = [sequence for sequence in owed if sequence < stream.matching[rank]]
@@ -460,26 +514,49 @@ class Oracle:
             if silent:
                 self._break("silent", f"{what} first; nobody told it of {_listed(silent)}")
 
-    def _missing(self, stream: _Stream) -> list[int]:
+    def _publisher(self, client: ClientId) -> Publisher:
+        """The client as the source that it is at present."""
+        publisher = self._current.get(client)
+        if publisher is None:
+            earlier = sum(each.client == client for each in self._publishers.values())
+            publisher = Publisher(client, f"{client} ({earlier + 1})" if earlier else client)
+            self._current[client] = self._publishers[publisher.name] = publisher
+        return publisher
+
+    def _streams(self, subscription: Subscription) -> Iterator[tuple[Publisher, Stream]]:
+        for name, stream in subscription.streams.items():
+            yield self._publishers[name], stream
+
+    def _owed(self, stream: Stream, publisher: Publisher) -> list[int]:
+        """What has to arrive in the end and has not."""
+        missing = self._missing(stream)
+        if publisher.over:
+            return [sequence for sequence in missing if sequence in publisher.acknowledged]
+        return missing
+
+    def _missing(self, stream: Stream) -> list[int]:
         if stream.at is not None:
             return self._owed_of(stream, stream.matching[stream.at + 1 :])
         if stream.fence is None:
             return []
-        return stream.matching[bisect_right(stream.matching, stream.fence) :]
+        return self._owed_of(stream, stream.matching[bisect_right(stream.matching, stream.fence) :])
 
-    def _owed_of(self, stream: _Stream, sequences: list[int]) -> list[int]:
+    def _owed_of(self, stream: Stream, sequences: list[int]) -> list[int]:
         """Those of publications behind a delivered one that may not be missing.
 
         A reliable stream has no holes, wherever it begins. An unreliable one begins to count
         once the subscription has started.
         """
+        if self.reliable and stream.old_until:
+            old_until = stream.old_until
+            return [n for n in sequences if 0 <= old_until < n]
         if self.reliable:
             return sequences
         return [n for n in sequences if stream.fence is not None and n > stream.fence]
 
-    def _has(self, subscription: _Subscription, publisher: _Publisher, sequence: int) -> bool:
+    def _has(self, subscription: Subscription, publisher: Publisher, sequence: int) -> bool:
         """Whether the subscription has the publication, or is not owed it."""
-        if not subscription.started or subscription.draining:
+        if not subscription.started or subscription.draining or subscription.given_up:
             return True
         stream = self._stream(subscription, publisher)
         rank = stream.ranks.get(sequence)
@@ -489,15 +566,15 @@ class Oracle:
             return stream.fence is None or sequence <= stream.fence
         return rank <= stream.at
 
-    def _stream(self, subscription: _Subscription, publisher: _Publisher) -> _Stream:
-        stream = subscription.streams.get(publisher.client)
+    def _stream(self, subscription: Subscription, publisher: Publisher) -> Stream:
+        stream = subscription.streams.get(publisher.name)
         if stream is None:
-            stream = subscription.streams[publisher.client] = _Stream()
+            stream = subscription.streams[publisher.name] = Stream()
             if subscription.started and not self._is_closed(subscription, publisher):
                 stream.fence = 0
         return stream
 
-    def _is_closed(self, subscription: _Subscription, publisher: _Publisher) -> bool:
+    def _is_closed(self, subscription: Subscription, publisher: Publisher) -> bool:
         return self.homes.get(publisher.client, -1) in subscription.closed
 
     def _break(self, rule: str, what: str) -> None:

@@ -15,6 +15,8 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     at 0.25 subscribe s1-b3 kind = 'a'
     at 0.28 unsubscribe s1-b3 1          its first subscription
     at 0.29 detach s1-b3                 it leaves for good, and says so
+    at 0.29 forget s2-b3 1               its process begins anew without memory, and asks again for
+                                         its first subscription, and for none of the others
     at 0.3 move s1-b3 b1                 it goes on at another broker, in the plan as s1-b3
     at 0.3 join n1 b3                    a new broker, a leaf behind b3
     at 0.4 depart n1                     it goes; nothing, where it has clients
@@ -33,6 +35,7 @@ from typing import Any
 from brokerd.config import PROFILES, PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.protocols.registry import members_may_change
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.network import NetworkParameters
 
@@ -90,6 +93,19 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgetting:
+    """A client's process dies with its memory; another one of the same name asks again.
+
+    Attributes:
+        keeps: for how many of its subscriptions it asks, the first ones, under their numbers.
+    """
+
+    when: int
+    client: str
+    keeps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moving:
     """A client goes on at another broker; nothing, where it is there, leaving, or on its way."""
 
@@ -137,12 +153,24 @@ class Taking:
     lane: str
 
 
-Move = Publishing | Subscribing | Ending | Leaving | Moving | Joining | Departing | Failing | Taking
+Move = (
+    Publishing
+    | Subscribing
+    | Ending
+    | Leaving
+    | Forgetting
+    | Moving
+    | Joining
+    | Departing
+    | Failing
+    | Taking
+)
 _VERBS = (
     "publish",
     "subscribe",
     "unsubscribe",
     "detach",
+    "forget",
     "move",
     "join",
     "depart",
@@ -379,6 +407,8 @@ class _Reader:
         ):
             if not there:
                 raise PlanError(f"a plan without a line `{what}`")
+        if self.joining and not members_may_change(self.protocol):
+            raise PlanError(f"no broker can join where the protocol is {self.protocol}")
         topology = make_topology(self.brokers, self.links, self.delta)
         session = SessionParameters(**self.settings.get("session", {}))
         return Plan(
@@ -465,6 +495,8 @@ class _Reader:
             return Ending(at, self._client(rest[0]), int(rest[1]))
         if verb == "detach":
             return Leaving(at, self._client(rest[0]))
+        if verb == "forget":
+            return Forgetting(at, self._client(rest[0]), int(rest[1]))
         if verb == "move":
             return Moving(at, self._client(rest[0]), self._broker(rest[1]))
         if verb == "join":
@@ -504,6 +536,8 @@ def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
         return f"unsubscribe {move.client} {move.number}"
     if type(move) is Leaving:
         return f"detach {move.client}"
+    if type(move) is Forgetting:
+        return f"forget {move.client} {move.keeps}"
     if type(move) is Moving:
         return f"move {move.client} {move.to}"
     if type(move) is Joining:

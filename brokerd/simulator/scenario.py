@@ -8,7 +8,8 @@ A scenario is a series of blocks with an empty line between them. A block is com
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
     unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
-    stabilize | run 500ms          until nothing is under way; or for that long
+    stabilize | run 500ms          until nothing is under way but further attempts at what cannot
+                                   be reached, a minute at most; or for that long
     cut a b | cut a > b | blackhole a b | absorb a b | heal a b | suspect a b
     absorb a > b | pass a > b [xN]  nothing but signs of life passes; then the first message, or N
     delay a b 50ms | delay a b 0ms  every message between the two takes so much longer
@@ -22,74 +23,29 @@ Every message takes one millisecond, so the same text always gives the same answ
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
-from brokerd.config import PROTOCOLS
+from brokerd.config import PROTOCOLS, Mutant
 from brokerd.errors import ConfigError
-from brokerd.model.client_messages import (
-    Connected,
-    Notice,
-    PublishAcknowledged,
-    Refused,
-    Subscribed,
-    Unsubscribed,
-)
-from brokerd.model.identity import PartitionId, Peer, SourceId, SubscriptionId
-from brokerd.model.predicate import Scalar
+from brokerd.model.identity import Peer
+from brokerd.model.predicate import PredicateError, Scalar
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
-from brokerd.protocols.best_effort.messages import (
-    ForwardedPublications,
-    SubscriptionsOffered,
-    SubscriptionsReached,
-    SubscriptionsWithdrawn,
-)
-from brokerd.protocols.delta_tree.ended import LAST_NUMBER
-from brokerd.protocols.delta_tree.messages import (
-    EndedSubscriptions,
-    PartitionGone,
-    PartitionNew,
-    PublicationConfirmation,
-    PublicationCopy,
-    RecoveryFlag,
-    RecoveryNotifier,
-    Relay,
-    SubscriptionConfirmation,
-    SubscriptionCopy,
-    Summary,
-    SyncEnd,
-    Tag,
-    Unsubscription,
-    UpstreamCopy,
-)
 from brokerd.protocols.interface import (
-    Deliver,
     Effect,
     Event,
     MessageReceived,
-    OpenFailed,
-    Record,
-    Send,
-    SessionEstablished,
-    SessionLost,
-    Started,
 )
 from brokerd.simulator.broker import SimulatedBroker
+from brokerd.simulator.clients import SimulatedClient
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.cluster import NotQuietError, SimulatedCluster
 from brokerd.simulator.network import NetworkParameters
+from brokerd.simulator.scenario_words import Wording, is_of_partitions
 from brokerd.wire.attributes import encode_attributes
 
 _COMMANDS_END = "----"
-_RELAY_WORDS = {
-    "ask": "asks for a session between {}",
-    "accept": "accepts a session between {}",
-    "close": "ends the session between {}",
-    "carry": "what follows is between {}",
-}
 _NETWORK = NetworkParameters(
     latency_lowest_ns=MILLISECOND_NS,
     latency_highest_ns=MILLISECOND_NS,
@@ -102,13 +58,16 @@ class ScenarioError(ConfigError):
     """A scenario that cannot be played; says which line and what would be valid."""
 
 
-def play_scenario(text: str) -> str:
+def play_scenario(text: str, mutants: frozenset[Mutant] = frozenset()) -> str:
     """The scenario with what its commands lead to today in place of what the text says.
+
+    Args:
+        mutants: named bugs that every broker has.
 
     Raises:
         ScenarioError: a command that is unknown or cannot be carried out.
     """
-    player = _Player()
+    player = _Player(mutants)
     blocks = []
     for block in re.split(r"\n{2,}", text.strip("\n")):
         lines = block.split("\n")
@@ -127,10 +86,12 @@ def play_scenario(text: str) -> str:
 class _Player:
     """Carries out commands and gathers what brokers do."""
 
-    def __init__(self) -> None:
+    def __init__(self, mutants: frozenset[Mutant]) -> None:
+        self._mutants = mutants
         self._protocol = ""
         self._parameters: dict[str, int | str] = {"delta": 1, "assist": "off"}
         self._cluster: SimulatedCluster | None = None
+        self._words: Wording
         self._said: list[str] = []
         self._watched: Peer | None = None
         self._listening = True
@@ -166,13 +127,15 @@ class _Player:
             if verb in self._commands:
                 self._commands[verb](words)
             elif verb in self._broker_verbs and len(words) == 1:
-                getattr(self.cluster.broker(words[0]), verb)()
+                self._on_broker(verb, words[0])
             elif verb in self._link_verbs:
                 self._on_link(verb, words)
             else:
                 known = (*self._commands, *self._broker_verbs, *self._link_verbs)
                 raise ScenarioError(f"unknown command {verb!r}{nearest(verb, known)}")
-        except (ConfigError, ValueError, IndexError) as error:
+        except IndexError as error:
+            raise ScenarioError(f"{command!r}: a word is missing") from error
+        except (ConfigError, PredicateError, ValueError) as error:
             raise ScenarioError(f"{command!r}: {error}") from error
         return self._said
 
@@ -212,22 +175,33 @@ class _Player:
             "scenario",
         )
         self._cluster = SimulatedCluster(
-            topology, self._protocol, network=_NETWORK, strict=False, watcher=self._watch
+            topology,
+            self._protocol,
+            network=_NETWORK,
+            mutants=self._mutants,
+            strict=False,
+            watcher=self._watch,
         )
+        self._words = Wording(self._cluster)
         self._quietly(self._cluster.start)
         self._quietly(self._cluster.run_until_quiet)
 
     def _on_subscribe(self, words: list[str]) -> None:
         broker, client, rest = _who(words, "c")
         self._connect(broker, client, publishes=False)
+        self._client(client)
         self.cluster.subscribe(broker, parse_predicate(" ".join(rest)), client)
         self._run_until_heard(client)
 
     def _on_unsubscribe(self, words: list[str]) -> None:
-        self.cluster.unsubscribe(words[0], int(words[1]) if len(words) > 1 else 1)
+        client, number = self._client(words[0]), int(words[1]) if len(words) > 1 else 1
+        if number not in client.core.subscriptions:
+            raise ScenarioError(f"{client.name} has no subscription {number}")
+        self.cluster.unsubscribe(client.name, number)
         self._run_until_heard(words[0])
 
     def _on_detach(self, words: list[str]) -> None:
+        self._client(words[0])
         self.cluster.detach(words[0])
         self._run_until_heard(words[0])
 
@@ -238,50 +212,65 @@ class _Player:
             count = int(rest.pop(0)[1:])
         attributes = dict(_attribute(word) for word in rest)
         self._connect(broker, client, publishes=True)
+        if not self._client(client).publishes:
+            raise ScenarioError(f"{client} is there to subscribe, and not to publish")
         blob = encode_attributes(attributes)
         self.cluster.publish_run(broker, [(blob, b"")] * count, client)
         self._run_until_heard(client)
 
     def _on_stabilize(self, _words: list[str]) -> None:
-        self.cluster.run_until_quiet()
+        try:
+            self.cluster.run_until_quiet()
+        except NotQuietError as error:
+            raise ScenarioError(str(error)) from None
 
     def _on_run(self, words: list[str]) -> None:
         self.cluster.run_for(_milliseconds(words[0]) / 1000)
 
     def _on_pass(self, words: list[str]) -> None:
-        if len(words) not in (3, 4) or words[1] != ">":
+        found = re.fullmatch(r"(\S+) > (\S+?)(?: x(\d+))?", " ".join(words))
+        if not found:
             raise ScenarioError("write pass a > b, or pass a > b x3")
-        link = self.cluster.link(words[0], words[2])
-        for _ in range(int(words[3].removeprefix("x")) if words[3:] else 1):
+        link = self.cluster.link(found[1], found[2])
+        for _ in range(int(found[3] or 1)):
             if not link.let_one_pass():
-                raise ScenarioError(f"nothing is held on its way from {words[0]} to {words[2]}")
+                raise ScenarioError(f"nothing is held on its way from {found[1]} to {found[2]}")
 
     def _on_delay(self, words: list[str]) -> None:
         self.cluster.link(words[0], words[1]).delay(_milliseconds(words[2]) * MILLISECOND_NS)
 
     def _on_slow(self, words: list[str]) -> None:
         slow_ns = _milliseconds(words[1]) * MILLISECOND_NS
-        self.cluster.clients[words[0]].take_after_ns = slow_ns
+        self._client(words[0]).take_after_ns = slow_ns
+
+    def _on_broker(self, verb: str, name: str) -> None:
+        broker = self.cluster.broker(name)
+        if verb == "start" and broker.broker.alive:
+            raise ScenarioError(f"{name} runs already")
+        if verb != "start" and not broker.broker.alive:
+            raise ScenarioError(f"{name} does not run; start it first")
+        getattr(broker, verb)()
 
     def _on_link(self, verb: str, words: list[str]) -> None:
         one_way = len(words) == 3 and words[1] == ">" and verb in ("cut", "blackhole", "absorb")
-        a, b = (words[0], words[-1]) if one_way else words
-        link = self.cluster.link(a, b)
+        if len(words) != 2 and not one_way:
+            raise ScenarioError(f"write {verb} a b; cut, blackhole and absorb know a > b too")
+        link = self.cluster.link(words[0], words[-1])
         if one_way:
             getattr(link, verb)("out")
         else:
             getattr(link, verb)()
 
     def _on_received(self, words: list[str]) -> None:
-        client = self.cluster.clients[words[0]]
+        client = self._client(words[0], may_have_left=True)
         for number, publications in client.received.items():
-            listed = " ".join(self._publication(*publication) for publication in publications)
+            listed = " ".join(self._words.publication(*publication) for publication in publications)
             self._said.append(f"{client.name}/{number}: {listed or 'nothing'}")
 
     def _on_status(self, words: list[str]) -> None:
         status = self.cluster.broker(words[0]).status()
         for key in ("wanted", "ready"):
-            listed = " ".join(self._name(peer) for peer in status[key])
+            listed = " ".join(self._words.name(peer) for peer in status[key])
             self._said.append(f"{key} {listed or 'nobody'}")
         self._said.append(f"{status['state']}, {status['queue']} publications queued")
 
@@ -291,13 +280,22 @@ class _Player:
         self._said += wrong or [f"nothing is missing, {oracle.deliveries} deliveries"]
 
     def _on_quietly(self, words: list[str]) -> None:
-        self._quietly(lambda: self.carry_out(" ".join(words)))
+        self._quietly(lambda: self.carry_out(" ".join([words[0], *words[1:]])))
         self._said = []
 
     def _on_partitions(self, words: list[str]) -> None:
         self._tells_partitions = {"told": True, "untold": False}.get(words[0], False)
         if words[0] not in ("told", "untold"):
             raise ScenarioError(f"partitions {words[0]}; told or untold")
+
+    def _client(self, name: str, *, may_have_left: bool = False) -> SimulatedClient:
+        client = self.cluster.clients.get(name)
+        if client is None:
+            known = nearest(name, list(self.cluster.clients))
+            raise ScenarioError(f"no client called {name!r}{known}")
+        if client.core.is_detaching and not may_have_left:
+            raise ScenarioError(f"{name} has left for good")
+        return client
 
     def _quietly(self, action: Callable[[], object]) -> None:
         self._listening = False
@@ -331,158 +329,11 @@ class _Player:
             self._watched = None
         if not self._listening:
             return
-        name = broker.name
-        match event:
-            case Started(recovering=recovering):
-                self._said.append(f"{name} starts{' recovering' if recovering else ''}")
-            case SessionEstablished(peer=peer):
-                self._said.append(f"{name} has a session with {self._name(peer)}")
-            case SessionLost(peer=peer, reason=reason):
-                self._said.append(f"{name} loses {self._name(peer)}: {reason}")
-            case OpenFailed(peer=peer, reason=reason):
-                self._said.append(f"{name} cannot reach {self._name(peer)}: {reason}")
+        lines = [self._words.event(event)]
         for effect in effects:
-            match effect:
-                case (
-                    Send(message=PartitionNew() | PartitionGone())
-                    | Record(event="partition_new" | "partition_gone")
-                ) if not self._tells_partitions:
-                    pass
-                case Deliver(client=client, item=item):
-                    self._said.append(f"{name} delivers {self._run(item.run)} to {client}")
-                case Send(peer=peer, message=message):
-                    self._said.append(f"{name} -> {self._name(peer)}  {self._message(message)}")
-                case Record(event=what, details=details):
-                    self._said.append(f"{name} notes {what} {self._details(details)}".rstrip())
-
-    def _message(self, message: Any) -> str:
-        match message:
-            case PublicationCopy(run=run) | ForwardedPublications(run=run):
-                return f"publication {self._run(run)}"
-            case PublicationConfirmation(ranges=ranges):
-                return f"confirms {self._ranges(ranges)}"
-            case SubscriptionCopy(subscription=subscription):
-                return f"subscription {self._subscription(subscription)}"
-            case UpstreamCopy(subscription=subscription):
-                return f"upstream copy of {self._subscription(subscription)}"
-            case SubscriptionConfirmation(subscription=subscription, cut=cut, tags=tags):
-                above = " ".join(self._publication(*entry) for entry in cut)
-                behind = f", from behind {above}" if above else ""
-                return f"has {self._subscription(subscription)}{behind}{self._but(tags)}"
-            case RecoveryNotifier(subscription=subscription, removed=removed, added=added):
-                left = self._but(added)
-                region = self._but(removed).removeprefix(" but for ")
-                return f"notifier: {self._subscription(subscription)} now has {region}{left}"
-            case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
-                nodes = "-".join(map(self._name, partition.nodes))
-                listed = self._ranges(tuple((source, *stretch) for stretch in ranges))
-                return (
-                    f"withholds {listed} from {number}: {self._name(partition.detector)} | {nodes}"
-                )
-            case Summary(accepted=accepted, recovering=recovering, ended=ended):
-                listed = " ".join(map(self._subscription, accepted)) or "nothing"
-                over = " ".join(text for one in ended for text in self._ranges_over(one))
-                listed += f", over: {over}" if over else ""
-                return f"summary: {listed}{', recovering' if recovering else ''}"
-            case PartitionNew(partitions=partitions):
-                listed = " ".join(map(self._partition, partitions))
-                return f"partitions: {listed}"
-            case PartitionGone(withdrawn=withdrawn):
-                listed = " ".join(
-                    f"{self._name(numbers.detector)}#{numbers.first}"
-                    + (f"-{numbers.last}" if numbers.last > numbers.first else "")
-                    if numbers.last
-                    else f"{self._name(numbers.detector)} before {numbers.incarnation}"
-                    for numbers in withdrawn
-                )
-                return f"partitions gone: {listed}"
-            case Unsubscription(ended=ended):
-                return f"over: {' '.join(map(self._over, ended))}"
-            case SyncEnd(recovering=recovering):
-                return f"sync end{', recovering' if recovering else ''}"
-            case Relay(step="own"):
-                return "what follows is of this session"
-            case Relay(step=step, asker=asker, target=target):
-                between = f"{self._name(asker)} and {self._name(target)}"
-                return _RELAY_WORDS[step].format(between)
-            case RecoveryFlag(recovering=recovering):
-                return "is recovering" if recovering else "has recovered"
-            case SubscriptionsOffered(subscriptions=entries, complete=complete):
-                listed = " ".join(self._subscription(entry[0]) for entry in entries) or "nothing"
-                return f"{'all subscriptions' if complete else 'subscription'}: {listed}"
-            case SubscriptionsReached(subscriptions=entries):
-                return f"has {' '.join(map(self._subscription, entries))}"
-            case SubscriptionsWithdrawn(subscriptions=entries):
-                return f"withdraws {' '.join(map(self._subscription, entries))}"
-            case PublishAcknowledged(first=first, last=last):
-                return f"done: {first}" if first == last else f"done: {first}-{last}"
-            case Subscribed(number=number, state=state):
-                return f"subscription {number} {state}"
-            case Unsubscribed(number=number):
-                return f"subscription {number} over" if number else "detached"
-            case Connected():
-                return "connected"
-            case Refused(request=request, reason=reason):
-                return f"refuses {request}: {reason}"
-        raise AssertionError(f"no words for {message}")
-
-    def _run(self, run: PublicationRun) -> str:
-        parts: list[list[int]] = []
-        for sequence in run.sequences:
-            if parts and sequence == parts[-1][-1] + 1:
-                parts[-1][1:] = [sequence]
-            else:
-                parts.append([sequence])
-        listed = ",".join("-".join(map(str, part)) for part in parts)
-        return f"{self._source(run.source)}/{listed}"
-
-    def _over(self, ended: EndedSubscriptions) -> str:
-        before = f"all before {self._name(ended.home)}@{ended.before}"
-        said = [before] if ended.before > 1 else []
-        return " ".join([*said, *self._ranges_over(ended)])
-
-    def _ranges_over(self, ended: EndedSubscriptions) -> Iterator[str]:
-        for incarnation, first, last in ended.ranges:
-            text = self._subscription(SubscriptionId(ended.home, incarnation, first))
-            if last == LAST_NUMBER:
-                yield f"{text}…"
-            else:
-                yield text if first == last else f"{text}-{last}"
-
-    def _ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
-        return " ".join(
-            f"{self._source(source)}/{first}" + (f"-{last}" if last > first else "")
-            for source, first, last in ranges
-        )
-
-    def _publication(self, source: SourceId, sequence: int) -> str:
-        return f"{self._source(source)}/{sequence}"
-
-    def _partition(self, partition: PartitionId) -> str:
-        nodes = "-".join(map(self._name, partition.nodes))
-        return f"{self._name(partition.detector)}#{partition.number} | {nodes}"
-
-    def _but(self, tags: tuple[Tag, ...]) -> str:
-        listed = " ".join(f"{self._name(tag.node)}{'…' if tag.beyond else ''}" for tag in tags)
-        return f" but for {listed}" if tags else ""
-
-    def _source(self, source: SourceId) -> str:
-        """The broker's name; where its client is not the usual one, the client's with it."""
-        broker = self.cluster.topology.brokers[source.broker]
-        for name, client in self.cluster.clients.items():
-            if client.core.source == source and name != f"p-{broker}":
-                return f"{broker}.{name}"
-        return broker
-
-    def _subscription(self, subscription: SubscriptionId) -> str:
-        later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
-        return f"{self.cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
-
-    def _name(self, peer: Peer) -> str:
-        return peer if isinstance(peer, str) else self.cluster.topology.brokers[peer]
-
-    def _details(self, details: Any) -> str:
-        return " ".join(f"{key}={value}" for key, value in details.items())
+            if self._tells_partitions or not is_of_partitions(effect):
+                lines.append(self._words.effect(effect))
+        self._said += [f"{broker.name} {line}" for line in lines if line]
 
 
 def _milliseconds(word: str) -> int:

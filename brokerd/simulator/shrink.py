@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.faults import BROKER_KINDS, FREE_KINDS, LINK_KINDS
+from brokerd.simulator.faults import BROKER_KINDS, CLIENT_KINDS, FREE_KINDS, LINK_KINDS, PARTITION
 from brokerd.simulator.network import NetworkParameters
 from brokerd.simulator.plan import (
     Departing,
     Ending,
     Failing,
+    Forgetting,
     Joining,
     Leaving,
     Move,
@@ -210,7 +211,7 @@ class _Search:
         self._leave_out(move.contents, build)
 
     def _subscriptions(self) -> None:
-        for kind in (Departing, Joining, Moving, Leaving, Ending, Subscribing):
+        for kind in (Departing, Joining, Moving, Forgetting, Leaving, Ending, Subscribing):
             self._leave_out_moves(kind)
 
     def _leave_out_moves(self, kind: type) -> None:
@@ -321,7 +322,7 @@ def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
 
     moves: list[Move] = []
     for move in plan.moves:
-        if isinstance(move, Publishing | Subscribing | Ending | Leaving | Moving):
+        if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting | Moving):
             if name in _places(move) and not heir:
                 continue
             move = replace(move, client=client(move.client))
@@ -378,16 +379,16 @@ def _places(move: Move) -> set[str]:
         return {move.at}
     if isinstance(move, Moving):
         return {home_of(move.client), move.to}
-    if isinstance(move, Publishing | Subscribing | Ending | Leaving):
+    if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting):
         return {home_of(move.client)}
     return set()
 
 
 def _elements(fault: Failing) -> tuple[str, ...]:
     """Of a fault's arguments those that name brokers or clients."""
-    if fault.kind in BROKER_KINDS or fault.kind in ("client_drop", "slow_client"):
+    if fault.kind in BROKER_KINDS or fault.kind in CLIENT_KINDS:
         return fault.on[:1]
-    if fault.kind in LINK_KINDS or fault.kind in FREE_KINDS:
+    if fault.kind in LINK_KINDS or fault.kind in FREE_KINDS or fault.kind == PARTITION:
         return fault.on[:2]
     return ()
 

@@ -1,7 +1,7 @@
 """Swarms: from one seed a cluster, a workload and faults; first safety, then liveness.
 
 Even seeds run on a clock: seconds in which timeouts and retries are shorter than in a
-deployment or, one seed in eight, ten minutes in which they are not. Odd seeds have no durations:
+deployment or, one seed in sixteen, ten minutes in which they are not. Odd seeds have no durations:
 an adversary lets any message, timeout, crash or suspicion come next.
 Then all faults end; in more than a quarter of the seeds some links stay broken for ever, and
 what can be had without them must be had. At the end those are healed too, and all that is owed
@@ -26,16 +26,19 @@ from brokerd.simulator.clock import (
 )
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.faults import OLD_MESSAGE, Faults
-from brokerd.simulator.internals import zombies
+from brokerd.simulator.growth import Alive, check_growth
+from brokerd.simulator.internals import left_over, zombies
 from brokerd.simulator.invariants import Watcher
 from brokerd.simulator.journeys import Journeys
 from brokerd.simulator.liveness import WhileBroken
+from brokerd.simulator.marks import as_counters
 from brokerd.simulator.network import WhichWay
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.plan import (
     Departing,
     Ending,
     Failing,
+    Forgetting,
     Joining,
     Leaving,
     Move,
@@ -47,13 +50,15 @@ from brokerd.simulator.plan import (
     home_of,
     with_settings,
 )
-from brokerd.simulator.planning import draw_plan
+from brokerd.simulator.planning.draw import draw_plan
 from brokerd.simulator.seed_report import SeedReport, play_and_judge
+from brokerd.simulator.timeliness import bounds_of
 from brokerd.simulator.workers import map_in_workers
 from brokerd.wire.attributes import encode_attributes
 
-CONVERGENCE_NS = 30 * SECOND_NS
-"""How long everything owed may take to arrive once all is healed."""
+UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
+"""So far timers may go on under an adversary until everything owed has arrived. On a clock the
+plan's own delays say how long that may take; see `timeliness`."""
 
 ENDLESS = 100_000
 """So many steps of an adversary after healing mean that it will never end."""
@@ -195,9 +200,11 @@ class PlanRun:
         self._subscriptions = 0
         self._ended = 0
         self._left = 0
+        self._forgotten = 0
         self._stalled = 0
         self._healed_ns = 0
         self._while_broken: WhileBroken | None = None
+        self._bounds = bounds_of(plan)
         self._pure = self._cluster.brokers[self._random.randrange(len(self._cluster.brokers))]
         self.position = 0
         self.taken: list[Taking] = []
@@ -233,6 +240,8 @@ class PlanRun:
         else:
             self._play_timed()
         self._cluster.oracle.judge_end()
+        if self._strict:
+            self._check_growth()
         if self._check_purity:
             self._repeat_events()
 
@@ -252,8 +261,12 @@ class PlanRun:
         self._heal_broken()
         while not self._has_converged():
             self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+            self._look_at_gates()
             if self._is_out_of_patience():
                 self._give_up()
+        last_ns = schedule.now_ns + self._bounds.sessions_ns
+        while schedule.pending and schedule.now_ns < last_ns:  # what is on its way arrives
+            self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
 
     def _run_clock(self, until_ns: int) -> None:
         schedule = self._cluster.schedule
@@ -380,23 +393,28 @@ class PlanRun:
 
     def _left_over(self) -> list[str]:
         """What brokers still hold although nobody is owed anything."""
-        lines = []
-        for number in self._cluster.tree.present:
-            broker = self._cluster.brokers[number]
-            state = broker.core.status()["state"]
-            queue = broker.core.statistics()["queue_publications"]
-            tagged = broker.core.statistics()["subscriptions_tagged"]
-            partitions = broker.core.statistics()["partitions"]
-            if state != "running" or queue or tagged or partitions:
-                lines.append(
-                    f"{broker.name} is {state} with {queue} publications queued, "
-                    f"{tagged} subscriptions tagged, {partitions} partitions in its table"
-                )
         brokers = self._cluster.brokers
+        lines = left_over([brokers[number] for number in self._cluster.tree.present])
+        for number in self._cluster.tree.present:
+            had = brokers[number].core.status()["own_subscriptions"]
+            asked = self._cluster.oracle.living_at(number)
+            if had > asked:
+                name = brokers[number].name
+                lines.append(f"{name} has {had} subscriptions of its clients, who want {asked}")
         return lines + zombies(brokers) + self._cluster.checker.left_on_disk(brokers)
 
+    def _look_at_gates(self) -> None:
+        """Gates open as soon as what they stand for is over, without waiting for an audit."""
+        closed = self._cluster.oracle.closed_gates()
+        if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
+            raise InvariantViolated(
+                "gate late", f"{self._waited_ns() / SECOND_NS:.1f} s after healing: {closed[:6]}"
+            )
+
     def _is_out_of_patience(self, steps: int = 0) -> bool:
-        return self._waited_ns() > CONVERGENCE_NS or steps >= ENDLESS
+        if self._plan.adversarial:
+            return self._waited_ns() > UNTIMED_CONVERGENCE_NS or steps >= ENDLESS
+        return self._waited_ns() > self._bounds.everything_ns
 
     def _waited_ns(self) -> int:
         return self._cluster.schedule.now_ns - self._healed_ns
@@ -421,6 +439,15 @@ class PlanRun:
             "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
         )
 
+    def _check_growth(self) -> None:
+        """I9: what brokers keep is in proportion to what is alive."""
+        cluster = self._cluster
+        clients = sum(not client.detached for client in cluster.clients.values())
+        oracle = cluster.oracle
+        alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
+        for number in cluster.tree.present:
+            check_growth(cluster.brokers[number], alive)
+
     def _repeat_events(self) -> None:
         """I17: the same events give the same effects."""
         core = self._cluster.fresh_core(self._pure.number)
@@ -443,6 +470,8 @@ class PlanRun:
             self._end(move)
         elif type(move) is Leaving:
             self._leave(move)
+        elif type(move) is Forgetting:
+            self._forget(move)
         elif type(move) is Moving:
             self._journeys.move(move)
         elif type(move) is Joining:
@@ -481,6 +510,15 @@ class PlanRun:
         if client is not None and not client.core.is_detaching:
             self._left += 1
             self._cluster.detach(name)
+
+    def _forget(self, move: Forgetting) -> None:
+        if self._journeys.holds(move.client, self._forget, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and not client.core.is_detaching:
+            self._forgotten += 1
+            self._cluster.forget(name, move.keeps)
 
     def _publish(self, move: Publishing) -> None:
         if self._journeys.holds(move.client, self._publish, move):
@@ -527,6 +565,7 @@ class PlanRun:
             "subscriptions": self._subscriptions,
             "subscriptions_ended": self._ended,
             "subscribers_detached": self._left,
+            "clients_without_memory": self._forgotten,
             "clients_moved": self._journeys.moved,
             "clients_moved_without_a_step": self._journeys.moved_whole,
             "brokers_joined": self._journeys.joined,
@@ -542,6 +581,12 @@ class PlanRun:
                 counters[name] = value + self._faults.at_crash.get(name, 0)
         for kind, count in self._faults.landed.items():
             counters[f"fault_{kind}"] = count
+        if cluster.checker.marks is not None:
+            marks = {
+                **cluster.checker.marks.counts,
+                "frame-split": cluster.network.counters["frames_split"],
+            }
+            counters.update(as_counters(marks))
         return counters
 
 
@@ -552,4 +597,5 @@ def _blob(kind: str, price: int) -> bytes:
 
 def _payload(sequence: int, length: int) -> bytes:
     """Bytes that differ from publication to publication, for as many as there are."""
-    return (sequence * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8)[:length]
+    word = (sequence * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8)
+    return (word * (length // 8 + 1))[:length]

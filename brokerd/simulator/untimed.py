@@ -19,6 +19,7 @@ from typing import Any
 
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
+from brokerd.simulator.through_wire import through_wire
 
 Action = tuple[Any, ...]
 """A verb and what it is done to."""
@@ -189,6 +190,7 @@ class UntimedNetwork:
         ready: the lanes on which something may happen now.
         lanes: all that there have ever been, by action.
         cut: directions that swallow everything.
+        frame_limit_bytes: of what messages go through the wire's codec with; 0: they do not.
         old_messages: (endpoint, incarnation, peer, session, message): a few that came too late.
     """
 
@@ -201,8 +203,16 @@ class UntimedNetwork:
             maxlen=_MOST_OLD_MESSAGES
         )
         self.counters = dict.fromkeys(
-            ("messages_sent", "messages_lost", "sessions_established", "opens_failed"), 0
+            (
+                "messages_sent",
+                "messages_lost",
+                "sessions_established",
+                "opens_failed",
+                "frames_split",
+            ),
+            0,
         )
+        self.frame_limit_bytes = 0
         self._random = random
 
     def lane(self, action: Action, act: Callable[[Any], None]) -> Lane:
@@ -241,8 +251,13 @@ class UntimedNetwork:
         if end is None or end.other.deaf or end.other.over:
             self.counters["messages_lost"] += 1
             return
-        self.counters["messages_sent"] += 1
-        end.other.lane.push(message)
+        parts = [message]
+        if self.frame_limit_bytes:
+            parts = [part for part, _ in through_wire(message, self.frame_limit_bytes)]
+            self.counters["frames_split"] += len(parts) > 1
+        for part in parts:
+            self.counters["messages_sent"] += 1
+            end.other.lane.push(part)
 
     # ------------------------------------------------------------ what may go wrong
 

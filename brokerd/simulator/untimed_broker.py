@@ -138,6 +138,10 @@ class UntimedBroker(Endpoint):
         """The protocol itself: nothing is relayed here."""
         return self.core
 
+    def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rows that a restart would find: table → key → value."""
+        return self.disk.recovered()
+
     def session_with(self, peer: Peer) -> int:
         """The number of its session with a peer, 0 when there is none."""
         end = self.ends.get(peer)

@@ -69,6 +69,16 @@ class UntimedClient(Endpoint):
         self.core.unsubscribe(number)
         self._send_out()
 
+    def forget(self) -> None:
+        """Its process dies with its memory, and another one of that name dials."""
+        self._network.endpoint_died(self)
+        for lane in (self._dialling, self._taking, self._asking):
+            lane.keep(0)
+        incarnation = self.core.incarnation + self.publishes
+        self.core = ClientCore(self.name, publishes=self.publishes, incarnation=incarnation)
+        self.received = {}
+        self._dialling.push(None)
+
     def publish(self, blob: bytes, payload: bytes, count: int) -> int:
         """Publish `count` times the same; returns the first sequence number."""
         first = self.core.next_sequence

@@ -14,6 +14,7 @@ The actions, and what they are done to (brokers are numbers, clients are names):
     hold …, release …           of another action nothing happens meanwhile
     stale N                     the Nth message that came too late comes nevertheless
     publish P BLOB COUNT, subscribe S B PREDICATE, unsubscribe S NUMBER
+    forget C                    a client's process begins anew, and asks for all that it ever asked
     dial C, take C, ask again C a client's next session, acknowledgement, repeated request
 
 Paper: [DFT11] §II, §VIII.
@@ -34,9 +35,12 @@ from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.clock import Schedule
-from brokerd.simulator.internals import check_broker, zombies
+from brokerd.simulator.internals import check_broker, left_over, zombies
 from brokerd.simulator.invariants import StepChecker
+from brokerd.simulator.lingering import LingerChecker
+from brokerd.simulator.mark_registry import make_observer
 from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.separation import SeparationChecker
 from brokerd.simulator.trace import Trace
 from brokerd.simulator.untimed import Action, Lane, UntimedNetwork
 from brokerd.simulator.untimed_broker import UntimedBroker
@@ -59,6 +63,9 @@ class Scene:
     Attributes:
         publishers: name and broker of each client that publishes.
         chance: the seed of what no action decides.
+        frame_limit_bytes: messages go through the wire's codec, in frames no larger; 0: they
+            do not.
+        payload_bytes: of each publication, of which a few tell it from others.
         strict: raise what is not as promised; without it is counted.
     """
 
@@ -69,6 +76,8 @@ class Scene:
     chance: int
     mutants: frozenset[Mutant] = frozenset()
     strict: bool = True
+    frame_limit_bytes: int = 0
+    payload_bytes: int = 3
 
 
 class UntimedCluster:
@@ -94,6 +103,7 @@ class UntimedCluster:
         self.oracle.logged = scene.parameters.publication_log
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))
+        self.network.frame_limit_bytes = scene.frame_limit_bytes
         self._steps = Schedule()
         self.checker = StepChecker(
             self._steps,
@@ -105,11 +115,15 @@ class UntimedCluster:
             AwarenessChecker(
                 self.tree, self.oracle.wants, lambda: self.brokers, self._has_publishers
             ),
+            LingerChecker(self._steps, self.oracle, scene.parameters.client_linger_ns),
+            SeparationChecker(self.tree, scene.parameters.delta + 1),
+            make_observer(scene.protocol, self.tree),
         )
         self.crashes_before_persisted = 0
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._publishing: dict[BrokerNumber, None] = {}
         self.clients: dict[ClientId, UntimedClient] = {}
+        self._asked: dict[ClientId, list[Predicate]] = {}
         self.brokers = [
             UntimedBroker(number, name, self.network, self.make_core, self._observe)
             for number, name in enumerate(scene.topology.brokers)
@@ -133,6 +147,7 @@ class UntimedCluster:
             "publish": self._publish,
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
+            "forget": self._forget,
         }
 
     def start(self, pure: BrokerNumber | None = None) -> None:
@@ -228,17 +243,8 @@ class UntimedCluster:
         return lines
 
     def _left_over(self) -> list[str]:
-        lines = []
-        for broker in self.brokers:
-            state = broker.core.status()["state"]
-            statistics = broker.core.statistics()
-            queue, tagged = statistics["queue_publications"], statistics["subscriptions_tagged"]
-            if state != "running" or queue or tagged:
-                lines.append(
-                    f"{broker.name} is {state} with {queue} publications queued, "
-                    f"{tagged} subscriptions tagged"
-                )
-        return lines + zombies(self.brokers) + self.checker.left_on_disk(self.brokers)
+        lines = left_over(self.brokers) + zombies(self.brokers)
+        return lines + self.checker.left_on_disk(self.brokers)
 
     # ------------------------------------------------------------ what it was
 
@@ -324,7 +330,7 @@ class UntimedCluster:
 
     def _publish(self, name: ClientId, blob: int, count: int) -> bool:
         client = self.clients[name]
-        payload = len(self.actions).to_bytes(3)
+        payload = len(self.actions).to_bytes(self.scene.payload_bytes)
         first = client.publish(BLOBS[blob], payload, count)
         for sequence in range(first, first + count):
             self.oracle.published(name, sequence, BLOBS[blob], payload)
@@ -333,6 +339,7 @@ class UntimedCluster:
     def _subscribe(self, name: ClientId, number: BrokerNumber, predicate: int) -> bool:
         client = self._client(name, number, publishes=False)
         wanted = PREDICATES[predicate]
+        self._asked.setdefault(name, []).append(wanted)
         self.oracle.subscribed(name, client.subscribe(wanted), wanted)
         return True
 
@@ -342,6 +349,16 @@ class UntimedCluster:
             return False
         self.oracle.unsubscribed(name, number)
         client.unsubscribe(number)
+        return True
+
+    def _forget(self, name: ClientId) -> bool:
+        client = self.clients.get(name)
+        if client is None:
+            return False
+        self.oracle.forgot(name)
+        client.forget()
+        for wanted in self._asked.get(name, ()):
+            self.oracle.subscribed(name, client.subscribe(wanted), wanted)
         return True
 
     # ------------------------------------------------------------ inside

@@ -1,7 +1,7 @@
 """What the checks of single steps need to know of a simulated broker, whoever drives it."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import DeliveryProtocol
@@ -48,6 +48,8 @@ class BrokerView(Protocol):
     def protocol(self) -> DeliveryProtocol: ...
 
     def session_with(self, peer: Peer) -> int: ...
+
+    def on_disk(self) -> Mapping[str, Mapping[str, Any]]: ...
 
     @property
     def ends(self) -> Mapping[Peer, EndView]: ...

@@ -66,13 +66,12 @@ class SqliteMetaStore:
 
     def __init__(self, path: Path, *, fsync: bool = True) -> None:
         self._path = path
-        is_new = not path.exists()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'OFF'}")
-            if is_new:
-                self._create()
+            if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchall():
+                self._create()  # new, or one that a full disk kept from being made
             self._check()
         except sqlite3.DatabaseError as error:
             self._connection.close()
@@ -153,7 +152,7 @@ class SqliteMetaStore:
         damaged = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
         if code is None or code & 0xFF in damaged:
             return StorageCorrupt(text)
-        if code & 0xFF == sqlite3.SQLITE_FULL:
+        if code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
             return OSError(errno.ENOSPC, text)  # rolled back: it may be tried again
         return OSError(text)
 

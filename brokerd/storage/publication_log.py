@@ -3,9 +3,14 @@
 Segments `00000001.log`, `00000002.log`, … of groups; a group is what was written and made
 durable at once. What is released is noted in later groups; a segment goes when everything in
 it, and in all before it, is released.
+
+A segment begins with a salt, drawn for it and told to nobody. Groups are numbered through all
+segments, and the salt is the key of each group's seal: whatever a payload contains, it is taken
+for no group of this log.
 """
 
 import errno
+import hashlib
 import os
 import struct
 import zlib
@@ -15,14 +20,19 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
+from brokerd.storage.room import is_no_room
 
 SEGMENT_BYTES: Final = 16 << 20
-_MAGIC: Final = b"psb1"
-_GROUP: Final = struct.Struct(">4sII")  # magic, bytes of the body, CRC-32 of the body
+SALT_BYTES: Final = 16
+_MAGIC: Final = b"psb2"
+_OLD_MAGIC: Final = b"psb1"
+_SEGMENT: Final = struct.Struct(f">4s{SALT_BYTES}sI")  # magic, salt, CRC-32 of the salt
+_GROUP: Final = struct.Struct(">4sQII")  # magic, number, bytes of the body, CRC-32 of the body
+_SEAL_BYTES: Final = 8
+_HEAD_BYTES: Final = _GROUP.size + _SEAL_BYTES
 _ENTRY: Final = struct.Struct(">BHQI")  # kind, bytes of the key, number, bytes of the content
 _CONTENT: Final = 1
 _RELEASED: Final = 2
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Buffer = bytes | memoryview
 
@@ -63,7 +73,10 @@ class PublicationLogFiles:
         self._segment_bytes = segment_bytes
         self._segments: dict[int, dict[bytes, int]] = {}
         self._released: dict[bytes, int] = {}
+        self._segment = 0
+        self._group = 1
         self._file = -1
+        self._salt = b""
         self._size = 0
         self.torn_bytes = 0
 
@@ -71,20 +84,19 @@ class PublicationLogFiles:
         """What is in it and not released, in order; nothing, and gone, unless recovering.
 
         The end of the last group, if a crash cut it off, was never called durable: it is
-        removed, and `torn_bytes` says how much that was.
+        removed, and `torn_bytes` says how much that was. Nothing is written, so a full disk
+        does not matter.
         """
         numbers = sorted(int(path.stem) for path in self._folder.glob("*.log"))
+        if not recovering:
+            for number in numbers:
+                self._path(number).unlink()
+            _sync_folder(self._folder)
+            return []
         entries: list[LogEntry] = []
         for number in numbers:
-            if not recovering:
-                self._path(number).unlink()
-                continue
-            found = self._read(number, is_last=number == numbers[-1])
-            self._segments[number] = {}
-            for entry in found:
-                self._note(number, entry)
+            found = self._read(number, is_first=number == numbers[0], is_last=number == numbers[-1])
             entries.extend(entry for entry in found if entry.content is not None)
-        self._open_segment(numbers[-1] + 1 if numbers else 1)
         return [entry for entry in entries if entry.number > self._released.get(entry.key, 0)]
 
     def write(self, entries: Sequence[LogEntry]) -> None:
@@ -93,6 +105,7 @@ class PublicationLogFiles:
         Raises:
             OSError: where there was no room (ENOSPC, EDQUOT), nothing has changed.
         """
+        self._have_segment()
         pieces: list[Buffer] = []
         for entry in entries:
             content = entry.content or ()
@@ -100,23 +113,28 @@ class PublicationLogFiles:
             size = sum(map(len, content))
             pieces += [_ENTRY.pack(kind, len(entry.key), entry.number, size), entry.key, *content]
         body = b"".join(pieces)
-        group = _GROUP.pack(_MAGIC, len(body), zlib.crc32(body)) + body
-        left = memoryview(group)
+        head = _GROUP.pack(_MAGIC, self._group, len(body), zlib.crc32(body))
+        group = head + _seal(head, self._salt) + body
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
+            _write(self._file, group)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if is_no_room(error):
                 os.ftruncate(self._file, self._size)
             raise
         if self._fsync:
-            os.fdatasync(self._file)
+            self._sync()
         self._size += len(group)
+        self._group += 1
         for entry in entries:
-            self._note(max(self._segments), entry)
-        if self._size >= self._segment_bytes:
-            self._begin_next_segment()
+            self._note(self._segment, entry)
         self._remove_what_is_released()
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            # What is on disk now, nobody knows: not even a full disk may be waited for.
+            raise OSError(errno.EIO, f"{self._folder}: {error}") from error
 
     def close(self) -> None:
         """Let go of the files."""
@@ -128,22 +146,37 @@ class PublicationLogFiles:
         table = self._released if entry.content is None else self._segments[segment]
         table[entry.key] = max(table.get(entry.key, 0), entry.number)
 
-    def _begin_next_segment(self) -> None:
+    def _have_segment(self) -> None:
+        """See that there is a segment with room; a full one grows longer on a full disk."""
+        if self._file >= 0 and self._size < self._segment_bytes:
+            return
         full = self._file
         try:
-            self._open_segment(max(self._segments) + 1)
+            self._open_segment()
         except OSError as error:
-            if self._file != full or error.errno not in _NO_ROOM:
-                raise OSError(errno.EIO, f"{self._folder}: {error}") from error
-            return  # what was written is durable; the segment grows a little longer
-        os.close(full)
+            if full < 0 or not is_no_room(error):
+                raise
+        else:
+            if full >= 0:
+                os.close(full)
 
-    def _open_segment(self, number: int) -> None:
+    def _open_segment(self) -> None:
+        """Go on in a new segment; where that fails, nothing has changed."""
+        number, salt = self._segment + 1, os.urandom(SALT_BYTES)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(self._path(number), flags, 0o600)
-        _sync_folder(self._folder)
+        file = os.open(self._path(number), flags, 0o600)
+        try:
+            _write(file, _SEGMENT.pack(_MAGIC, salt, zlib.crc32(salt)))
+            if self._fsync:
+                os.fdatasync(file)  # before the first group, so a bad salt before groups is damage
+            _sync_folder(self._folder)
+        except OSError:
+            os.close(file)
+            self._path(number).unlink()
+            raise
+        self._file, self._segment, self._salt = file, number, salt
         self._segments[number] = {}
-        self._size = 0
+        self._size = _SEGMENT.size
 
     def _remove_what_is_released(self) -> None:
         removed = False
@@ -159,27 +192,64 @@ class PublicationLogFiles:
             living = {key for highest in self._segments.values() for key in highest}
             self._released = {k: last for k, last in self._released.items() if k in living}
 
-    def _read(self, number: int, *, is_last: bool) -> list[LogEntry]:
+    def _read(self, number: int, *, is_first: bool, is_last: bool) -> list[LogEntry]:
         path = self._path(number)
         data = path.read_bytes()
+        salt = self._salt_of(path, data)
+        if not salt:
+            self._remove_unborn(path, data, is_last=is_last)
+            return []
         entries: list[LogEntry] = []
-        position = 0
+        position = _SEGMENT.size
+        if is_first and (first := _group_at(data, position, salt)) is not None:
+            self._group = first.number  # those before it are released, and gone
         while position < len(data):
-            body = _group_at(data, position)
-            if body is None:
-                self._cut_off(path, data, position, is_last=is_last)
+            group = _group_at(data, position, salt)
+            if group is None:
+                self._cut_off(path, data, position, salt, is_last=is_last)
                 break
+            if group.number != self._group:
+                raise StorageCorrupt(
+                    f"{path}: group {group.number} at byte {position} in place of {self._group}"
+                )
             try:
-                entries.extend(_entries(body))
+                entries.extend(_entries(group.body))
             except (ValueError, struct.error) as error:
                 raise StorageCorrupt(f"{path}: group at {position}: {error}") from error
-            position += _GROUP.size + len(body)
+            position += _HEAD_BYTES + len(group.body)
+            self._group += 1
+        self._segment = number
+        self._segments[number] = {}
+        for entry in entries:
+            self._note(number, entry)
         return entries
 
-    def _cut_off(self, path: Path, data: bytes, position: int, *, is_last: bool) -> None:
+    def _remove_unborn(self, path: Path, data: bytes, *, is_last: bool) -> None:
+        """Remove a segment that a crash ended before anything could be in it."""
+        if not is_last:
+            raise StorageCorrupt(f"{path}: damaged at byte 0")
+        self.torn_bytes = len(data)
+        path.unlink()
+        _sync_folder(self._folder)
+
+    def _salt_of(self, path: Path, data: bytes) -> bytes:
+        """The salt that a segment begins with; empty where a crash kept it from the disk."""
+        if data.startswith(_OLD_MAGIC):
+            raise StorageCorrupt(f"{path}: written by an earlier version of brokerd")
+        if len(data) >= _SEGMENT.size:
+            magic, salt, checksum = _SEGMENT.unpack_from(data)
+            if magic == _MAGIC and zlib.crc32(salt) == checksum:
+                return bytes(salt)
+        if len(data) > _SEGMENT.size:
+            raise StorageCorrupt(f"{path}: damaged at byte 0")
+        return b""
+
+    def _cut_off(
+        self, path: Path, data: bytes, position: int, salt: bytes, *, is_last: bool
+    ) -> None:
         """Remove a torn end; what is damaged before a whole group is no torn end."""
         follower = data.find(_MAGIC, position + 1)
-        while follower >= 0 and _group_at(data, follower) is None:
+        while follower >= 0 and not self._is_later_group(data, follower, salt):
             follower = data.find(_MAGIC, follower + 1)
         if follower >= 0 or not is_last:
             raise StorageCorrupt(f"{path}: damaged at byte {position}")
@@ -188,18 +258,42 @@ class PublicationLogFiles:
             file.truncate(position)
             os.fsync(file.fileno())
 
+    def _is_later_group(self, data: bytes, position: int, salt: bytes) -> bool:
+        group = _group_at(data, position, salt)
+        return group is not None and group.number > self._group
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}.log"
 
 
-def _group_at(data: bytes, position: int) -> memoryview | None:
-    if len(data) - position < _GROUP.size:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    number: int
+    body: memoryview
+
+
+def _group_at(data: bytes, position: int, salt: bytes) -> _Group | None:
+    """The whole group that begins there, if one does."""
+    start = position + _HEAD_BYTES
+    if len(data) < start:
         return None
-    magic, size, checksum = _GROUP.unpack_from(data, position)
-    start = position + _GROUP.size
+    magic, number, size, checksum = _GROUP.unpack_from(data, position)
+    head = data[position : position + _GROUP.size]
+    # The seal first: it costs the same whatever size a payload pretends to have.
+    if magic != _MAGIC or data[position + _GROUP.size : start] != _seal(head, salt):
+        return None
     body = memoryview(data)[start : start + size]
-    whole = magic == _MAGIC and len(body) == size and zlib.crc32(body) == checksum
-    return body if whole else None
+    return _Group(number, body) if len(body) == size and zlib.crc32(body) == checksum else None
+
+
+def _seal(head: bytes, salt: bytes) -> bytes:
+    return hashlib.blake2b(head, digest_size=_SEAL_BYTES, key=salt).digest()
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
 
 
 def _entries(body: memoryview) -> Iterator[LogEntry]:

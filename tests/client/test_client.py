@@ -12,9 +12,17 @@ import trio.testing
 from brokerd.client.client import Callbacks, Client, ClientError, connect
 from brokerd.config import SessionParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Connect, Connected, Publish, PublishAcknowledged
+from brokerd.model.client_messages import (
+    Connect,
+    Connected,
+    Publish,
+    PublishAcknowledged,
+    Refused,
+    Subscribe,
+)
 from brokerd.model.identity import SourceId
-from brokerd.model.predicate import PredicateError
+from brokerd.model.predicate import NOTHING, PredicateError
+from brokerd.protocols.delta_tree.clients import Clients
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
 from brokerd.wire.attributes import encode_attributes
@@ -554,6 +562,33 @@ async def test_a_move_that_is_given_up_leaves_the_client_where_it_was() -> None:
         assert await take(subscriber, 1) == [1]
         await trio.sleep(0.1)
         assert rows(*running) == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_a_move_whose_last_subscription_is_refused_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that marks the moment at the old broker; without it nobody knows what is the rest."""
+    subscribe = Clients.on_subscribe
+
+    def refuse_marks(self: Clients, name: str, message: Subscribe) -> None:
+        if message.predicate == NOTHING:
+            refused = Refused("subscribe", message.number, "nobody marks here", False)
+            self._state.machine.send(name, refused)
+        else:
+            subscribe(self, name, message)
+
+    monkeypatch.setattr(Clients, "on_subscribe", refuse_marks)
+    async with (
+        brokers(3) as running,
+        client_of(running[0], "publisher", publishes=True) as publisher,
+        client_of(running[2], "subscriber") as subscriber,
+    ):
+        await subscriber.subscribe("true")
+        with pytest.raises(ClientError, match="nobody marks here"):
+            await subscriber.move("b0")
+        await publisher.publish({"topic": "oil"}, b"")
+        assert await take(subscriber, 1) == [1]
 
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "detach"])

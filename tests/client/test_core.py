@@ -24,6 +24,7 @@ from brokerd.model.client_messages import (
     Connect,
     Connected,
     Deliveries,
+    Detach,
     Notice,
     Publish,
     PublishAcknowledged,
@@ -112,6 +113,18 @@ def test_after_an_interruption_everything_unacknowledged_is_sent_again_in_order(
     assert (connect.next_sequence, connect.highest_sequence) == (3, 7)
     assert published(rest) == [3, 5, 6, 7]
     assert core.resubmitted == 3
+
+
+@pytest.mark.parametrize("left, done", [(0, 7), (1, 6), (4, 3)])
+def test_who_detaches_says_how_far_what_it_published_is_done(left: int, done: int) -> None:
+    """Also on a later session, where the broker may have restarted and know nothing of it."""
+    core = attached()
+    core.publish_many([b"a"], bytes(7), 1, b"abcdefg")
+    core.messages_to_send()
+    core.on_message(PublishAcknowledged(1, 7 - left))
+    core.detach(drain=False)
+    assert core.messages_to_send() == [Detach(drain=False, done_through=done)]
+    assert attach(core)[-1] == Detach(drain=False, done_through=done)
 
 
 def test_a_publication_is_done_once_however_often_it_is_acknowledged() -> None:

@@ -41,6 +41,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
 
@@ -172,6 +173,17 @@ class Exchange:
             if client.broker == number:
                 client.session = 0
 
+    def leave(self, number: int) -> None:
+        """A leaf goes for good; all near it are told, and who is down sees it when it starts."""
+        near = self.tree.ball(number, self.parameters.delta + 1)
+        self.kill(number)
+        self.topology = self.topology.without(self.topology.brokers[number], "leave")
+        self.tree.change(self.topology)
+        for other in near:
+            if other in self.cores:
+                self.handle(other, TopologyShrunk(number))
+        self.settle()
+
     def cut(self, a: int, b: int, *, heal: bool = False) -> None:
         """End the session of two brokers; unless `heal`, no new one comes up before `mend`."""
         if not heal:
@@ -301,8 +313,8 @@ class Exchange:
                     self.handle(number, Persisted(token))
             case Record(event, _):
                 self.records.append((number, event))
-            case CloseSession():
-                raise AssertionError(f"{number} wants {effect}")
+            case CloseSession(peer):
+                assert (number, peer) not in self.sessions, f"{number} wants {effect}"
 
     def _open(self, a: int, b: int) -> None:
         if (a, b) in self.sessions or a not in self.cores:

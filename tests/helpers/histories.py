@@ -8,10 +8,11 @@ through the same checkers as what brokers did.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
-from results.expectation import ExpectedContent, parse_predicate
-from results.reference_check import (
+from results.reference.contents import Contents
+from results.reference.history import (
     ACKNOWLEDGED,
     FENCE,
     REJECTED,
@@ -21,7 +22,9 @@ from results.reference_check import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.risks import Fault, parts_of
+from results.reference.predicates import wants as wanted
+from results.risks import parts_of
+from results.terms import Fault
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -53,7 +56,7 @@ def random_history(rng: random.Random, run_id: str = "run-1", *, plain: bool = F
     A plain one has one incarnation per publisher, and all it published was acknowledged.
     """
     places = [rng.choice(BROKERS) for _ in range(rng.randint(1, 3))]
-    content = ExpectedContent.of_workload(
+    content = Contents.of_workload(
         workload(rng.getrandbits(62), [{"at": broker, "size": "12B"} for broker in places]), run_id
     )
     publishers = [
@@ -97,22 +100,22 @@ def random_faults(rng: random.Random) -> list[Fault]:
 
 
 def _publisher_log(
-    rng: random.Random, content: ExpectedContent, name: str, source: str, plain: bool
+    rng: random.Random, content: Contents, name: str, source: str, plain: bool
 ) -> PublisherLog:
     publisher = content.publishers[name]
     incarnations = sorted(rng.sample(range(3), 1 if plain else rng.choice((1, 1, 2))))
     count = rng.randint(6, 24)
     rows = []
+    numbers = dict.fromkeys(incarnations, 0)
     for place in range(count):
         incarnation = incarnations[place * len(incarnations) // count]
+        numbers[incarnation] += 1
+        sequence = numbers[incarnation]
         fence = place in (1, count - 2) or (place == 0 and rng.random() < 0.5)
-        attribute_set = (
-            content.fence_set
-            if fence
-            else content.choice(publisher.index, incarnation, place + 1)[0]
-        )
+        chosen, _ = content.choice(publisher.index, incarnation, sequence)
+        attribute_set = content.fence_set if fence else chosen
         sent_ns = place * 40 * MILLISECOND // count + rng.randrange(MILLISECOND)
-        rows.append(Published(incarnation, place + 1, attribute_set, sent_ns))
+        rows.append(Published(incarnation, sequence, attribute_set, sent_ns))
     answers = []
     for row in rows:
         draw = 0.5 if plain else rng.random()
@@ -131,9 +134,7 @@ def outcome_of(log: PublisherLog, row: Published) -> int:
     return 0
 
 
-def delivery(
-    content: ExpectedContent, log: PublisherLog, row: Published, received_ns: int
-) -> Delivered:
+def delivery(content: Contents, log: PublisherLog, row: Published, received_ns: int) -> Delivered:
     """The faultless delivery of a publication."""
     fence = row.attribute_set == content.fence_set
     digest = content.digest(content.publishers[log.name], *row.key, fence=fence)
@@ -142,15 +143,15 @@ def delivery(
     )
 
 
-def wants(content: ExpectedContent, subscription: SubscriptionLog, row: Published) -> bool:
+def wants(content: Contents, subscription: SubscriptionLog, row: Published) -> bool:
     """Whether a subscription matches a publication."""
-    return row.attribute_set == content.fence_set or parse_predicate(subscription.predicate).holds(
+    return row.attribute_set == content.fence_set or wanted(subscription.predicate)(
         content.attributes(row.attribute_set)
     )
 
 
 def _subscription_log(
-    rng: random.Random, content: ExpectedContent, publishers: Sequence[PublisherLog],
+    rng: random.Random, content: Contents, publishers: Sequence[PublisherLog],
     number: int, broker: str,
 ) -> SubscriptionLog:  # fmt: skip
     empty = SubscriptionLog(f"{broker}-sub-{number}/1", broker, rng.choice(PREDICATES), ())
@@ -167,11 +168,17 @@ def _subscription_log(
             if outcome_of(log, row) != REJECTED and wants(content, empty, row)
         ]
         queues.append([delivery(content, log, row, row.sent_ns + MILLISECOND) for row in rows])
-    delivered = []
+    delivered: list[Delivered] = []
     while any(queues):
         queue = rng.choice([queue for queue in queues if queue])
         delivered.append(queue.pop(0))
-    return replace(empty, delivered=tuple(delivered))
+    return replace(empty, delivered=stamped(delivered))
+
+
+def stamped(rows: Sequence[Delivered]) -> tuple[Delivered, ...]:
+    """The rows as a process stamps them that writes them in this order: time does not go back."""
+    times = accumulate((row.received_ns for row in rows), max)
+    return tuple(replace(row, received_ns=at_ns) for row, at_ns in zip(rows, times, strict=True))
 
 
 # --- Mutations ------------------------------------------------------------------------------
@@ -233,7 +240,7 @@ def swap_of_two_sources(history: History, rng: random.Random) -> History | None:
         for place in range(1, len(rows)):
             if rows[place - 1].source != rows[place].source:
                 rows[place - 1 : place + 1] = rows[place], rows[place - 1]
-                return _with_rows(history, number, rows)
+                return _with_rows(history, number, stamped(rows))
     return None
 
 

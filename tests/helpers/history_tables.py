@@ -1,17 +1,24 @@
 """Made-up histories as the tables that the Spark check reads, many histories in one table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from results.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS
+from results.checks import decided
+from results.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
+from results.expectation import ExpectedContent
 from results.facts import RunFacts
+from results.findings import Findings
+from results.log_doubts import doubts_about_clock, doubts_about_numbers
 from results.logs import Source, Subscription
-from results.reference_check import History
+from results.record_files import RECORDS, RecordFile, Scan
+from results.reference.history import History, PublisherLog, SubscriptionLog
 from results.schema import TABLES, arrow_type
-from results.withheld import Notice
-from tests.helpers.histories import outcome_of
+from results.spark import planned_for
+from results.terms import Notice, VerdictName, doubt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,15 +27,32 @@ OUTCOMES = {0: "unknown", 1: "acked", 2: "rejected"}
 KINDS = ("data", "fence", "gap")
 
 
+def judged_on_spark(
+    spark: "SparkSession", of: Mapping[str, History]
+) -> dict[str, tuple[VerdictName, set[str], Findings]]:
+    """The verdict on each history, all doubts and what the check found, in the same Spark jobs."""
+    publications, deliveries = tables_of(spark, of)
+    facts = {name: facts_of(name, history) for name, history in of.items()}
+    with planned_for(spark, 0):
+        check = DeliveryCheck(spark, facts, publications, deliveries, small=True)
+        check.close()
+    found = {}
+    for name in of:
+        verdict, _, doubts = decided(facts[name], check.findings[name])
+        found[name] = verdict, {*doubts}, check.findings[name]
+    return found
+
+
 def facts_of(run_id: str, history: History) -> RunFacts:
     """What a history says beside its publications and deliveries."""
     return RunFacts(
         run_id=run_id,
-        content=history.content,
+        content=expected_content(history),
         sources=[Source(log.source, log.name, log.closed) for log in history.publishers],
         subscriptions=[
             Subscription(
-                s.subscription, s.subscription, s.broker, s.predicate, s.issued_ns, 1, s.closed
+                s.subscription, s.subscriber, s.broker, s.predicate, s.issued_ns, s.accepted_ns,
+                s.closed, s.started,
             )
             for s in history.subscriptions
         ],
@@ -37,11 +61,73 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         guarantee=history.guarantee,
         calm=history.calm,
         deliveries_per_pair_min=history.deliveries_per_pair_min,
-        doubts=history.doubts,
+        doubts=(*history.doubts, *_doubts_about_logs(history)),
         delta=history.delta,
         newcomers=history.newcomers,
         notices=_notices_of(history),
+        clock_errors=history.clock_errors,
+        timeline_errors=history.timeline_errors,
+        measured_until_ns=history.measured_until_ns,
     )  # fmt: skip
+
+
+def expected_content(history: History) -> ExpectedContent:
+    """The contents as the checker on Spark works them out."""
+    return ExpectedContent.of_workload(history.content.workload, history.content.run_id)
+
+
+def _doubts_about_logs(history: History) -> Iterator[str]:
+    """What reading these logs from files would have found."""
+    for log in history.publishers:
+        if not log.closed:
+            yield doubt("open_log", who=f"publisher {log.name}")
+        files = _files_of(log)
+        yield from doubts_about_clock(f"publisher {log.name}", files["publications"].scan)
+        if log.closed:
+            yield from doubts_about_numbers(files)
+    for subscription in history.subscriptions:
+        if not subscription.started:
+            yield doubt("never_started", who=subscription.subscription)
+        if not subscription.closed:
+            yield doubt("open_log", who=f"subscription {subscription.subscription}")
+        who = f"subscription {subscription.subscription}"
+        yield from doubts_about_clock(who, _scan_of(subscription))
+
+
+def _files_of(log: PublisherLog) -> dict[str, RecordFile]:
+    published = np.zeros(len(log.published), RECORDS["publications"])
+    for place, row in enumerate(log.published):
+        published[place]["sequence"] = row.sequence
+        published[place]["incarnation"] = row.incarnation
+        published[place]["sent_ns"] = row.sent_ns + _LONG_AGO_NS
+    acks = np.zeros(len(log.answers), RECORDS["acks"])
+    for place, (incarnation, first, last, outcome) in enumerate(log.answers):
+        acks[place] = (first, last, 1, 0, incarnation, outcome, b"")
+    tables = {"publishers": [log.source]}
+    return {
+        layout: RecordFile(
+            Path("/"), layout, "", "", len(rows), 0, True, "", tables, {}, _scan(layout, rows)
+        )
+        for layout, rows in (("publications", published), ("acks", acks))
+    }
+
+
+def _scan_of(log: SubscriptionLog) -> Scan:
+    rows = np.zeros(len(log.delivered), RECORDS["deliveries"])
+    rows["received_ns"] = [row.received_ns + _LONG_AGO_NS for row in log.delivered]
+    return _scan("deliveries", rows)
+
+
+_LONG_AGO_NS = 1 << 50  # stamps of made-up histories may be negative, those of logs are not
+
+
+def _scan(layout: str, records: Any) -> Scan:
+    scan = Scan(layout)
+    if len(records):
+        scan.add(records)
+    if not scan.rising:
+        scan.count_again(records)
+    return scan
 
 
 def _notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
@@ -59,34 +145,33 @@ def tables_of(
     publications: list[dict[str, Any]] = []
     deliveries: list[dict[str, Any]] = []
     for run_id, history in histories.items():
+        content = expected_content(history)
         known = {}
         for log in history.publishers:
+            publisher = content.publishers[log.name]
             for row in log.published:
-                fence = row.attribute_set == history.content.fence_set
-                index = history.content.publishers[log.name].index
-                expected = (
-                    row.attribute_set if fence else history.content.choice(index, *row.key)[0]
-                )
+                fence = row.attribute_set == content.fence_set
+                chosen, _ = content.choice(publisher.index, *row.key)
                 publication = {
                     "run_id": run_id,
                     "pubend": log.source,
                     "incarnation": row.incarnation,
                     "seq": row.sequence,
                     "attrs_ref": row.attribute_set,
-                    "attrs_expected": expected,
+                    "attrs_expected": row.attribute_set if fence else chosen,
                     "is_fence": fence,
                     "t_sent_ns": row.sent_ns,
-                    "outcome": OUTCOMES[outcome_of(log, row)],
+                    "outcome": OUTCOMES[_strongest_answer(log, row.key)],
                     "phase": "measure",
                 }
                 publications.append(publication)
-                publisher = history.content.publishers[log.name]
-                digest = history.content.digest(publisher, *row.key, fence=fence)
-                known[log.source, *row.key] = publication, digest
+                digest = content.digest(publisher, *row.key, fence=fence)
+                known.setdefault((log.source, *row.key), (publication, digest))
         for subscription in history.subscriptions:
             for place, told in enumerate(subscription.delivered):
                 key = (told.source, told.incarnation, told.sequence)
                 publication, digest = known.get(key, ({}, None))
+                error_ns = history.clock_errors.get((subscription.subscription, told.source), 0)
                 deliveries.append(
                     {
                         "run_id": run_id,
@@ -98,6 +183,8 @@ def tables_of(
                         "layer": "application",
                         "order_idx": place,
                         "t_recv_ns": told.received_ns,
+                        "t_sent_ns": publication.get("t_sent_ns"),
+                        "lat_err_us": None if error_ns is None else -(-error_ns // 1000),
                         "attrs_expected": publication.get("attrs_expected"),
                         "outcome": publication.get("outcome"),
                         "digest_ok": None if digest is None else digest == told.digest,
@@ -107,6 +194,15 @@ def tables_of(
         _frame(spark, "publications", PUBLICATION_COLUMNS, publications),
         _frame(spark, "deliveries", DELIVERY_COLUMNS, deliveries),
     )
+
+
+def _strongest_answer(log: PublisherLog, key: tuple[int, int]) -> int:
+    given = [
+        outcome
+        for incarnation, first, last, outcome in log.answers
+        if incarnation == key[0] and first <= key[1] <= last
+    ]
+    return min(given, default=0)
 
 
 def _frame(

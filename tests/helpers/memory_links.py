@@ -127,12 +127,12 @@ class LinkedBroker:
         self.records: list[tuple[str, dict[str, Any]]] = []
         self._net = net
         self._happened = trio.Event()
-        names = {other: f"b{other}" for other in range(brokers) if other != number}
-        own = SelfDescription("p", "d", "t", f"b{number}", number, incarnation, names)
+        self.names = {other: f"b{other}" for other in range(brokers) if other != number}
+        own = SelfDescription("p", "d", "t", f"b{number}", number, incarnation, self.names)
         self.links = Links(
             SessionTable(own),
             parameters or SessionParameters(),
-            names,
+            self.names,
             self._post,
             lambda event, details: self.records.append((event, details)),
             mutants=mutants,

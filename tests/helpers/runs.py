@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.toml_text import toml_text
 from results.expectation import ExpectedContent, parse_predicate
-from results.manifest import seal
+from results.seals import seal
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -333,7 +333,9 @@ def _write_faults(run: Path, scenario: Scenario) -> None:
         },
     ]  # fmt: skip
     write_lines(run / "faults" / "faults.jsonl", rows)
-    write_lines(run / "faults" / "plan.jsonl", [{"fault_id": row["fault_id"]} for row in rows])
+    planned = ("fault_id", "step", "verb", "target", "params")
+    lines = [{name: row[name] for name in planned} for row in rows]
+    write_lines(run / "faults" / "plan.jsonl", lines)
 
 
 def _write_spec(run: Path, scenario: Scenario) -> None:

@@ -1,9 +1,9 @@
 """Whom one is connected to by SSH: logins, and what servers and keys say of themselves."""
 
-import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import paramiko
 import trio
 
 from pubsubctl.inventory import Inventory
@@ -33,8 +33,5 @@ def say_hello(inventory: Inventory) -> None:
 
 
 def print_of(key: KeyPair) -> str:
-    """A key's fingerprint as ssh-keygen computes it."""
-    said = subprocess.run(
-        ["ssh-keygen", "-lf", f"{key.private}.pub"], capture_output=True, text=True, check=True
-    )
-    return said.stdout.split()[1]
+    """A key's fingerprint as Paramiko computes it."""
+    return paramiko.PKey.from_path(key.private).fingerprint

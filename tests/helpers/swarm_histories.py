@@ -17,8 +17,8 @@ from brokerd.simulator.plan import Plan, Subscribing
 from brokerd.simulator.seed_report import SeedReport
 from brokerd.simulator.swarm import PlanRun
 from brokerd.wire.attributes import decode_attributes
-from results.expectation import ExpectedContent, ExpectedPublisher
-from results.reference_check import (
+from results.reference.contents import Contents, Publisher
+from results.reference.history import (
     ACKNOWLEDGED,
     FENCE,
     Delivered,
@@ -27,26 +27,24 @@ from results.reference_check import (
     PublisherLog,
     SubscriptionLog,
     Violation,
-    check,
 )
-from results.withheld import Notice as Told
-from results.withheld import Partition
+from results.reference.rule import check
+from results.terms import Notice as Told
+from results.terms import Partition
 
 
 @dataclass(frozen=True)
-class SwarmContent(ExpectedContent):
+class SwarmContent(Contents):
     """Contents as a plan says them: (publisher's index, sequence) → attribute set and digest."""
 
     chosen: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     def choice(self, publisher_index: int, incarnation: int, sequence: int) -> tuple[int, int]:
-        """See ExpectedContent."""
+        """See Contents."""
         return self.chosen[publisher_index, sequence][0], 0
 
-    def digest(
-        self, publisher: ExpectedPublisher, incarnation: int, sequence: int, *, fence: bool
-    ) -> int:
-        """See ExpectedContent."""
+    def digest(self, publisher: Publisher, incarnation: int, sequence: int, *, fence: bool) -> int:
+        """See Contents."""
         return 0 if fence else self.chosen[publisher.index, sequence][1]
 
 
@@ -250,9 +248,9 @@ class Recorder:
     def _content(self) -> SwarmContent:
         sets: dict[bytes, int] = {}
         chosen: dict[tuple[int, int], tuple[int, int]] = {}
-        publishers: dict[str, ExpectedPublisher] = {}
+        publishers: dict[str, Publisher] = {}
         for index, name in enumerate(self._sources):
-            publishers[name] = ExpectedPublisher(name, name.partition("-")[2], index, 0)
+            publishers[name] = Publisher(name, name.partition("-")[2], index, 0)
             for sequence, (blob, payload) in enumerate(self._published.get(name, ()), 1):
                 digest = zlib.crc32(payload, zlib.crc32(blob))
                 chosen[index, 2 * sequence] = sets.setdefault(blob, len(sets)), digest

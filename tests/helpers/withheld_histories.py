@@ -8,10 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from results.expectation import ExpectedContent
-from results.reference_check import ACKNOWLEDGED, History, Published, PublisherLog, SubscriptionLog
-from results.risks import Fault
-from results.withheld import Notice, Partition
+from results.reference.contents import Contents
+from results.reference.history import (
+    ACKNOWLEDGED,
+    History,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+)
+from results.terms import Fault, Notice, Partition
 from tests.helpers.histories import MILLISECOND, delivery, wants, workload
 
 SECOND = 1000 * MILLISECOND
@@ -28,7 +33,7 @@ def barrier_history(
     rng: Random, run_id: str = "run-1", *, predicate: str = "true", withheld: int | None = None
 ) -> History:
     """A legal one: `withheld` publications announced by one or more notices, then the rest."""
-    content = ExpectedContent.of_workload(
+    content = Contents.of_workload(
         workload(rng.getrandbits(60), [{"at": "a", "size": "12B"}]), run_id
     )
     rows = []
@@ -43,7 +48,9 @@ def barrier_history(
         Notice("a/0", 0, first + 1, end, BARRIER, 0, end * 100 * MILLISECOND + 5)
         for first, end in zip((0, *ends), ends, strict=False)
     ]
-    subscription = SubscriptionLog("s", "c", predicate, (), notices=notices, issued_ns=SECOND)
+    subscription = SubscriptionLog(
+        "s", "c", predicate, (), notices=notices, issued_ns=SECOND // 20, accepted_ns=SECOND // 10
+    )
     told = [
         delivery(content, log, row, row.sent_ns + MILLISECOND)
         for row in rows[last:]
@@ -123,7 +130,7 @@ def a_partition_that_is_not_on_the_way(history: History, rng: Random) -> History
     return changed(history, notices=notices)
 
 
-@_spoils("missing")
+@_spoils("missing", "fence_missing")
 def a_notice_is_forgotten(history: History, rng: Random) -> History:
     (subscription,) = history.subscriptions
     notices = [*subscription.notices]

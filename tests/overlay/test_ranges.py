@@ -27,7 +27,9 @@ def test_a_range_keeps_its_leading_zeros(text: str, names: list[str]) -> None:
         ("b[6:1]", "backwards, from 6 to 1"),
         ("b[1-6]", "a range is written"),
         ("b[1:2][1:2]", "only one range"),
-        ("b[1:9999]", "more than 4096 names"),
+        ("n[1:1000000]", "1,000,000 names; a range has at most 4,096"),
+        (f"n[1:{10**20 - 1}]", "names; a range has at most 4,096"),
+        ("b[1:9999]", "9,999 names; a range has at most 4,096"),
     ],
 )
 def test_what_is_no_range_is_refused_with_the_reason(text: str, why: str) -> None:

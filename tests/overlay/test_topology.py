@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import BrokerConfig, DeltaTreeParameters, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from tests.helpers.strategies import trees
@@ -150,6 +150,37 @@ def test_brokers_agree_on_a_profile_and_its_switches():
     ]
     assert len(set(digests)) == 3
     assert told.in_profile("robust") == DeltaTreeParameters()
+
+
+@pytest.mark.parametrize(
+    "parameters, said",
+    [
+        ({"accept": "late"}, "accept = 'late' with cut = 'src' .* needs cut = 'full'"),
+        ({"profile": "paper", "cut": "src"}, "accept = 'late' with cut = 'src'"),
+        ({"dedupe": "vector"}, "'vector' with legitimacy = 'observe' .* legitimacy = 'hold'"),
+        ({"profile": "paper", "legitimacy": "observe"}, "dedupe = 'vector' with legitimacy"),
+    ],
+)
+def test_switches_that_lose_publications_together_are_refused(parameters, said):
+    """In a topology's file, and by a broker that is told so by hand."""
+    with pytest.raises(ConfigError, match=f"{FILE}: parameters: .*{said}"):
+        Topology.from_mapping(mapping(parameters=parameters), FILE)
+    with pytest.raises(ConfigError, match=f"b1.toml: delta_tree: .*{said}"):
+        BrokerConfig.from_mapping({"delta_tree": parameters}, "b1.toml")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"accept": "late", "cut": "full"},
+        {"cut": "full"},
+        {"profile": "paper", "dedupe": "source", "legitimacy": "observe"},
+        {"legitimacy": "hold"},
+        {"dedupe": "both"},
+    ],
+)
+def test_switches_that_bear_each_other_are_taken(parameters):
+    Topology.from_mapping(mapping(parameters=parameters), FILE)
 
 
 @pytest.mark.parametrize("name", ["profile", "accept", "tag_eval", "cut"])

@@ -55,6 +55,28 @@ def test_a_subscriber_gets_what_matches_in_order(protocol):
     assert publisher.done[-1][1] == 5
 
 
+def test_a_failure_leaves_nothing_behind_once_it_is_over(protocol):
+    """Nor does what is under way count as left behind by one."""
+    exchange = Exchange(TREE, protocol=protocol)
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.subscribe(exchange.client("s", 2), "true")
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, A)
+    for core in exchange.cores.values():
+        assert list(core.aftermath()) == []
+    exchange.release(1, 2)
+    exchange.cut(1, 3)
+    exchange.advance(3)
+    exchange.subscribe(exchange.client("t", 0), "true")
+    exchange.mend(1, 3)
+    exchange.kill(2)
+    exchange.start(2)
+    exchange.advance(10)
+    for core in exchange.cores.values():
+        assert list(core.aftermath()) == []
+        assert core.status()["queue"] == 0
+
+
 def test_a_subscription_is_pending_until_every_broker_knows_it(protocol):
     exchange = Exchange(TREE, protocol=protocol)
     exchange.hold(1, 3)
@@ -238,7 +260,8 @@ def test_a_client_that_detaches_leaves_nothing_behind(protocol):
         exchange.subscribe(subscriber, "true", number=number)
     exchange.publish(publisher, 1, A)
     for client in (publisher, subscriber):
-        exchange.say(client, Detach(drain=True))
+        done = len(client.done) if client is publisher else 0
+        exchange.say(client, Detach(drain=True, done_through=done))
         assert over(client) == [0]
     assert rows(exchange) == [0, 0, 0, 0]
     exchange.detach(subscriber)

@@ -173,6 +173,7 @@ def test_a_next_segment_without_room_is_put_off_and_nothing_is_written_twice(
 ) -> None:
     files = PublicationLogFiles(tmp_path / "log", segment_bytes=1)
     files.begin(recovering=True)
+    files.write([entry(A, 1, b"one")])
     real = os.open
 
     def refuse(path: Any, flags: int, *more: Any) -> int:
@@ -181,12 +182,12 @@ def test_a_next_segment_without_room_is_put_off_and_nothing_is_written_twice(
         return real(path, flags, *more)
 
     monkeypatch.setattr(os, "open", refuse)
-    files.write([entry(A, 1, b"one")])
-    monkeypatch.undo()
     files.write([entry(A, 2, b"two")])
+    monkeypatch.undo()
+    files.write([entry(A, 3, b"three")])
     files.close()
     found, again = reopened(tmp_path / "log")
-    assert found == [(A, 1, b"one"), (A, 2, b"two")]
+    assert found == [(A, 1, b"one"), (A, 2, b"two"), (A, 3, b"three")]
     again.close()
 
 

@@ -379,3 +379,63 @@ async def test_a_session_that_ends_as_it_begins_hands_nothing_on() -> None:
         await raw_peer(net, client_hello("c", "", 1, 1), YES)
         await trio.sleep(1)
         assert [type(event) for event in b0.events] == [SessionEstablished, SessionLost]
+
+
+# ---------------------------------------------------------------- brokers that leave the tree
+
+
+@in_virtual_time
+async def test_a_broker_that_leaves_while_it_is_dialled_or_probed_is_not_there() -> None:
+    """The link is slow, so that the topology changes before anything is sent."""
+    net = MemoryNet()
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        for broker in (b0, b1):
+            await nursery.start(broker.run)
+        b0.fault("delay", 1, delay_ms=200)
+        probed: list[str | None] = []
+
+        async def probe() -> None:
+            probed.append(await b0.links.probe(1))
+
+        b0.links.open(1)
+        nursery.start_soon(probe)
+        await trio.sleep(0.1)
+        del b0.names[1]
+        await trio.sleep(1)
+        assert b0.events == [OpenFailed(1, "it has left the tree")]
+        assert probed == ["it has left the tree"]
+
+
+@in_virtual_time
+async def test_a_broker_that_leaves_between_hello_and_its_answer_is_not_there() -> None:
+    net = MemoryNet()
+    net.latency_s = 0.1
+    b0, b1 = LinkedBroker(net, 0), LinkedBroker(net, 1)
+    async with nursery_of_the_test() as nursery:
+        for broker in (b0, b1):
+            await nursery.start(broker.run)
+        b0.links.open(1)
+        await trio.sleep(0.05)
+        del b0.names[1]
+        await trio.sleep(1)
+        assert b0.events == [OpenFailed(1, "it has left the tree")]
+
+
+@in_virtual_time
+async def test_nothing_is_left_of_a_broker_that_has_left() -> None:
+    net = MemoryNet()
+    b0, b1, b2 = (LinkedBroker(net, number) for number in range(3))
+    async with nursery_of_the_test() as nursery:
+        await joined(nursery, b0, b1)
+        b0.links.open(2)
+        for peer in (1, 2):
+            del b0.names[peer]
+            b0.links.forget(peer)
+        assert b0.of(SessionLost) == [SessionLost(1, 1, "closed_by_us")]
+        await b0.wait_for(OpenFailed)
+        await nursery.start(b2.run)
+        b2.links.open(0)
+        refused = await b2.wait_for(OpenFailed)
+        assert refused.reason == "'b2' is not number 2 near b0"
+        assert b0.links.session_peers() == []

@@ -22,6 +22,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates
+from tests.helpers.small_disk import filled, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
 
@@ -65,11 +66,12 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
             "log_folder": str(folder / "log"),
             **changes,
         }
-        tls = values.pop("tls", None)
+        tables = {key: values.pop(key) for key in ("tls", "delta_tree") if key in values}
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         lines += ["[addresses]", *(f'{key} = "{value}"' for key, value in addresses.items())]
-        if tls is not None:
-            lines += ["[tls]", *(f'{key} = "{value}"' for key, value in tls.items())]
+        for name, table in tables.items():
+            lines += [f"[{name}]"]
+            lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
         (folder / "broker.toml").write_text("\n".join(lines) + "\n")
         return folder
 
@@ -230,6 +232,67 @@ def test_a_killed_broker_comes_back_recovering_in_a_new_incarnation(
     assert trio.run(incarnation_of, start(folder)) == (2, True)
     configure("b0", deployment_id="d2")
     assert trio.run(incarnation_of, start(folder)) == (3, False)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB."""
+    with mounted_disk(tmp_path / "disk", 2) as disk:
+        yield disk
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_broker_that_starts_on_a_full_disk_says_so_and_begins_when_there_is_room(
+    configure: Configure, start: Start, small_disk: Path, end: signal.Signals, logged: bool
+) -> None:
+    parameters = {"publication_log": logged}
+    folder = configure("b0", state_folder=str(small_disk / "state"), delta_tree=parameters)
+
+    async def story() -> None:
+        first = start(folder)
+        await wait_until_up(folder)
+        first.send_signal(end)
+        first.wait()
+        filler = filled(small_disk)
+        second = start(folder)
+        status = await wait_until_up(folder)
+        assert (status["state"], status["incarnation"]) == ("no room on its disk", 0)
+        filler.unlink()
+        with trio.fail_after(30):
+            while status["state"] == "no room on its disk":
+                await trio.sleep(0.02)
+                status = await wait_until_up(folder)
+        assert (status["incarnation"], status["pid"]) == (2, second.pid)
+        second.send_signal(signal.SIGTERM)
+        said = stderr_of(second, 0).splitlines()
+        assert said[0].startswith(f"broker b0: no room in {small_disk}/state (")
+        assert said[1:] == ["broker b0: there is room"]
+
+    trio.run(story)
+    events = [line["event"] for line in lines(folder / "log" / "events.jsonl")]
+    assert events.count("disk_has_room") == 1
+
+
+def test_a_broker_whose_first_start_was_on_a_full_disk_begins_when_there_is_room(
+    configure: Configure, start: Start, small_disk: Path
+) -> None:
+    folder = configure("b0", state_folder=str(small_disk / "state"))
+    (small_disk / "state").mkdir(mode=0o700)
+    filler = filled(small_disk)
+    start(folder)
+
+    async def story() -> None:
+        assert (await wait_until_up(folder))["state"] == "no room on its disk"
+        filler.unlink()
+        with trio.fail_after(30):
+            while (status := await wait_until_up(folder))["state"] == "no room on its disk":
+                await trio.sleep(0.02)
+        assert status["incarnation"] == 1
+
+    trio.run(story)
+    (started,) = [e for e in lines(folder / "log" / "events.jsonl") if e["event"] == "started"]
+    assert not started["recovering"]
 
 
 def test_two_processes_on_one_state_folder_do_not_come_about(

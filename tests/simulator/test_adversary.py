@@ -40,7 +40,7 @@ LEAST = {
     "at_risk": 500,
     "bypass_sessions": 300,
     "notifiers_sent": 100,
-    "duplicates_at_clients": 5,
+    "duplicates_at_clients": 1,
     "duplicates_received": 1_000,
     "resent_publications": 1_000,
     "messages_ignored": 20,
@@ -55,6 +55,7 @@ LEAST = {
     "action_stale": 15,
     "action_unsubscribe": 30,
     "action_deadline": 500,
+    "action_forget": 20,
     "action_persist": 2_000,
 }
 

@@ -14,7 +14,7 @@ from brokerd.simulator.campaign import Setting
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.oracle import InvariantViolated
-from brokerd.simulator.planning import draw_plan
+from brokerd.simulator.planning.draw import draw_plan
 from brokerd.simulator.seed_report import SeedReport
 from brokerd.simulator.swarm import PlanRun
 from tests.helpers.cluster import STEADY, chain

@@ -143,3 +143,112 @@ def test_less_is_asked_of_what_promises_less() -> None:
     story.publish(4, 5)
     story.deliver(5)
     assert story.oracle.violations == {"gap": 1}
+
+
+# ---------------------------------------------------------------- who stays away, who forgets
+
+
+def _given_up_after(*delivered: int) -> Story:
+    """Five are published; then nobody waits any more for the subscriber; then two more."""
+    story = Story()
+    story.start()
+    story.publish(1, 2, 3, 4, 5)
+    story.deliver(*delivered)
+    story.oracle.given_up("s", 1)
+    story.publish(6)
+    for sequence in range(1, 7):
+        story.oracle.acknowledged("p", sequence)
+    return story
+
+
+def test_who_stays_away_for_too_long_begins_anew_and_gets_nothing_twice() -> None:
+    story = _given_up_after(1, 2)
+    story.start()
+    story.publish(7, 8)
+    story.deliver(6, 7, 8)
+    for sequence in (7, 8):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("again, rule", [((2, 3), "duplicate"), ((8,), "gap")])
+def test_what_is_wrong_after_that_is_still_wrong(again: tuple[int, ...], rule: str) -> None:
+    story = _given_up_after(1, 2)
+    story.start()
+    story.publish(7, 8)
+    with pytest.raises(InvariantViolated, match=rule):
+        story.deliver(*again)
+
+
+def test_who_has_not_been_told_that_it_started_again_goes_on_as_before() -> None:
+    """What was on its way when its broker stopped waiting."""
+    story = _given_up_after(1, 2)
+    story.deliver(3)
+    with pytest.raises(InvariantViolated, match="gap"):
+        story.deliver(5)
+
+
+def _forgotten_after(*delivered: int) -> Story:
+    story = Story()
+    story.start()
+    story.publish(1, 2, 3, 4)
+    story.deliver(*delivered)
+    story.oracle.forgot("s")
+    story.oracle.subscribed("s", 1, parse_predicate("true"))
+    story.start()
+    return story
+
+
+@pytest.mark.parametrize("again", [(3, 4), (1, 2, 3, 4), (1, 3, 4)])
+def test_who_forgot_may_get_again_what_it_had_and_gets_the_rest(again: tuple[int, ...]) -> None:
+    story = _forgotten_after(1, 2)
+    story.deliver(*again)
+    for sequence in (1, 2, 3, 4):
+        story.oracle.acknowledged("p", sequence)
+    story.oracle.judge_end()
+
+
+@pytest.mark.parametrize("again, rule", [((4,), "gap"), ((1, 4), "gap"), ((), "misses 3, 4")])
+def test_who_forgot_misses_nothing_behind_what_it_had(again: tuple[int, ...], rule: str) -> None:
+    story = _forgotten_after(1, 2)
+    with pytest.raises(InvariantViolated, match=rule):
+        story.deliver_and_judge(*again)
+
+
+def test_of_a_publisher_that_forgot_what_it_was_told_is_done_is_owed() -> None:
+    story = Story()
+    story.start()
+    story.publish(1, 2, 3)
+    story.deliver(1)
+    story.oracle.acknowledged("p", 1)
+    story.oracle.forgot("p")
+    story.oracle.judge_end()
+    with pytest.raises(InvariantViolated, match="gap"):
+        story.deliver(3)
+
+
+def test_a_publisher_that_forgot_is_another_source() -> None:
+    story = Story()
+    story.start()
+    story.publish(1)
+    story.oracle.forgot("p")
+    story.oracle.connected("p", SourceId(0, 0, 2))
+    story.publish(1)
+    story.oracle.delivered("s", 1, SourceId(0, 0, 2), 1, b"1", b"x")
+    story.deliver(1)
+    story.oracle.acknowledged("p", 1)
+    story.oracle.judge_end()
+
+
+def test_what_a_publisher_given_up_had_handed_out_may_be_missing_from_a_later_start() -> None:
+    story = Story()
+    story.publish(1, 2, 3)
+    story.oracle.publisher_given_up("p")
+    story.start()
+    story.oracle.connected("p", SOURCE)
+    story.publish(4, 5)
+    story.deliver(1, 3, 4)
+    for sequence in range(1, 5):
+        story.oracle.acknowledged("p", sequence)
+    with pytest.raises(InvariantViolated, match="misses 5"):
+        story.oracle.judge_end()

@@ -8,6 +8,8 @@ import pytest
 
 from brokerd.simulator.determinism import differing_reports, differing_seeds
 from brokerd.simulator.ledger import in_one_line
+from brokerd.simulator.mark_registry import marks_of
+from brokerd.simulator.marks import in_words, reached
 from brokerd.simulator.seed_report import SeedReport, total
 from brokerd.simulator.swarm import SwarmOptions, run_seed, run_swarm
 
@@ -22,7 +24,7 @@ LEAST = {
     "seeds_with_links_broken_for_ever": SEEDS // 4,
     "seeds_with_one_way_links_broken_for_ever": SEEDS // 10,
     "stalled_by_broken_links": 50,
-    "simulated_ms": 10 * 3_600_000,
+    "simulated_ms": 5 * 3_600_000,
     "faults_landed": 5_000,
     "published": 40_000,
     "deliveries": 50_000,
@@ -78,6 +80,9 @@ def test_the_seeds_were_not_empty(record_property: Callable[[str, object], None]
         name: ledger.get(name, 0) for name, least in LEAST.items() if ledger.get(name, 0) < least
     }
     assert not lacking, f"too little of {lacking} in {ledger}"
+    marks = reached(marks_of("delta_tree"), _reports)
+    record_property("measured", in_words(marks))
+    assert all(mark.is_enough for mark in marks), in_words(marks)
 
 
 def test_best_effort_loses_publications_when_something_fails() -> None:

@@ -8,6 +8,7 @@ with the rule switched off that it is about.
 import pytest
 
 from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.internals import zombies
 from tests.helpers.cluster import STEADY, chain, star
@@ -248,10 +249,15 @@ def test_many_ends_take_little_room() -> None:
             cluster.unsubscribe("c", number)
     cluster.run_until_quiet()
     (said,) = cluster.brokers[2].protocol._unsubscriptions.statements()
-    assert said.ranges == ((1, 1, 6), (1, 8, 40))
+    assert said.ranges == ((1, 1, 1, 6), (1, 8, 1, 40))
+    for _ in range(3):
+        cluster.broker("a").restart()
+        cluster.run_until_quiet()
+    (said,) = cluster.brokers[0].protocol._unsubscriptions.statements()
+    assert said.ranges == ((1, 1, 1, 6), (1, 8, 3, LAST_NUMBER)), "one range for what is between"
     cluster.unsubscribe("c", 7)
     cluster.run_until_quiet()
     cluster.broker("a").restart()
     cluster.run_until_quiet()
     (said,) = cluster.brokers[0].protocol._unsubscriptions.statements()
-    assert (said.before, said.ranges) == (2, ()), "one number for a whole incarnation"
+    assert (said.before, said.ranges) == (5, ()), "one number for whole incarnations"

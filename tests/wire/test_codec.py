@@ -1,5 +1,6 @@
 """Every message there and back, and nothing else: the codec is generic, so are its tests."""
 
+import hashlib
 import struct
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
@@ -11,13 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Publish, PublishAcknowledged, Refused, Subscribe
+from brokerd.model.client_messages import (
+    Detach,
+    Publish,
+    PublishAcknowledged,
+    Refused,
+    Subscribe,
+)
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import Constraint, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.framing import FrameDecoder
-from brokerd.sessions.messages import Heartbeat
+from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
 from brokerd.wire.registry import TYPE_NUMBERS
 from tests.helpers.strategies import constraints, predicates, runs
@@ -155,6 +162,29 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         55: "PublicationConfirmation", 56: "RecoveryNotifier", 57: "Unsubscription",
         58: "PartitionNew", 59: "PartitionGone", 60: "Relay",
     }  # fmt: skip
+
+
+def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
+    """Else a session of an old and a new program begins, and ends with the first such message."""
+    shapes = [(number, shape(kind)) for number, kind in TYPE_NUMBERS.items()]
+    digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
+    assert (WIRE_VERSION, digest) == (4, "1956cc89d6354bf7")
+
+
+def shape(kind: Any) -> Any:
+    """What a value of this type is made of, as plain names."""
+    if get_args(kind):
+        return [str(get_origin(kind)), *map(shape, get_args(kind))]
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        return [(name, shape(hint)) for name, hint in get_type_hints(kind).items()]
+    return getattr(kind, "__name__", str(kind))
+
+
+@pytest.mark.parametrize("values", [[True], [True, -1], [1, 3], [True, 3, 4], [True, "3"]])
+def test_a_detach_of_other_fields_is_refused(values: list[Any]) -> None:
+    assert header_of(Detach(True, 3)) == [28, True, 3]
+    with pytest.raises(RemoteProtocolError):
+        codec.decode(cbor2.dumps([28, *values]), memoryview(b""))
 
 
 # ---------------------------------------------------------------- publication runs

@@ -7,9 +7,9 @@ that resends after an interruption is heard twice.
 Paper: [GD02] §4.1 (the system Gryphon is compared with).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
@@ -30,7 +30,7 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
-from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.predicate import NOTHING, Attributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.protocols.best_effort.messages import (
@@ -88,6 +88,8 @@ class _Targets(NamedTuple):
 
 class BestEffort(EventMachine):
     """A broker that forwards matching publications to neighbours and clients, once."""
+
+    members_may_change: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -173,6 +175,10 @@ class BestEffort(EventMachine):
             "sessions_active": brokers,
             "sessions_ready": brokers,
         }
+
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol. What a failure took is gone, and nothing waits for it."""
+        return ()
 
     def status(self) -> Mapping[str, Any]:
         """See DeliveryProtocol."""
@@ -365,7 +371,7 @@ class BestEffort(EventMachine):
             self.send(client, Subscribed(message.number, "pending" if pending else "started"))
             return
         most = self._parameters.client_subscriptions
-        if len(state.subscriptions) >= most:
+        if len(state.subscriptions) >= most + (message.predicate == NOTHING):
             reason = f"a client has at most {most} subscriptions"
             self.send(client, Refused("subscribe", message.number, reason, False))
             return

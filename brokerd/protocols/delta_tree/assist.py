@@ -12,15 +12,15 @@ asking δ of them is enough. PROTOCOLS.md §3.9 has the steps and the whole argu
 Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on what follows.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.deadlines import DeadlineQueue
-from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
 from brokerd.protocols.delta_tree.sessions import Reach
@@ -92,6 +92,8 @@ class AssistedDeltaTree:
         watch: told of each step of the core, where anybody wants to know.
     """
 
+    members_may_change: ClassVar[bool] = True
+
     def __init__(
         self,
         core: DeltaTree,
@@ -120,8 +122,8 @@ class AssistedDeltaTree:
             SessionEstablished: self._on_established,
             SessionLost: self._on_lost,
             OpenFailed: self._on_open_failed,
-            TopologyGrown: self._on_topology,
-            TopologyShrunk: self._on_topology,
+            TopologyGrown: self._on_grown,
+            TopologyShrunk: self._on_shrunk,
             MessageReceived: self._on_message,
             DeadlineReached: self._on_deadline,
         }
@@ -175,6 +177,10 @@ class AssistedDeltaTree:
             **self.core.statistics(), **self._counters, "sessions_relayed": len(self._relayed),
         }  # fmt: skip
 
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol."""
+        return self.core.aftermath()
+
     def status(self) -> Mapping[str, Any]:
         """See DeliveryProtocol. `relayed`: with whom there is a session through a third broker."""
         return {**self.core.status(), "relayed": list(self._relayed)}
@@ -190,7 +196,7 @@ class AssistedDeltaTree:
 
     def _on_established(self, event: SessionEstablished) -> None:
         peer = event.peer
-        if isinstance(peer, str):
+        if isinstance(peer, str) or not self.core.sessions.knows(peer):
             self._step(event)
             return
         self._legs[peer] = leg = Leg(peer, event.session, event.session, self._now_ns)
@@ -209,7 +215,7 @@ class AssistedDeltaTree:
 
     def _on_lost(self, event: SessionLost) -> None:
         peer = event.peer
-        if isinstance(peer, str):
+        if isinstance(peer, str) or peer not in self._legs:
             self._step(event)
             return
         leg = self._legs.pop(peer)
@@ -238,9 +244,29 @@ class AssistedDeltaTree:
         if asked is not None:
             self._insist(peer, asked)
 
-    def _on_topology(self, event: TopologyGrown | TopologyShrunk) -> None:
+    def _on_grown(self, event: TopologyGrown) -> None:
         self._candidates.clear()
         self._step(event)
+        self._review()
+
+    def _on_shrunk(self, event: TopologyShrunk) -> None:
+        """A leaf has left: nothing is with it, through it or for it any more.
+
+        Its leg ends as any other, with the driver's SessionLost.
+        """
+        gone = event.broker
+        self._candidates.clear()
+        was_relayed = gone in self._relayed
+        self._step(event)
+        if was_relayed:  # what was to take the place of the relayed session may be under way
+            self._effects.append(CloseSession(gone, DEPARTED))
+        self._withdraw(gone)
+        self._waits_ns.pop(gone, None)
+        self._direct_again.cancel(gone)
+        self._offers = {key: offer for key, offer in self._offers.items() if gone not in key}
+        for asked in self._asked.values():
+            asked.relays.pop(gone, None)
+        self._passages.forget(gone)
         self._review()
 
     def _on_deadline(self, event: DeadlineReached) -> None:

@@ -21,6 +21,7 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId, SubscriptionId
+from brokerd.model.predicate import NOTHING
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.deliveries import POSITIONS, position_key
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
@@ -33,7 +34,7 @@ from brokerd.protocols.delta_tree.home_table import (
 )
 from brokerd.protocols.delta_tree.publication_log import PublicationLog
 from brokerd.protocols.delta_tree.publications import Publications
-from brokerd.protocols.delta_tree.regions import Region
+from brokerd.protocols.delta_tree.regions import Region, region
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Opened, Phase
 from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
@@ -126,6 +127,7 @@ class Clients:
                 local.begins_after = {}
             self._client(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
+                self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
                     self._publications.windows.announce(local, source, withheld)
@@ -140,6 +142,14 @@ class Clients:
             self._log.recover(logged)
             for source, last in self._log.durable():
                 self._sequences.hand_out(source, last)
+
+    def _open_for_departed(self, local: LocalSubscription) -> None:
+        """Leaves that left while this broker was down are not waited for; nobody asks them."""
+        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
+        if heard != local.tags:
+            local.tags = heard
+            row = subscription_change(local, started=True)
+            self._state.machine.emit(Commit((row,), None))
 
     def settle(self) -> None:
         """Acknowledge what an event has made durable or done, where a log decides that."""
@@ -262,7 +272,10 @@ class Clients:
             self._unsubscriptions.end(told)
             then()
 
-        self._state.commit(changes, on_disk)
+        if changes:
+            self._state.commit(changes, on_disk)
+        else:  # what has ended before, unasked, may not be on disk yet
+            self._state.when_written(then)
 
     # ------------------------------------------------------------ requests
 
@@ -317,7 +330,8 @@ class Clients:
         local = client.subscriptions.get(message.number)
         most = self._state.parameters.client_subscriptions
         held = sum(isinstance(each, Subscribe) for each in client.held)
-        if local is None and len(client.subscriptions) + held >= most:
+        beside = message.predicate == NOTHING
+        if local is None and len(client.subscriptions) + held >= most + beside:
             reason = f"a client has at most {most} subscriptions"
             self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
         elif local is None and self._state.recovering:
@@ -346,6 +360,11 @@ class Clients:
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client that wants nothing kept for it."""
         client = self._connected_client(name, "Detach")
+        source, done = client.source, message.done_through
+        handed_out = self._sequences.handed_out().get(source, 0) if source is not None else 0
+        if not 0 <= done <= handed_out:
+            raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
+        client.done_before = max(client.done_before, done + 1)
         client.leaving = True
         client.held = [each for each in client.held if isinstance(each, Publish)]
         session = client.session

@@ -11,8 +11,8 @@ stream begins after the last publication that may have met one that did not.
 Paper: [DFT11].
 """
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
@@ -69,6 +69,9 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 
+DEPARTED = "has left the tree"
+"""Why a session is closed."""
+
 
 class DeltaTree(EventMachine):
     """A broker that delivers exactly once, in order, around up to δ failures.
@@ -76,6 +79,8 @@ class DeltaTree(EventMachine):
     Attributes:
         sessions: whom it reaches, and how.
     """
+
+    members_may_change: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -198,6 +203,15 @@ class DeltaTree(EventMachine):
             "sessions_ready": sum(node.ready for node in nodes),
         }
 
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol."""
+        left = {
+            "subscriptions tagged": self._subscriptions.tagged,
+            "partitions in its table": len(self._partitions),
+        }
+        recovering = ["a recovery"] if self._state.recovering else []
+        return [*recovering, *(f"{count} {what}" for what, count in left.items() if count)]
+
     def status(self) -> Mapping[str, Any]:
         """See DeliveryProtocol. `pending`: wanted, but without a session that can be used."""
         nodes = self._sessions.nodes.values()
@@ -248,6 +262,9 @@ class DeltaTree(EventMachine):
         if isinstance(event.peer, str):
             self._clients.on_established(event.peer, event.session)
             return
+        if not self._sessions.knows(event.peer):
+            self.emit(CloseSession(event.peer, DEPARTED))
+            return
         self._sessions.established(event.peer, event.session)
         accepted = self._subscriptions.all_ids()
         ended = self._unsubscriptions.statements()
@@ -278,18 +295,23 @@ class DeltaTree(EventMachine):
         leaf's neighbourhood, instead of the parent.
         """
         state = self._state
-        state.neighbourhood = state.neighbourhood.grown(event.broker, event.parent)
+        state.change_neighbourhood(state.neighbourhood.grown(event.broker, event.parent))
         self._sessions.adjust_to_neighbourhood()
         self._subscriptions.table.add_broker(event.broker)
         state.machine.record("topology_grown", broker=event.broker, parent=event.parent)
         self._sessions_changed()
 
     def _on_shrunk(self, event: TopologyShrunk) -> None:
+        """A leaf has left: every part forgets it, and what others still say of it is let pass.
+
+        What tells duplicates does not forget its sources: copies of what it had sent may still
+        be on their way.
+        """
         state = self._state
-        state.neighbourhood = state.neighbourhood.shrunk(event.broker)
-        for broker in self._sessions.adjust_to_neighbourhood():
-            state.machine.emit(CloseSession(broker, "has left the tree"))
-        self._queue.forget_hop(event.broker)
+        state.change_neighbourhood(state.neighbourhood.shrunk(event.broker))
+        self._sessions.adjust_to_neighbourhood()
+        state.machine.emit(CloseSession(event.broker, DEPARTED))
+        self._queue.forget_broker(event.broker)
         self._unsubscriptions.departed(event.broker)
         self._subscriptions.remove_broker(event.broker)
         self._partitions.forget(event.broker)
@@ -318,7 +340,7 @@ class DeltaTree(EventMachine):
     def _on_message(self, event: MessageReceived) -> None:
         peer = event.peer
         if isinstance(peer, int):
-            current = self._sessions.current(peer) if self._sessions.knows(peer) else -1
+            current = self._sessions.current(peer)
         else:
             current = self._clients.session_of(peer)
         if event.session != current and Mutant.OLD_SESSION_FRAMES not in self._state.mutants:

@@ -1,9 +1,9 @@
 """Which subscriptions are over for ever, in little room.
 
 An id is never given out twice, so what is known to be over only grows: two brokers that know
-different parts put them together, and any order of telling gives the same. Numbers that follow
-each other become one range, and once nothing of an incarnation lives, one number stands for all
-of it and of those before; so the table stays about as large as what lives.
+different parts put them together, and any order of telling gives the same. Ids that follow each
+other become one range, across incarnations too, so the table stays as large as what lives,
+however often its home restarts and however much it issues.
 
 Paper: none; [DFT11] says nothing of unsubscription.
 """
@@ -20,8 +20,9 @@ from brokerd.protocols.delta_tree.state import LARGEST_BROKER
 from brokerd.protocols.interface import Change
 
 ENDED = "ended"
-LAST_NUMBER = (1 << 62) - 1
-"""Above every number that a subscription can have."""
+NUMBER_BITS = 62
+LAST_NUMBER = 1 << NUMBER_BITS
+"""Above every number that a subscription can have; they begin with 1."""
 
 
 class EndedTable:
@@ -37,8 +38,8 @@ class EndedTable:
             return False
         if subscription.incarnation < home.before:
             return True
-        ranges = home.ranges.get(subscription.incarnation)
-        return ranges is not None and subscription.number in ranges
+        serial = _serial(subscription.incarnation, subscription.number)
+        return home.over.includes(serial, serial)
 
     def before(self, home: BrokerNumber) -> int:
         """All incarnations of a home before this one are over."""
@@ -53,12 +54,10 @@ class EndedTable:
         news = False
         if statement.before > home.before:
             home.before = statement.before
+            home.over.remove_below(_serial(home.before, 1))
             news = True
-            for incarnation in [each for each in home.ranges if each < home.before]:
-                del home.ranges[incarnation]
-        for incarnation, first, last in statement.ranges:
-            if incarnation >= home.before:
-                news |= home.ranges.setdefault(incarnation, _Numbers()).add(first, last)
+        for first, last in _serials(statement, home.before):
+            news |= home.over.add(first, last)
         return news
 
     def includes(self, statement: EndedSubscriptions) -> bool:
@@ -66,38 +65,46 @@ class EndedTable:
         home = self._homes.get(statement.home) or _Home()
         if statement.before > home.before:
             return False
-        return all(
-            incarnation < home.before
-            or (incarnation in home.ranges and home.ranges[incarnation].includes(first, last))
-            for incarnation, first, last in statement.ranges
-        )
+        return all(home.over.includes(*serials) for serials in _serials(statement, home.before))
 
     def statement(self, home: BrokerNumber) -> EndedSubscriptions:
         """All that is known of one home."""
         known = self._homes.get(home) or _Home()
-        ranges = [
-            (incarnation, first, last)
-            for incarnation in sorted(known.ranges)
-            for first, last in known.ranges[incarnation]
-        ]
-        return EndedSubscriptions(home, known.before, tuple(ranges))
+        ranges = tuple((*_id(first), *_id(last)) for first, last in known.over)
+        return EndedSubscriptions(home, known.before, ranges)
 
     def statements(self) -> tuple[EndedSubscriptions, ...]:
         """All that is known, one statement per home."""
         return tuple(self.statement(home) for home in sorted(self._homes))
 
 
-class _Numbers:
-    """Numbers as ranges that neither overlap nor touch, in order."""
+def _serial(incarnation: int, number: int) -> int:
+    """An id of one home as a number; the last one of an incarnation touches the next one's."""
+    return (incarnation << NUMBER_BITS) + number - 1
+
+
+def _id(serial: int) -> tuple[int, int]:
+    """Incarnation and number of an id."""
+    return serial >> NUMBER_BITS, serial % LAST_NUMBER + 1
+
+
+def _serials(statement: EndedSubscriptions, before: int) -> Iterator[tuple[int, int]]:
+    """The ranges of a statement, without what is said by all before an incarnation being over."""
+    lowest = _serial(before, 1)
+    for begin, first, end, last in statement.ranges:
+        serials = max(lowest, _serial(begin, first)), _serial(end, last)
+        if serials[0] <= serials[1]:
+            yield serials
+
+
+class _Serials:
+    """Serials as ranges that neither overlap nor touch, in order."""
 
     __slots__ = ("_firsts", "_lasts")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
-
-    def __contains__(self, number: int) -> bool:
-        return self.includes(number, number)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -120,15 +127,28 @@ class _Numbers:
         self._lasts[start:end] = [last]
         return True
 
+    def remove_below(self, lowest: int) -> None:
+        """Be without what is below."""
+        start = bisect_left(self._lasts, lowest)
+        del self._firsts[:start], self._lasts[:start]
+        if self._firsts:
+            self._firsts[0] = max(self._firsts[0], lowest)
+
 
 class _Home:
     """What is known of one home broker: all of incarnations before one, and ranges since."""
 
-    __slots__ = ("before", "ranges")
+    __slots__ = ("before", "over")
 
     def __init__(self) -> None:
         self.before = 0
-        self.ranges: dict[int, _Numbers] = {}
+        self.over = _Serials()
+
+
+def only(subscription: SubscriptionId) -> EndedSubscriptions:
+    """That one subscription is over."""
+    home, incarnation, number = subscription
+    return EndedSubscriptions(home, 0, ((incarnation, number, incarnation, number),))
 
 
 def all_but(
@@ -137,30 +157,32 @@ def all_but(
     """What a home broker can say when `incarnation` begins: all it has ever issued is over, but
     for `living`.
     """
-    numbers: dict[int, list[int]] = {}
-    for subscription in living:
-        numbers.setdefault(subscription.incarnation, []).append(subscription.number)
-    before = min(numbers, default=incarnation)
-    ranges: list[tuple[int, int, int]] = []
-    for past in range(before, incarnation):
-        first = 1
-        for number in sorted(numbers.get(past, ())):
-            if first < number:
-                ranges.append((past, first, number - 1))
-            first = number + 1
-        ranges.append((past, first, LAST_NUMBER))
-    return EndedSubscriptions(home, before, tuple(ranges))
+    serials = sorted(_serial(each.incarnation, each.number) for each in living)
+    before = serials[0] >> NUMBER_BITS if serials else incarnation
+    table = EndedTable()
+    table.add(EndedSubscriptions(home, before, ()))
+    over = table._homes[home].over
+    begin = _serial(before, 1)
+    for serial in [*serials, _serial(incarnation, 1)]:
+        if begin < serial:
+            over.add(begin, serial - 1)
+        begin = serial + 1
+    return table.statement(home)
 
 
 def fault_of(statement: EndedSubscriptions) -> str:
     """What is wrong with a statement whoever makes it; empty when nothing is."""
     if not 0 <= statement.home <= LARGEST_BROKER:
         return f"no broker has the number {statement.home}"
-    at = (statement.before, 0)
-    for incarnation, first, last in statement.ranges:
-        if not 1 <= first <= last or (incarnation, first) <= at:
-            return f"ends of broker {statement.home} out of order: {incarnation}, {first}-{last}"
-        at = (incarnation, last + 1)
+    lowest = _serial(statement.before, 1)
+    for begin, first, end, last in statement.ranges:
+        serials = _serial(begin, first), _serial(end, last)
+        possible = 1 <= first <= LAST_NUMBER and 1 <= last <= LAST_NUMBER
+        if not possible or not lowest <= serials[0] <= serials[1]:
+            return (
+                f"ends of broker {statement.home} out of order: {begin}, {first} to {end}, {last}"
+            )
+        lowest = serials[1] + 2
     return ""
 
 
@@ -190,6 +212,6 @@ def read_ended(recovered: Rows) -> list[EndedSubscriptions]:
     return found
 
 
-def _range(row: Any) -> tuple[int, int, int]:
-    incarnation, first, last = row
-    return incarnation, first, last
+def _range(row: Any) -> tuple[int, int, int, int]:
+    begin, first, end, last = row
+    return begin, first, end, last

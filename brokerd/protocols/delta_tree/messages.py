@@ -57,12 +57,13 @@ class EndedSubscriptions:
 
     Attributes:
         before: all of the home's incarnations before this one are.
-        ranges: (incarnation, first, last) of numbers that are; increasing, none touches another.
+        ranges: (incarnation, first, incarnation, last): what was issued from one to the other is,
+            whole incarnations between them included; increasing, none touches another.
     """
 
     home: BrokerNumber
     before: int
-    ranges: tuple[tuple[int, int, int], ...]
+    ranges: tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,12 @@ class Notifiers:
             if receipt.remaining == 0:
                 self._queue.confirm(receipt)
         else:
+            self._forget_earlier(source)
             self._received[source] = sequence
             replacement = Replacement.of(message)
-            if message.subscription.home == self._state.broker:
+            if self._state.has_left(message.subscription.home):
+                self._queue.confirm(receipt)  # in the name of who is not there to be told
+            elif message.subscription.home == self._state.broker:
                 entry = self._add(message, [receipt])
                 self._unheard.on_notifier(
                     message.subscription, replacement, lambda: self._queue.delivered(entry)
@@ -88,6 +91,17 @@ class Notifiers:
             else:
                 self._unheard.on_notifier(message.subscription, replacement, lambda: None)
                 self._add(message, [receipt])
+
+    def _forget_earlier(self, source: SourceId) -> None:
+        """What an earlier incarnation of an emitter told is applied, and passed on.
+
+        Should an old notifier come once more, it is applied once more, which changes nothing.
+        """
+        if source in self._received:
+            return
+        for known in [each for each in self._received if each.broker == source.broker]:
+            if known.incarnation < source.incarnation and not self._queue.pending(known):
+                del self._received[known]
 
     def _check(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
         path, here = message.path, self._state.broker
@@ -102,7 +116,8 @@ class Notifiers:
             or path[-1] != message.subscription.home
         ):
             raise RemoteProtocolError(peer, f"notifier {message.sequence} of {source}")
-        self._table.check_home_path(path[path.index(here) :], peer)
+        if not self._state.has_left(path[-1]):
+            self._table.check_home_path(path[path.index(here) :], peer)
         tags = (*message.removed, *message.added)
         check_region(peer, path[::-1], tags, message.cut, message.source_paths)
 

@@ -111,7 +111,6 @@ class PartitionTable:
         if Mutant.PARTITIONS_SPREAD_DELTA in state.mutants:
             self.reach = delta
         self.detectors: dict[BrokerNumber, Detector] = {}
-        self._left: dict[BrokerNumber, None] = {}
         self._ended: dict[int, None] = {}
         self._holds: dict[int, int] = {}
 
@@ -204,7 +203,7 @@ class PartitionTable:
         partitions = [
             partition
             for partition in message.partitions
-            if partition.detector not in self._left and not self._has_left(partition.nodes)
+            if not self._has_left((partition.detector, *partition.nodes))
         ]
         for partition in partitions:
             self._check_partition(peer, partition, paths)
@@ -236,7 +235,9 @@ class PartitionTable:
         Paper: [DFT11] §VIII-A lines 896-900.
         """
         paths = self._checked_paths(peer, message.paths)
-        withdrawn = [numbers for numbers in message.withdrawn if numbers.detector not in self._left]
+        withdrawn = [
+            numbers for numbers in message.withdrawn if not self._state.has_left(numbers.detector)
+        ]
         for numbers in withdrawn:
             if numbers.detector not in paths or not self._possible(numbers):
                 raise RemoteProtocolError(peer, f"withdraws {tuple(numbers)}")
@@ -265,12 +266,11 @@ class PartitionTable:
             for node in self._sessions.ready():
                 self._send_gone(node, [numbers])
         self.detectors.pop(broker, None)
-        self._left[broker] = None
 
     # ------------------------------------------------------------ inside
 
     def _has_left(self, brokers: Iterable[BrokerNumber]) -> bool:
-        return bool(self._left) and any(broker in self._left for broker in brokers)
+        return any(map(self._state.has_left, brokers))
 
     def _own(self) -> Detector:
         here = self._state.broker

@@ -89,19 +89,24 @@ class PublicationQueue:
         """Leave acknowledging to a publication log, which is told whenever something is done."""
         self._on_logged_done = on_done
 
-    def forget_hop(self, broker: BrokerNumber) -> None:
-        """A leaf has left the tree: what was for it is for nobody."""
+    def forget_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left the tree: what was for it is for nobody, whatever way it went."""
         self._sent.pop(broker, None)
+        others = ~(1 << broker)
         for queue in list(self._queue.values()):
             for entry in queue:
-                transfer = entry.transfers.pop(broker, None)
-                if transfer is not None or entry.unsent >> broker & 1:
-                    entry.unsent &= ~(1 << broker)
-                    self._end_if_done(entry)
+                entry.transfers.pop(broker, None)
+                for transfer in entry.transfers.values():
+                    transfer.destinations &= others
+                entry.unsent &= others
+                self._end_if_done(entry)
 
     def client_session(self, client: ClientId, session: int) -> None:
         """The session of a client, 0 when it has none."""
-        self._client_sessions[client] = session
+        if session:
+            self._client_sessions[client] = session
+        else:
+            self._client_sessions.pop(client, None)
 
     def payload_bytes(self) -> int:
         """The size of the payloads of all publications that are not done."""
@@ -293,6 +298,8 @@ class PublicationQueue:
         for entry, destinations in zip(entries, homeless, strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
+            else:
+                self._end_if_done(entry)  # all it was for has left, and who was to confirm that
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 

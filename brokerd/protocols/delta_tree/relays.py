@@ -133,6 +133,13 @@ class Passages:
                 if passage.accepted and not self.resumes:
                     self._end(passage, tell=asker)
 
+    def forget(self, broker: BrokerNumber) -> None:
+        """A leaf has left the tree: nobody meets it any more, and it meets nobody."""
+        for passage in list(self._passages.values()):
+            asker, target, _ = passage.name
+            if broker in (asker, target):
+                self._end(passage, tell=target if broker == asker else asker)
+
     def _forward(self, passage: Passage, *, again: bool = False) -> bool:
         asker, target, number = passage.name
         leg = self.legs.get(target)

@@ -306,9 +306,9 @@ class RoutingTable:
         """
         rows = self.rows
         listed = [
-            SubscriptionId(statement.home, incarnation, first)
-            for incarnation, first, last in statement.ranges
-            if first == last
+            SubscriptionId(statement.home, begin, first)
+            for begin, first, end, last in statement.ranges
+            if (begin, first) == (end, last)
         ]
         if statement.before or len(listed) < len(statement.ranges):
             table = EndedTable()

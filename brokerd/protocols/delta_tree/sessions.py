@@ -80,8 +80,8 @@ class Sessions:
         }
         self.unreachable: list[Node] = []
 
-    def adjust_to_neighbourhood(self) -> list[BrokerNumber]:
-        """Leaves have joined or left; returns those with whom a session has to be ended."""
+    def adjust_to_neighbourhood(self) -> None:
+        """Leaves have joined or left."""
         paths = self._state.neighbourhood.paths
         left = [node for broker, node in self.nodes.items() if broker not in paths]
         for node in left:
@@ -92,7 +92,6 @@ class Sessions:
             broker: self.nodes.get(broker) or Node(broker, path, expected=True, met=False)
             for broker, path in paths.items()
         }
-        return [node.broker for node in left if node.session or node.attempting]
 
     def knows(self, peer: BrokerNumber) -> bool:
         """Whether the broker is (still) in the neighbourhood."""
@@ -104,8 +103,9 @@ class Sessions:
         return self.nodes[peer]
 
     def current(self, peer: BrokerNumber) -> int:
-        """The session with `peer`, 0 when there is none."""
-        return self.nodes[peer].session
+        """The session with `peer`, 0 when there is none, or the broker has left the tree."""
+        node = self.nodes.get(peer)
+        return node.session if node is not None else 0
 
     def established(self, peer: BrokerNumber, session: int) -> None:
         """A session is up; it carries nothing before the peer's Summary has come."""

@@ -60,6 +60,15 @@ class State:
     _next_token: int = 0
     _last_commit: int = 0
 
+    def change_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
+        """A leaf has joined or left near here."""
+        self.neighbourhood = neighbourhood
+        self._checked_paths.clear()
+
+    def has_left(self, broker: BrokerNumber) -> bool:
+        """Whether the broker is known to have left the tree; others may still speak of it."""
+        return broker in self.neighbourhood.left
+
     @property
     def newcomers(self) -> BrokerNumber:
         """Brokers from this number on are unaware of what those before them are unaware of."""
@@ -103,14 +112,19 @@ class State:
     def check_path(self, path: Path, peer: Peer) -> None:
         """Make sure that `path` can be the primary path from its first broker to this one.
 
-        Only the part inside the neighbourhood can be held against what is known.
+        Only the part inside the neighbourhood can be held against what is known. Nothing is
+        known of where brokers were that have left: what comes from them still comes through
+        those that have not.
 
         Raises:
             RemoteProtocolError: it cannot; the fault of the peer that sent it.
         """
         if path in self._checked_paths:
             return
-        backwards = path[::-1]
+        left = 0
+        while left < len(path) - 1 and self.has_left(path[left]):
+            left += 1
+        backwards = path[left:][::-1]
         near = backwards[: self.neighbourhood.radius + 1]
         known = self.neighbourhood.paths.get(near[-1]) if near else None
         if len(path) < 2 or known != near or not is_plain_path(path):

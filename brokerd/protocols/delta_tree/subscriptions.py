@@ -17,9 +17,9 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import Attributes
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.ended import only
 from brokerd.protocols.delta_tree.gates import Cut, raise_cut, replaced
 from brokerd.protocols.delta_tree.messages import (
-    EndedSubscriptions,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Tag,
@@ -36,12 +36,17 @@ from brokerd.protocols.delta_tree.routing_table import (
     RoutingTable,
     check_region,
 )
-from brokerd.protocols.delta_tree.rows import Rows, read_routing, routing_change
+from brokerd.protocols.delta_tree.rows import (
+    Rows,
+    read_routing,
+    routing_change,
+    routing_removal,
+)
 from brokerd.protocols.delta_tree.sessions import Node, Reach, Sessions
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.unheard import Unheard
 from brokerd.protocols.delta_tree.upstream_copies import UpstreamCopies
-from brokerd.protocols.interface import Change
+from brokerd.protocols.interface import Change, Commit
 
 
 class Subscriptions:
@@ -107,23 +112,24 @@ class Subscriptions:
 
     def remove_broker(self, broker: BrokerNumber) -> None:
         """A leaf has left, with nothing of its own: nobody need hear from it any more."""
-        for row in list(self.table.rows.values()):
-            if row.subscription.home == broker:
-                # Its end has not come through yet; nobody is left who wants anything for it.
-                self.table.remove(row)
-                continue
-            row.answers.pop(broker, None)
-            row.senders.pop(broker, None)
-        self.unheard.remove_broker(broker)
         self.table.remove_broker(broker)
+        for row in self.table.rows.values():
+            for by_broker in (row.answers, row.senders, row.sent, row.sent_upstream):
+                by_broker.pop(broker, None)
+        self.unheard.remove_broker(broker)
 
     def recover(self, recovered: Rows) -> None:
         """Route again by what an earlier incarnation had confirmed."""
+        over: list[Change] = []
         for subscription, predicate, path in read_routing(recovered):
-            if subscription not in self.table.ended:
+            if self._state.has_left(subscription.home):
+                over.append(routing_removal(subscription))  # it left while this broker was down
+            elif subscription not in self.table.ended:
                 row = RoutedSubscription(subscription, predicate, path, durable=True)
                 self.table.put(row)
                 self.table.accept(row)
+        if over:
+            self._state.machine.emit(Commit(tuple(over), None))
 
     # ------------------------------------------------------------ at home
 
@@ -252,9 +258,7 @@ class Subscriptions:
     def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
         """Answer a peer that spreads what is over."""
         self._state.counters["messages_ignored"] += 1
-        home, incarnation, number = subscription
-        over = EndedSubscriptions(home, 0, ((incarnation, number, number),))
-        self._state.machine.send(peer, Unsubscription((over,)))
+        self._state.machine.send(peer, Unsubscription((only(subscription),)))
 
     def _evaluate(self, row: RoutedSubscription) -> None:
         """Send a subscription where it has to go; confirm it when nothing is outstanding.

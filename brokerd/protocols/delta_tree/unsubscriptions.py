@@ -19,7 +19,14 @@ from dataclasses import replace
 from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.protocols.delta_tree.ended import all_but, ended_change, fault_of, read_ended
+from brokerd.protocols.delta_tree.ended import (
+    EndedTable,
+    all_but,
+    ended_change,
+    fault_of,
+    only,
+    read_ended,
+)
 from brokerd.protocols.delta_tree.messages import EndedSubscriptions, Summary, Unsubscription
 from brokerd.protocols.delta_tree.rows import Rows, routing_removal
 from brokerd.protocols.delta_tree.sessions import Sessions
@@ -40,6 +47,8 @@ class Unsubscriptions:
         self._subscriptions = subscriptions
         self._table = subscriptions.table.ended
         self._living: dict[SubscriptionId, None] = {}
+        for home in state.neighbourhood.left:  # while this broker was down, perhaps
+            self._table.add(_all_of(home))
 
     # ------------------------------------------------------------ at home
 
@@ -66,13 +75,14 @@ class Unsubscriptions:
             del self._living[subscription]
         here, current = self._state.broker, self._state.incarnation
         before = min([each.incarnation for each in self._living], default=current)
-        ranges = [(each.incarnation, each.number, each.number) for each in over]
-        for entry in ranges:
-            self._table.add(EndedSubscriptions(here, 0, (entry,)))
         if Mutant.NO_HOME_AUTHORITY in self._state.mutants:
             before = 0
-        self._table.add(EndedSubscriptions(here, before, ()))
-        news = EndedSubscriptions(here, before, _joined(ranges, before))
+        ended = EndedTable()
+        for each in over:
+            ended.add(only(each))
+        ended.add(EndedSubscriptions(here, before, ()))
+        news = ended.statement(here)
+        self._table.add(news)
         self._tell((news,), None)
 
     def departed(self, home: BrokerNumber) -> None:
@@ -80,7 +90,7 @@ class Unsubscriptions:
 
         Its own word may not have come through. Nobody near takes what has its path any more.
         """
-        self._learn(home, (EndedSubscriptions(home, NEVER, ()),), told_on=True)
+        self._learn(home, (_all_of(home),), told_on=True)
 
     # ------------------------------------------------------------ from other brokers
 
@@ -160,14 +170,6 @@ class Unsubscriptions:
                 self._state.machine.send(node.broker, Unsubscription(news))
 
 
-def _joined(ranges: list[tuple[int, int, int]], before: int) -> tuple[tuple[int, int, int], ...]:
-    """Ranges in order, joined where they touch, without what `before` says already."""
-    joined: list[tuple[int, int, int]] = []
-    for incarnation, first, last in sorted(ranges):
-        if incarnation < before:
-            continue
-        if joined and joined[-1][0] == incarnation and joined[-1][2] + 1 == first:
-            joined[-1] = (incarnation, joined[-1][1], last)
-        else:
-            joined.append((incarnation, first, last))
-    return tuple(joined)
+def _all_of(home: BrokerNumber) -> EndedSubscriptions:
+    """All that a broker has issued is over, and it will issue nothing more."""
+    return EndedSubscriptions(home, NEVER, ())

@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.config import DeltaTreeParameters, Mutant
-from brokerd.model.client_messages import Acknowledge, Publish
+from brokerd.model.client_messages import Acknowledge, Detach, Publish
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
@@ -388,6 +388,65 @@ def test_a_broker_confirms_nothing_while_a_publisher_from_before_its_restart_is_
     assert states(subscriber)[-1] == "started"
     exchange.publish(publisher, 2, *[A] * 5)
     assert subscriber.got() == [6]
+
+
+def test_a_publisher_that_has_left_and_said_how_far_it_is_done_is_not_waited_for():
+    """It had its second publication done before its first when its broker crashed.
+
+    The restarted broker has seen the first, and learns of the second only from who leaves.
+    """
+    exchange = Exchange(((0, 1), (0, 2)))
+    for home in (1, 2):
+        exchange.subscribe(exchange.client(f"s{home}", home), f"kind = '{'ab'[home - 1]}'")
+    exchange.hold(1, 0)
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.publish(publisher, 1, A)
+    exchange.publish(publisher, 2, B)
+    assert publisher.done == [(2, 2)]
+    exchange.kill(0)
+    exchange.held.clear()
+    exchange.start(0)
+    again = exchange.client("p", 0, publishes=True, next_sequence=1, highest_sequence=2)
+    exchange.publish(again, 1, A)
+    assert again.done == [(2, 2), (1, 1)]
+    exchange.say(again, Detach(drain=False, done_through=2))
+    exchange.detach(again)
+    exchange.kill(0)
+    exchange.start(0)
+    late = exchange.client("late", 0)
+    exchange.subscribe(late, "true")
+    assert states(late)[-1] == "started"
+
+
+def test_a_publisher_that_has_left_undone_what_it_published_is_waited_for():
+    """The same, but the first is not done anywhere when it leaves; it may yet come back."""
+    exchange = Exchange(((0, 1),))
+    exchange.subscribe(exchange.client("s", 1), "true")
+    exchange.hold(1, 0)
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.publish(publisher, 1, A, B)
+    exchange.say(publisher, Detach(drain=False, done_through=0))
+    exchange.detach(publisher)
+    exchange.kill(0)
+    exchange.held.clear()
+    exchange.start(0)
+    late = exchange.client("late", 0)
+    exchange.subscribe(late, "true")
+    assert states(late)[-1] == "pending"
+
+
+def test_what_a_failure_leaves_behind_is_said_until_it_is_over():
+    exchange = Exchange(((0, 1), (1, 2)))
+    exchange.kill(2)
+    exchange.advance(1)
+    exchange.subscribe(exchange.client("s", 1), "true")
+    assert exchange.cores[1].aftermath() == ["1 subscriptions tagged", "1 partitions in its table"]
+    exchange.hold(1, 2)
+    exchange.start(2)
+    assert exchange.cores[2].aftermath()[0] == "a recovery"
+    exchange.release(1, 2)
+    exchange.advance(5)
+    assert [core.aftermath() for core in exchange.cores.values()] == [[], [], []]
 
 
 def test_a_broker_that_confirmed_a_subscription_has_it_after_a_restart():

@@ -2,12 +2,14 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.config import SECOND_NS, DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.interface import (
+    CloseSession,
+    DeadlineReached,
     Effect,
     MessageReceived,
     OpenSession,
@@ -15,6 +17,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
     Started,
+    TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
 from brokerd.wire.attributes import decode_attributes
@@ -138,3 +141,81 @@ def test_what_is_wrong_in_a_relayed_session_ends_that_one_and_spares_the_relay()
     assert answers[0] == (0, Relay("close", 2, 1, 7, 0))
     assert broker.core.status()["relayed"] == []
     assert 0 in broker.core.status()["ready"]
+
+
+def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
+    """0 asked through 2 for this broker, which it had a session with, and left."""
+    broker = Broker1()
+    broker.hear(2, Relay("ask", 0, 1, 7, 4))
+    effects = broker.core.handle(TopologyShrunk(0), 0)
+    assert CloseSession(0, "has left the tree") in effects
+    assert broker.lose(0) == []
+    assert broker.core.status()["relayed"] == []
+    assert 0 not in broker.core.status()["wanted"]
+
+
+def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
+    """Whoever passes it on has not been told yet."""
+    broker = Broker1()
+    broker.core.handle(TopologyShrunk(0), 0)
+    assert broker.hear(2, Relay("ask", 0, 1, 7, 4)) == []
+    broker.lose(0)
+    assert broker.core.status()["relayed"] == []
+
+
+def test_a_relayed_session_with_a_leaf_ends_when_it_leaves_and_is_not_tried_directly_again() -> (
+    None
+):
+    broker = Broker1()
+    broker.hear(2, Relay("ask", 0, 1, 7, 4))
+    broker.lose(0)
+    assert broker.core.status()["relayed"] == [0]
+    effects = broker.core.handle(TopologyShrunk(0), 0)
+    assert (2, Relay("close", 0, 1, 7, 0)) in broker.said(effects)
+    assert CloseSession(0, "has left the tree") in effects, "the attempt to meet it directly"
+    assert broker.core.status()["relayed"] == []
+    deadline = broker.core.next_deadline()
+    while deadline is not None and deadline < 100 * SECOND_NS:
+        assert OpenSession(0) not in broker.core.handle(DeadlineReached(), deadline)
+        deadline = broker.core.next_deadline()
+
+
+def test_what_is_asked_for_a_leaf_is_taken_back_when_it_leaves() -> None:
+    """This broker has asked 2 for the leaf 0, and 2 has asked this broker to pass an ask on."""
+    broker = Broker1()
+    broker.lose(0)
+    broker.hear(2, Relay("ask", 2, 0, 7, 1))
+    effects = broker.core.handle(TopologyShrunk(0), 0)
+    closed = {
+        message.asker: message.number
+        for to, message in broker.said(effects)
+        if isinstance(message, Relay) and (to, message.step, message.target) == (2, "close", 0)
+    }
+    assert sorted(closed) == [1, 2]
+    accept = Relay("accept", 1, 0, closed[1], 1)
+    answer = Relay("close", 1, 0, closed[1], 0)
+    assert broker.said(broker.hear(2, accept)) == [(2, answer)]
+
+
+def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
+    broker = Broker1()
+    broker.hear(0, Relay("ask", 2, 1, 7, 4))
+    broker.lose(2)
+    assert broker.core.status()["relayed"] == [2]
+    broker.core.handle(TopologyShrunk(0), 0)
+    broker.core.handle(SessionLost(0, 10, "closed_by_us"), 0)
+    assert broker.core.status()["relayed"] == []
+    assert 2 in broker.core.status()["wanted"]
+
+
+def test_a_session_with_a_leaf_that_has_left_is_closed_and_told_nobody() -> None:
+    """It was being dialled, or dialled, as it left."""
+    broker = Broker1()
+    broker.core.handle(TopologyShrunk(0), 0)
+    broker.lose(0)
+    effects = broker.core.handle(SessionEstablished(0, 17, 1), 0)
+    assert effects == [CloseSession(0, "has left the tree")]
+    message = MessageReceived(0, 17, Summary((), False, ()))
+    assert broker.core.handle(message, 0) == []
+    assert broker.core.handle(MessageReceived(0, 17, ASK_FOR_2), 0) == []
+    assert broker.core.handle(SessionLost(0, 17, "closed_by_us"), 0) == []

@@ -13,9 +13,11 @@ from brokerd.model.client_messages import (
     Publish,
     Subscribe,
     Unsubscribe,
+    Unsubscribed,
 )
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.protocols.delta_tree.messages import (
     EndedSubscriptions,
     PublicationConfirmation,
@@ -121,16 +123,24 @@ FROM_BROKER_0 = {
     "a notifier without number": notifier(sequence=0),
     "a notifier of a publisher": notifier(source=SOURCE),
     "a notifier of another's tags": notifier(removed=(Tag((3, 7, 8), 7, 1, 1, True),)),
-    "the end of what lives here": over(EndedSubscriptions(1, 1, ((1, 1, 1),))),
-    "the end of what was never issued here": over(EndedSubscriptions(1, 1, ((1, 5, 9),))),
+    "the end of what lives here": over(EndedSubscriptions(1, 1, ((1, 1, 1, 1),))),
+    "the end of what was never issued here": over(EndedSubscriptions(1, 1, ((1, 5, 1, 9),))),
     "the end of all that is issued here": over(EndedSubscriptions(1, 2, ())),
     "an end of nobody's subscription": over(EndedSubscriptions(1 << 40, 1, ())),
-    "an end from zero": over(EndedSubscriptions(3, 1, ((1, 0, 4),))),
-    "an end backwards": over(EndedSubscriptions(3, 1, ((1, 4, 3),))),
-    "ends that overlap": over(EndedSubscriptions(3, 1, ((1, 1, 4), (1, 4, 5)))),
-    "ends that touch": over(EndedSubscriptions(3, 1, ((1, 1, 4), (1, 5, 6)))),
-    "ends of incarnations out of order": over(EndedSubscriptions(3, 1, ((2, 1, 4), (1, 5, 6)))),
-    "an end that was said already": over(EndedSubscriptions(3, 2, ((1, 1, 4),))),
+    "an end from zero": over(EndedSubscriptions(3, 1, ((1, 0, 1, 4),))),
+    "an end backwards": over(EndedSubscriptions(3, 1, ((1, 4, 1, 3),))),
+    "ends that overlap": over(EndedSubscriptions(3, 1, ((1, 1, 1, 4), (1, 4, 1, 5)))),
+    "ends that touch": over(EndedSubscriptions(3, 1, ((1, 1, 1, 4), (1, 5, 1, 6)))),
+    "ends that touch across a restart": over(
+        EndedSubscriptions(3, 1, ((1, 4, 1, LAST_NUMBER), (2, 1, 2, 3)))
+    ),
+    "an end of more than there can be": over(
+        EndedSubscriptions(3, 1, ((1, 1, 1, LAST_NUMBER + 1),))
+    ),
+    "ends of incarnations out of order": over(
+        EndedSubscriptions(3, 1, ((2, 1, 2, 4), (1, 5, 1, 6)))
+    ),
+    "an end that was said already": over(EndedSubscriptions(3, 2, ((1, 1, 1, 4),))),
     "one home twice": over(EndedSubscriptions(3, 2, ()), EndedSubscriptions(3, 3, ())),
     "publications of a notifier": PublicationCopy(run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)),
 }
@@ -208,7 +218,7 @@ def test_a_client_that_breaks_the_rules_is_refused(message):
         Publish(GOOD_RUN),
         Acknowledge(SOURCE, 1, 1),
         Unsubscribe(1),
-        Detach(drain=False),
+        Detach(drain=False, done_through=0),
     ],
 )
 def test_a_client_says_connect_first(message):
@@ -222,12 +232,12 @@ def test_a_client_says_connect_first(message):
 def test_a_client_that_has_detached_says_nothing_more_but_what_it_has_got():
     exchange = ready()
     client = exchange.client("p", 0, publishes=True)
-    exchange.say(client, Detach(drain=False))
+    exchange.say(client, Detach(drain=False, done_through=0))
     core = exchange.cores[0]
     for message in (
         Subscribe(1, EVERYTHING),
         Unsubscribe(1),
-        Detach(drain=True),
+        Detach(drain=True, done_through=0),
         Publish(run_of(client.source, 1, A)),
     ):
         with pytest.raises(RemoteProtocolError, match="after Detach"):
@@ -240,7 +250,7 @@ def test_a_client_that_has_detached_says_nothing_more_but_what_it_has_got():
     [
         Summary((SubscriptionId(1, 1, 9),), False),
         Summary((SubscriptionId(1, 2, 1),), False),
-        Summary((), False, (EndedSubscriptions(1, 1, ((1, 1, 1),)),)),
+        Summary((), False, (EndedSubscriptions(1, 1, ((1, 1, 1, 1),)),)),
     ],
     ids=("routes by what was not issued", "nor by a later incarnation", "ends what lives"),
 )
@@ -265,6 +275,19 @@ def test_a_connect_with_impossible_numbers_is_refused(connect):
     core.handle(SessionEstablished("c", 77, 1), 0)
     with pytest.raises(RemoteProtocolError, match="impossible"):
         core.handle(MessageReceived("c", 77, connect), 0)
+
+
+@pytest.mark.parametrize("publishes, done", [(True, -1), (True, 4), (False, 1)])
+def test_who_detaches_with_more_done_than_it_ever_published_is_refused(publishes, done):
+    exchange = ready()
+    client = exchange.client("c", 0, publishes=publishes)
+    if publishes:
+        exchange.publish(client, 1, A, A, A)
+    message = MessageReceived("c", client.session, Detach(drain=False, done_through=done))
+    with pytest.raises(RemoteProtocolError, match="handed out"):
+        exchange.cores[0].handle(message, 0)
+    exchange.say(client, Detach(drain=False, done_through=3 if publishes else 0))
+    assert exchange.clients["c"].answers[-1] == Unsubscribed(0)
 
 
 def test_malformed_attributes_are_refused_even_while_publications_are_held():

@@ -1,0 +1,130 @@
+"""What a broker finds on its disk when it starts, also on one that is full just then."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from brokerd.config import BrokerConfig
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.topology import Topology
+from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.control import ControlServer
+from brokerd.runtime.durable import ROOM_RETRY_S
+from brokerd.runtime.publication_log import read_log
+from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
+from brokerd.storage.publication_log import PublicationLogFiles
+from brokerd.storage.room import is_no_room
+
+NO_ROOM_STATE: Final = "no room on its disk"
+"""The state of a broker that has not begun yet, because its disk is full."""
+
+
+class Stores:
+    """The durable files of one broker, in its state folder.
+
+    Attributes:
+        files: the publication log's, once begun; None without one.
+        logged: what it had.
+    """
+
+    def __init__(self, config: BrokerConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._meta: MetaStore | None = None
+        self.files: PublicationLogFiles | None = None
+        self.logged: tuple[PublicationRun, ...] = ()
+
+    @property
+    def meta(self) -> MetaStore:
+        """The meta store, once begun."""
+        assert self._meta is not None, "not begun"
+        return self._meta
+
+    def begin(self) -> Beginning:
+        """Open everything, for a new incarnation.
+
+        Raises:
+            OSError: where there was no room on the disk, there is no new incarnation, and this
+                may be called again.
+            StorageCorrupt: what is there cannot be what a broker wrote.
+        """
+        config, folder = self._config, self._folder
+        if config.delta_tree.publication_log and self.files is None:
+            self.files = PublicationLogFiles(folder / "publications", fsync=config.fsync)
+        if self._meta is None:
+            self._meta = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
+        beginning = self._meta.begin(config.deployment_id)
+        if self.files is not None:
+            self.logged = read_log(self.files, recovering=beginning.recovering)
+        return beginning
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        if self._meta is not None:
+            self._meta.close()
+        if self.files is not None:
+            self.files.close()
+
+
+async def begin_with_room(
+    stores: Stores, config: BrokerConfig, topology: Topology
+) -> tuple[Beginning, int]:
+    """`stores.begin()`, again and again while their disk is full; and how many ns it was.
+
+    Meanwhile the broker answers on its control socket that this is its state, and nothing else.
+    A signal that is to end it ends it as such.
+    """
+    try:
+        return await trio.to_thread.run_sync(stores.begin), 0
+    except OSError as error:
+        if not is_no_room(error):
+            raise
+        say(config, f"no room in {config.state_folder} ({error.strerror}); waiting for it")
+    full_ns = clock_ns()
+    status = _waiting_status(config, topology)
+
+    async def answer(_: Mapping[str, Any]) -> dict[str, Any]:
+        return status
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(ControlServer({"status": answer}).serve, config.control_socket)
+        while True:
+            await trio.sleep(ROOM_RETRY_S)
+            try:
+                beginning = await trio.to_thread.run_sync(stores.begin)
+                break
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+        nursery.cancel_scope.cancel()
+    say(config, "there is room")
+    return beginning, clock_ns() - full_ns
+
+
+def say(config: BrokerConfig, text: str) -> None:
+    """Tell whoever reads this process's standard error."""
+    print(f"broker {config.broker}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _waiting_status(config: BrokerConfig, topology: Topology) -> dict[str, Any]:
+    """What `status` answers of a broker that has nothing to tell of but its disk."""
+    nobody: list[str] = []
+    return {
+        "state": NO_ROOM_STATE,
+        "name": config.broker,
+        "pid": os.getpid(),
+        "incarnation": 0,
+        "protocol": config.protocol,
+        "deployment_id": config.deployment_id,
+        "topology_digest": topology.digest(config.protocol, asdict(config.delta_tree)),
+        **dict.fromkeys(("wanted", "ready", "pending", "relayed", "sessions", "faults"), nobody),
+        **dict.fromkeys(("subscriptions", "own_subscriptions", "queue", "clients"), 0),
+        "probed": False,
+        "unprobed": {},
+        "run_id": "",
+    }

@@ -1,0 +1,1 @@
+"""From a seed to a plan: cluster, workload, faults, and what stays broken for ever."""

@@ -1,0 +1,32 @@
+"""A small disk of its own, to be filled; only root can have one."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def mounted_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
+    """A disk of this size, mounted at a new folder; skips where that cannot be."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def filled(disk: Path) -> Path:
+    """A file that takes all the room there is."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    assert os.statvfs(disk).f_bavail == 0
+    return filler

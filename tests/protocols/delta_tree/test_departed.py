@@ -1,0 +1,229 @@
+"""Leaves that have left the tree: whatever is still said of them ends nobody."""
+
+from itertools import pairwise
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Unsubscribe
+from brokerd.protocols.delta_tree.messages import (
+    PartitionGone,
+    PartitionNew,
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryNotifier,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    Summary,
+    UpstreamCopy,
+)
+from brokerd.protocols.interface import MessageReceived
+from tests.helpers.exchange import Exchange, blob
+
+ANY = blob(kind="a")
+
+
+def line(brokers: int, **settings: object) -> Exchange:
+    """A chain 0–1–2–…; broker 0 is the leaf that leaves."""
+    return Exchange(tuple(pairwise(range(brokers))), **settings)
+
+
+def at_rest(exchange: Exchange) -> None:
+    """Nothing is left queued or tagged anywhere."""
+    exchange.advance(30)
+    for number, core in exchange.cores.items():
+        counters = core.statistics()
+        assert counters["queue_publications"] == 0, number
+        assert counters["subscriptions_tagged"] == 0, number
+        assert core.status()["state"] == "running", number
+
+
+def test_what_a_departed_leaf_had_sent_twice_may_be_done_after_it_has_left() -> None:
+    """Broker 1 still has a copy for 2, which 2 has got from 0 itself when 1 was suspected."""
+    exchange = line(3)
+    exchange.subscribe(exchange.client("s", 2), "true")
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, ANY)
+    exchange.cut(0, 1)
+    exchange.advance(1)
+    assert exchange.clients["p"].done == [(1, 1)]
+    exchange.leave(0)
+    exchange.release(1, 2)
+    assert exchange.clients["s"].got() == [1]
+    at_rest(exchange)
+
+
+def test_what_comes_again_from_a_departed_leaf_is_taken_from_its_neighbours() -> None:
+    """As above, but 2 has restarted, so it has neither the copy nor the path in mind."""
+    exchange = line(3)
+    exchange.subscribe(exchange.client("s", 2), "true")
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.hold(1, 2)
+    exchange.publish(publisher, 1, ANY)
+    exchange.cut(0, 1)
+    exchange.advance(1)
+    exchange.leave(0)
+    exchange.release(1, 2)
+    exchange.hold(1, 2)
+    exchange.cut(1, 2)
+    exchange.kill(2)
+    exchange.start(2)
+    exchange.mend(1, 2)
+    exchange.release(1, 2)
+    assert exchange.sent(1, 2, PublicationCopy)
+    at_rest(exchange)
+
+
+def test_publications_for_a_departed_home_are_for_nobody() -> None:
+    """The confirmation is lost with its session, so broker 0 would send the publication again."""
+    exchange = line(3)
+    subscriber = exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    publisher = exchange.client("p", 0, publishes=True)
+    exchange.hold(1, 0)
+    exchange.publish(publisher, 1, ANY)
+    exchange.say(subscriber, Unsubscribe(1))
+    exchange.leave(2)
+    exchange.cut(0, 1, heal=True)
+    exchange.release(1, 0)
+    at_rest(exchange)
+    assert exchange.clients["p"].done == [(1, 1)]
+
+
+def notified_after_home_has_left(exchange: Exchange) -> None:
+    """A notifier for the departed broker 0 is on its way from 3, which nobody tells, to 2."""
+    exchange.kill(4)
+    exchange.advance(1)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.hold(3, 2)
+    exchange.start(4)
+    exchange.advance(1)
+    assert [m for _, m in exchange.queues[3, 2] if isinstance(m, RecoveryNotifier)]
+    exchange.say(subscriber, Unsubscribe(1))
+    exchange.leave(0)
+
+
+def test_a_notifier_for_a_departed_home_is_for_nobody() -> None:
+    exchange = line(5)
+    notified_after_home_has_left(exchange)
+    exchange.release(3, 2)
+    at_rest(exchange)
+
+
+def test_a_notifier_for_a_departed_home_has_nowhere_to_go_and_need_not() -> None:
+    """The broker before the departed one cannot be reached, so there is only the way past it."""
+    exchange = line(5)
+    notified_after_home_has_left(exchange)
+    exchange.cut(1, 2)
+    exchange.advance(1)
+    exchange.release(3, 2)
+    exchange.advance(5)
+    exchange.mend(1, 2)
+    at_rest(exchange)
+
+
+def test_a_broker_that_was_down_when_its_neighbour_left_starts_without_what_that_had() -> None:
+    exchange = line(3)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.kill(1)
+    exchange.advance(1)
+    exchange.say(subscriber, Unsubscribe(1))
+    exchange.leave(0)
+    exchange.start(1)
+    at_rest(exchange)
+    assert exchange.cores[1].status()["subscriptions"] == 0
+    assert exchange.disks[1].get("routing", {}) == {}
+
+
+@pytest.mark.parametrize("home", [1, 2])
+def test_a_gate_that_a_departed_leaf_kept_closed_opens_at_a_home_that_was_down(home: int) -> None:
+    exchange = line(4)
+    exchange.cut(0, 1)
+    exchange.cut(0, 2)
+    exchange.advance(1)
+    exchange.subscribe(exchange.client("s", home), "true")
+    assert exchange.cores[home].statistics()["subscriptions_tagged"] == 1
+    exchange.kill(home)
+    exchange.leave(0)
+    exchange.start(home)
+    at_rest(exchange)
+
+
+def life_of_a_leaf() -> Exchange:
+    """Brokers of 0–1–2–3–4 subscribe and publish while one after the other is lost and back."""
+    exchange = line(5)
+    for number in (0, 2, 4):
+        exchange.client(f"p{number}", number, publishes=True)
+        exchange.subscribe(exchange.client(f"s{number}", number), "true")
+    for first, lost in enumerate((0, 1, 4), 1):
+        for number in (0, 2, 4):
+            exchange.publish(exchange.clients[f"p{number}"], first, ANY)
+        exchange.kill(lost)
+        exchange.advance(3)
+        for home in (0, 2):
+            if home != lost:
+                exchange.subscribe(exchange.client(f"t{lost}{home}", home), "true")
+        exchange.start(lost)
+        exchange.advance(3)
+        if lost != 1:
+            known = {"next_sequence": first + 1, "highest_sequence": first}
+            exchange.client(f"p{lost}", lost, publishes=True, **known)
+    return exchange
+
+
+KINDS = (
+    Summary,
+    SubscriptionCopy,
+    UpstreamCopy,
+    SubscriptionConfirmation,
+    RecoveryNotifier,
+    PartitionNew,
+    PartitionGone,
+    PublicationCopy,
+    PublicationConfirmation,
+)
+
+
+def heard(exchange: Exchange, number: int) -> list[tuple[int, object]]:
+    """From whom a broker got which messages, each once."""
+    found = [
+        (event.peer, event.message)
+        for at, event, _ in exchange.log
+        if at == number and isinstance(event, MessageReceived) and isinstance(event.peer, int)
+    ]
+    return [entry for place, entry in enumerate(found) if entry not in found[:place]]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["told", "down meanwhile"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_whatever_was_said_while_a_leaf_was_there_may_be_said_after_it_has_left(
+    number: int, restarts: bool
+) -> None:
+    """By anybody who has a session: it is let pass, or ends that session, and no broker."""
+    for sender, message in heard(life_of_a_leaf(), number):
+        exchange = life_of_a_leaf()
+        if restarts:
+            exchange.kill(number)
+        exchange.leave(0)
+        if restarts:
+            exchange.start(number)
+        exchange.advance(1)
+        peer = sender or number + 1
+        try:
+            session = exchange.sessions[number, peer]
+            exchange.handle(number, MessageReceived(peer, session, message))
+        except RemoteProtocolError:
+            exchange.cut(number, peer, heal=True)
+        exchange.cut(number, number + 1, heal=True)
+        exchange.advance(12)
+        assert 0 not in exchange.cores[number].status()["wanted"]
+        assert exchange.cores[number].status()["queue"] == 0
+
+
+def test_what_was_said_then_is_of_every_kind() -> None:
+    exchange = life_of_a_leaf()
+    kinds = [type(message) for number in (1, 2) for _, message in heard(exchange, number)]
+    assert [kind for kind in KINDS if kind not in kinds] == []

@@ -1,0 +1,77 @@
+"""When a home broker calls a subscription over, that is on its disk."""
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.model.client_messages import Connect, Detach, Unsubscribe, Unsubscribed
+from brokerd.model.identity import SubscriptionId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.home_table import subscription_change
+from brokerd.protocols.delta_tree.routing_table import LocalSubscription
+from brokerd.protocols.interface import (
+    Commit,
+    DeadlineReached,
+    Effect,
+    MessageReceived,
+    Persisted,
+    Send,
+    SessionEstablished,
+    Started,
+)
+from tests.helpers.cluster import chain
+from tests.helpers.exchange import decode
+
+LINGER_NS = 1_000
+
+
+def _a_home_whose_client_does_not_ask_again() -> DeltaTree:
+    """It is back since the restart, and has not asked for its subscription."""
+    neighbourhood = PrimaryTree(chain("b1", "b2")).neighbourhood(0, 2)
+    core = DeltaTree(
+        0, neighbourhood, DeltaTreeParameters(delta=1, client_linger_ns=LINGER_NS), decode
+    )
+    row = subscription_change(
+        LocalSubscription("s", 1, SubscriptionId(0, 1, 1), EVERYTHING), started=True
+    )
+    core.handle(Started(2, True, {row.table: {row.key: row.value}}), 0)
+    core.handle(SessionEstablished("s", 1, 1), 0)
+    core.handle(MessageReceived("s", 1, Connect(False, 1, 1, 0, ())), 0)
+    return core
+
+
+def _given_up(core: DeltaTree) -> int:
+    """The commit with which its linger is over."""
+    effects = core.handle(DeadlineReached(), LINGER_NS)
+    (token,) = [effect.token for effect in effects if isinstance(effect, Commit)]
+    assert token is not None
+    return token
+
+
+def _called_over(effects: list[Effect]) -> list[int]:
+    messages = [effect.message for effect in effects if isinstance(effect, Send)]
+    return [each.number for each in messages if isinstance(each, Unsubscribed)]
+
+
+def test_who_ends_what_has_just_been_given_up_waits_for_the_disk_too() -> None:
+    core = _a_home_whose_client_does_not_ask_again()
+    token = _given_up(core)
+    assert _called_over(core.handle(MessageReceived("s", 1, Unsubscribe(1)), LINGER_NS)) == []
+    assert _called_over(core.handle(Persisted(token), LINGER_NS)) == [1]
+
+
+def test_who_leaves_then_waits_for_the_disk_too() -> None:
+    core = _a_home_whose_client_does_not_ask_again()
+    token = _given_up(core)
+    assert (
+        _called_over(
+            core.handle(MessageReceived("s", 1, Detach(drain=False, done_through=0)), LINGER_NS)
+        )
+        == []
+    )
+    assert _called_over(core.handle(Persisted(token), LINGER_NS)) == [0]
+
+
+def test_what_was_over_before_is_called_so_at_once() -> None:
+    core = _a_home_whose_client_does_not_ask_again()
+    core.handle(Persisted(_given_up(core)), LINGER_NS)
+    assert _called_over(core.handle(MessageReceived("s", 1, Unsubscribe(1)), LINGER_NS)) == [1]

@@ -1,0 +1,133 @@
+"""What is read and kept: many small publications must not cost what the kernel counts."""
+
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.config import SessionParameters
+from brokerd.protocols.interface import Change, Commit, Persisted
+from brokerd.runtime.connection import Connection
+from brokerd.runtime.disk import Disk
+from brokerd.sessions.framing import FrameDecoder
+from brokerd.sessions.session import Session, SessionState
+from brokerd.storage.meta_store import SqliteMetaStore
+from tests.helpers.memory_links import copy
+from tests.helpers.raw_peer import words
+
+ROOT = Path(__file__).parents[2]
+PUBLICATIONS = 3_000
+LARGE_BYTES = 200_000
+ROOM = 1_000
+"""Maps that the process of the story may still make when it begins."""
+LARGEST_LIMIT = 200_000
+"""Where the kernel allows more maps than this, using them up would take too long."""
+
+
+def maps() -> int:
+    """How many maps this process has."""
+    return Path("/proc/self/maps").read_bytes().count(b"\n")
+
+
+class Keeper:
+    """An owner that keeps every small publication, as a queue does, and passes large ones on."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+        self.came = trio.Event()
+
+    def received(self, connection: Connection, incoming: list[Any]) -> None:
+        self.kept.extend(message for message, size in incoming if size < LARGE_BYTES)
+        self.came.set()
+
+    def refill(self, connection: Connection) -> None:
+        pass
+
+    def may_read(self, connection: Connection) -> bool:
+        return True
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        self.came.set()
+
+
+async def keep_publications(sizes: list[int]) -> Keeper:
+    """Publications that come one by one, of these sizes."""
+    stream, there = (
+        trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair()
+    )
+    session = Session(1, 1, SessionState.ESTABLISHED)
+    keeper = Keeper()
+    connection = Connection(stream, session, FrameDecoder(), SessionParameters(), keeper)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.serve)
+        for number, size in enumerate(sizes, start=1):
+            keeper.came = trio.Event()
+            await there.send_all(words(copy(number, size)))
+            await keeper.came.wait()
+        nursery.cancel_scope.cancel()
+    await there.aclose()
+    return keeper
+
+
+def tell(folder: str, sizes: list[int]) -> None:
+    """Fill a queue in a process that may make few more maps, then commit; print what came of it."""
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    occupied = []
+    if limit <= LARGEST_LIMIT:
+        # Neighbours that may do different things stay maps of their own.
+        ways = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE)
+        while maps_left := limit - ROOM - maps():
+            if maps_left < 0:
+                break
+            occupied += [
+                mmap.mmap(-1, mmap.PAGESIZE, prot=ways[place % 2]) for place in range(maps_left)
+            ]
+    before = maps()
+    persisted: list[Any] = []
+
+    async def story() -> int:
+        keeper = await keep_publications(sizes)
+        store = SqliteMetaStore(Path(folder) / "store")
+        disk = Disk(store, persisted.extend)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(disk.run)
+            disk.commit(Commit((Change("t", "key", 1),), 7))
+            await disk.settle()
+            nursery.cancel_scope.cancel()
+        return len(keeper.kept)
+
+    kept = trio.run(story)
+    print(  # noqa: T201
+        json.dumps(
+            {"kept": kept, "maps": maps() - before, "persisted": persisted == [Persisted(7)]}
+        )
+    )
+
+
+@pytest.mark.parametrize("between", [(), (LARGE_BYTES,)], ids=["alone", "between large ones"])
+def test_a_queue_of_small_publications_costs_no_maps_and_the_disk_is_still_there(
+    tmp_path: Path, between: tuple[int, ...]
+) -> None:
+    # glibc's default; what a process has freed before may have raised it.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 << 10)}
+    call = f"tell({str(tmp_path)!r}, {[*between, 250]} * {PUBLICATIONS})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import tell; {call}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kept"] == PUBLICATIONS
+    assert told["persisted"]
+    assert told["maps"] < 100

@@ -1,0 +1,143 @@
+"""What a broker keeps is in proportion to what is alive, however often anything has happened."""
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.protocols.delta_tree.notifiers import Notifiers
+from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.growth import Alive, check_growth, sizes_of
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain
+
+FEW, MANY = 6, 18
+
+
+def _restart_in_the_middle(cluster: SimulatedCluster, number: int) -> None:
+    cluster.broker("b3").kill()
+    cluster.run_for(2)
+    cluster.broker("b3").start()
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=1)
+
+
+def _come_and_go(cluster: SimulatedCluster, number: int) -> None:
+    """A client with two subscriptions, of which it ends one; then it leaves."""
+    name = f"t{number}-b3"
+    cluster.subscribe("b3", client=name)
+    cluster.subscribe("b3", "n = 1", client=name)
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    cluster.unsubscribe(name, 1)
+    cluster.run_until_quiet()
+    cluster.detach(name)
+
+
+def _open_a_gate(cluster: SimulatedCluster, number: int) -> None:
+    """b4 tells by a notifier that b5 is back; then b4 restarts, too."""
+    name = f"u{number}-b1"
+    cluster.broker("b5").kill()
+    cluster.run_for(2)
+    cluster.subscribe("b1", client=name)
+    cluster.run_for(1)
+    cluster.broker("b5").start()
+    cluster.run_until_quiet()
+    cluster.publish("b5", n=1)
+    cluster.run_until_quiet()
+    cluster.detach(name)
+    cluster.broker("b4").restart()
+
+
+def _cut_a_link(cluster: SimulatedCluster, number: int) -> None:
+    cluster.link("b2", "b3").cut()
+    cluster.run_for(2)
+    cluster.link("b2", "b3").heal()
+    cluster.run_for(3)
+
+
+def _vanish(cluster: SimulatedCluster, number: int) -> None:
+    """A client is gone without a word, and given up."""
+    name = f"w{number}-b2"
+    cluster.subscribe("b2", client=name)
+    cluster.run_until_quiet()
+    cluster.clients[name].leave()
+    cluster.oracle.unsubscribed(name, 1)
+    cluster.run_for(3)
+
+
+Cycle = Callable[[SimulatedCluster, int], None]
+CYCLES: list[Cycle] = [_restart_in_the_middle, _come_and_go, _open_a_gate, _cut_a_link, _vanish]
+
+
+def _kept(cluster: SimulatedCluster) -> dict[str, int]:
+    """By broker and name, in memory and on disk."""
+    kept: dict[str, int] = {}
+    for broker in cluster.brokers:
+        for name, size in sizes_of(broker.core).items():
+            kept[f"{broker.name} {name}"] = size
+        for table, rows in broker.on_disk().items():
+            kept[f"{broker.name} {table}"] = len(rows)
+            kept[f"{broker.name} {table} in characters"] = len(repr(list(rows.values()))) // 100
+    return kept
+
+
+def _more_after_many(cycle: Cycle) -> dict[str, tuple[int, int]]:
+    """What there is more of after MANY cycles than after FEW."""
+    cluster = SimulatedCluster(
+        chain("b1", "b2", "b3", "b4", "b5"),
+        network=STEADY,
+        parameters=DeltaTreeParameters(delta=1, client_linger_ns=SECOND_NS),
+    ).start()
+    for home in ("b1", "b3", "b5"):
+        cluster.subscribe(home)
+        cluster.publish(home, n=1)
+    cluster.run_until_quiet()
+    few: dict[str, int] = {}
+    for number in range(MANY):
+        cycle(cluster, number)
+        cluster.run_until_quiet()
+        if number + 1 == FEW:
+            few = _kept(cluster)
+    cluster.oracle.judge_end()
+    many = _kept(cluster)
+    return {name: (few.get(name, 0), many[name]) for name in many if many[name] > few[name] + 2}
+
+
+@pytest.mark.parametrize("cycle", CYCLES)
+def test_three_times_as_many_leave_no_more(cycle: Cycle) -> None:
+    assert _more_after_many(cycle) == {}
+
+
+def test_a_number_kept_of_each_client_that_ever_was_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keep_all(self: PublicationQueue, client: str, session: int) -> None:
+        self._client_sessions[client] = session
+
+    monkeypatch.setattr(PublicationQueue, "client_session", keep_all)
+    assert set(_more_after_many(_come_and_go)) == {"b3 PublicationQueue._client_sessions"}
+
+
+def test_a_number_kept_of_each_restart_of_a_neighbour_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Notifiers, "_forget_earlier", lambda self, source: None)
+    assert "b1 Notifiers._received" in _more_after_many(_open_a_gate)
+
+
+def test_a_seed_ends_only_if_nothing_waits_and_nothing_has_grown() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2"), network=STEADY).start()
+    cluster.subscribe("b1")
+    cluster.run_until_quiet()
+    (b1, _), alive = cluster.brokers, Alive(2, 1, 1, 1)
+    check_growth(b1, alive)
+    b1.protocol._state._when_durable[99] = lambda: None
+    with pytest.raises(InvariantViolated, match=r"b1 keeps 1 in State._when_durable"):
+        check_growth(b1, alive)
+    b1.protocol._state._when_durable.clear()
+    b1.protocol._state._checked_paths.update(dict.fromkeys([(n,) for n in range(500)]))
+    with pytest.raises(InvariantViolated, match=r"b1 keeps 50\d in State._checked_paths"):
+        check_growth(b1, alive)

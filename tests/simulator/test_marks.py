@@ -1,0 +1,69 @@
+"""Marks: what a swarm has been through, and what it must have been through to say anything."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.simulator import delta_tree_marks
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.mark_registry import make_observer, marks_of
+from brokerd.simulator.marks import Mark, in_words, reached
+from brokerd.simulator.swarm import run_seed
+from tests.helpers.cluster import STEADY, chain
+
+DOCUMENT = Path(delta_tree_marks.__file__).parents[1] / "PROTOCOLS.md"
+
+
+def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists() -> None:
+    lines = re.findall(r"^ *Marks: ((?:.|\n {3})+?)\.$", DOCUMENT.read_text("utf-8"), re.M)
+    named = re.findall(r"`([a-z-]+)`", " ".join(lines))
+    assert sorted(named) == sorted(mark.name for mark in marks_of("delta_tree"))
+
+
+def test_a_seed_counts_what_it_comes_to() -> None:
+    report = run_seed(2, "delta_tree")
+    assert report.counters["mark_sent-again"] > 0
+    assert report.counters["mark_joined"] == 0, "nobody joins in this seed"
+
+
+def test_a_protocol_without_marks_counts_none() -> None:
+    assert not marks_of("best_effort")
+    assert make_observer("best_effort", PrimaryTree(chain("b1", "b2"))) is None
+    assert not any(name.startswith("mark_") for name in run_seed(2, "best_effort").counters)
+
+
+def test_a_mark_that_too_few_seeds_came_to_is_named_with_what_it_means() -> None:
+    marks = (
+        Mark("sent-again", "publications were sent again", seeds=1),
+        Mark("joined", "a leaf joined", seeds=2),
+        Mark("left", "a leaf left"),
+    )
+    found = reached(marks, [run_seed(seed, "delta_tree") for seed in (2, 4)])
+    assert [row.is_enough for row in found] == [True, False, True]
+    assert in_words(found) == (
+        "1 of 3 marks reached\nmark joined in 0 seeds, 1 are required: a leaf joined"
+    )
+
+
+def _counts_of(cluster: SimulatedCluster) -> dict[str, int]:
+    assert cluster.checker.marks is not None
+    return cluster.checker.marks.counts
+
+
+@pytest.mark.parametrize("home, crossed", [("b2", 0), ("b1", 1)])
+def test_a_notifier_is_marked_at_each_broker_whose_tags_it_changes(home: str, crossed: int) -> None:
+    """b4 is dead while somebody subscribes; b3 finds it again and tells home, past b2."""
+    cluster = SimulatedCluster(chain("b1", "b2", "b3", "b4"), network=STEADY).start()
+    cluster.run_until_quiet()
+    cluster.broker("b4").kill()
+    cluster.run_for(3)
+    cluster.subscribe(home)
+    cluster.run_for(1)
+    counts = _counts_of(cluster)
+    assert (counts["island-tagged"], counts["gate-opened"]) == (crossed + 1, 0)
+    cluster.broker("b4").start()
+    cluster.run_until_quiet()
+    assert (counts["notifier-crossed"], counts["gate-opened"]) == (crossed, 1)
+    assert counts["recovered"] == 1

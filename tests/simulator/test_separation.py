@@ -1,0 +1,59 @@
+"""What a subscription does not hear at its start is held against what the network cut off."""
+
+import pytest
+
+from brokerd.config import Mutant
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.delta_tree.messages import Tag
+from brokerd.protocols.delta_tree.routing_table import RoutedSubscription
+from brokerd.protocols.delta_tree.subscriptions import Subscriptions
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from tests.helpers.cluster import STEADY, chain
+
+
+def _chain(*mutants: Mutant) -> SimulatedCluster:
+    topology = chain("b1", "b2", "b3", "b4")
+    return SimulatedCluster(topology, network=STEADY, mutants=frozenset(mutants)).start()
+
+
+def _subscribe_past_a_dead_broker(cluster: SimulatedCluster) -> None:
+    """b3 is dead; b4 answers for itself, past it."""
+    cluster.run_until_quiet()
+    cluster.broker("b3").kill()
+    cluster.run_for(3)
+    subscription = cluster.subscribe("b1")
+    cluster.run_for(3)
+    assert subscription.started
+
+
+def test_a_dead_broker_may_be_closed_off() -> None:
+    cluster = _chain()
+    _subscribe_past_a_dead_broker(cluster)
+    assert cluster.oracle.closed_by_subscription() == [frozenset({2})]
+
+
+@pytest.mark.parametrize("mutant", [Mutant.ISLANDS_AS_BARRIERS, Mutant.EVERY_PARTITION_TAGGED])
+def test_who_answers_past_a_dead_broker_may_not(mutant: Mutant) -> None:
+    with pytest.raises(InvariantViolated, match=r"closed too much: s1-b1/1 starts without \[3\]"):
+        _subscribe_past_a_dead_broker(_chain(mutant))
+
+
+def test_what_was_cut_off_before_anybody_asked_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b2 still names what it could not reach long ago."""
+    cluster = _chain()
+    _subscribe_past_a_dead_broker(cluster)
+    cluster.broker("b3").start()
+    cluster.run_until_quiet()
+    assert cluster.oracle.closed_by_subscription() == [frozenset()]
+    confirm = Subscriptions._confirm_to
+
+    def name_b3(self: Subscriptions, peer: BrokerNumber, row: RoutedSubscription) -> None:
+        if self._state.broker == 1:
+            self.table.set_tags(row, (Tag((0, 1, 2), 1, 1, 1, False),))
+        confirm(self, peer, row)
+
+    monkeypatch.setattr(Subscriptions, "_confirm_to", name_b3)
+    cluster.subscribe("b1")
+    with pytest.raises(InvariantViolated, match=r"closed too much: s2-b1/1 starts without \[2\]"):
+        cluster.run_for(1)

@@ -1,0 +1,188 @@
+"""Clients that stay away, forget, ask for too much, or take and leave many things at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from brokerd.config import SECOND_NS, DeltaTreeParameters, SessionParameters
+from brokerd.model.client_messages import Publish
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.plan import Failing, Forgetting, Leaving, Subscribing
+from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.through_wire import through_wire
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.cluster import STEADY, chain
+
+
+def _chain(**parameters: int) -> SimulatedCluster:
+    return SimulatedCluster(
+        chain("b1", "b2", "b3"),
+        network=STEADY,
+        parameters=DeltaTreeParameters(delta=1, **parameters),  # type: ignore[arg-type]
+    ).start()
+
+
+def _stay_away(cluster: SimulatedCluster, seconds: float) -> None:
+    """A subscriber at b3, which b1 publishes for all the time."""
+    subscription = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    line = cluster.link("s1-b3", "b3")
+    for number in range(40):
+        cluster.publish("b1", n=number)
+        if number == 10:
+            line.cut()
+        cluster.run_for(seconds / 20)
+        if number == 30:
+            line.heal()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    numbers = [published.sequence for published in subscription.received]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_subscriber_that_comes_back_in_time_misses_nothing() -> None:
+    cluster = _chain(client_linger_ns=10 * SECOND_NS)
+    _stay_away(cluster, 2.0)
+    assert cluster.oracle.owed == 40
+
+
+def test_a_subscriber_that_stays_away_too_long_begins_anew() -> None:
+    cluster = _chain(client_linger_ns=SECOND_NS)
+    _stay_away(cluster, 8.0)
+    assert cluster.checker.marks is not None
+    assert cluster.checker.marks.counts["given-up"] == 1
+    assert cluster.oracle.owed < 30
+
+
+def test_a_broker_that_waits_for_half_as_long_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    linger = Clients._linger
+
+    def hurry(self: Clients, name: str) -> None:
+        linger(self, name)
+        key = ("linger", name)
+        due_ns = self._state.deadlines.instant(key)
+        assert due_ns is not None
+        now_ns = self._state.machine.now_ns
+        self._state.deadlines.set(key, now_ns + (due_ns - now_ns) // 2)
+
+    monkeypatch.setattr(Clients, "_linger", hurry)
+    with pytest.raises(InvariantViolated, match=r"given up: b3 ends s1-b3/1 after"):
+        _stay_away(_chain(client_linger_ns=SECOND_NS), 8.0)
+
+
+def test_a_subscriber_without_memory_goes_on_where_it_was() -> None:
+    cluster = _chain()
+    cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    for number in range(6):
+        cluster.publish("b1", n=number)
+    cluster.run_until_quiet()
+    cluster.forget("s1-b3", keeps=1)
+    cluster.publish("b1", n=6)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    received = [sequence for _, sequence in cluster.clients["s1-b3"].received[1]]
+    assert received == [7]
+
+
+def test_what_a_subscriber_without_memory_does_not_ask_for_again_goes() -> None:
+    cluster = _chain(client_linger_ns=SECOND_NS)
+    for _ in range(3):
+        cluster.subscribe("b3", client="s1-b3")
+    cluster.run_until_quiet()
+    cluster.forget("s1-b3", keeps=1)
+    cluster.run_for(2)
+    cluster.run_until_quiet()
+    assert cluster.statistics()["subscriptions"] == 3  # one, at three brokers
+    cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+
+
+def test_a_publisher_without_memory_is_another_source() -> None:
+    cluster = _chain()
+    subscription = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    cluster.publish("b1", n=1)
+    cluster.run_until_quiet()
+    before = cluster.clients["p-b1"].core.source
+    cluster.forget("p-b1", keeps=0)
+    cluster.publish("b1", n=2)
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    after = cluster.clients["p-b1"].core.source
+    assert before is not None
+    assert after == before._replace(incarnation=2)
+    assert subscription.client.received[1] == [(before, 1), (after, 1)]
+
+
+def test_one_subscription_too_many_is_refused_and_the_others_are_not() -> None:
+    cluster = _chain(client_subscriptions=2)
+    for _ in range(3):
+        cluster.subscribe("b3", client="s1-b3")
+    cluster.run_until_quiet()
+    client = cluster.clients["s1-b3"]
+    assert [refused.number for refused in client.refused] == [3]
+    assert client.core.subscriptions == (1, 2)
+
+
+def test_a_refusal_of_what_a_client_may_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker counts one too many."""
+    cluster = _chain(client_subscriptions=2)
+    cluster.parameters = DeltaTreeParameters(delta=1, client_subscriptions=3)
+    for _ in range(3):
+        cluster.subscribe("b3", client="s1-b3")
+    with pytest.raises(InvariantViolated, match="refused: s1-b3"):
+        cluster.run_until_quiet()
+
+
+def test_seeds_draw_all_of_it() -> None:
+    plans = [plan_of(seed, "delta_tree") for seed in range(200)]
+    moves = [move for plan in plans for move in plan.moves]
+    assert sum(type(move) is Forgetting for move in moves) > 50
+    kinds = [move.kind for move in moves if type(move) is Failing]
+    assert kinds.count("client_away") > 30
+    assert kinds.count("partition") > 50
+    groups = [move for move in moves if type(move) is Subscribing and move.client[:3] == "s0-"]
+    assert len(groups) > 100
+    assert any(type(move) is Leaving and move.client[:3] == "s0-" for move in moves)
+    assert sum(plan.parameters.client_linger_ns < 100 * SECOND_NS for plan in plans) > 100
+    assert sum(plan.parameters.queue_limit < 100 for plan in plans) > 30
+    assert sum(plan.parameters.client_subscriptions < 5 for plan in plans) > 20
+    assert 50 < sum(plan.network.encode for plan in plans) < 100
+    assert sum(plan.network.session.frame_limit_bytes < 10_000 for plan in plans) > 15
+
+
+def test_seed_900110_may_linger() -> None:
+    """What lingering gave up was taken for something confirmed too early."""
+    options = SwarmOptions(settings=("client_linger_ns=2000000000",))
+    report = PlanRun(plan_of(900110, "delta_tree", options)).report(900110, "")
+    assert not report.violations, report.in_words()
+
+
+def test_a_large_message_arrives_in_parts_that_add_up() -> None:
+    run = PublicationRun(
+        SourceId(0, 0, 1), range(1, 21), (b"\xa0",), bytes(20), 200, (bytes(4_000),)
+    )
+    parts = through_wire(Publish(run), 1_000)
+    assert [sequence for part, _ in parts for sequence in part.run.sequences] == [*range(1, 21)]
+    assert len(parts) > 4
+    assert all(size <= 1_000 for _, size in parts)
+
+
+def test_what_is_split_on_its_way_is_delivered_once_and_in_order() -> None:
+    session = SessionParameters(frame_limit_bytes=1_000)
+    network = replace(STEADY, encode=True, session=session)
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=network).start()
+    subscription = cluster.subscribe("b3")
+    cluster.run_until_quiet()
+    blob = encode_attributes({"n": 1})
+    sent = cluster.publish_run("b1", [(blob, bytes(300)) for _ in range(20)])
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert subscription.received == sent
+    assert cluster.network.counters["frames_split"]
