@@ -131,7 +131,7 @@ class _Experiment:
 
     async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
         """End the load generators, bring everything home, close the directory."""
-        self._progress.phase("collecting", 2.0)
+        self._progress.phase("collecting")
         for problem in await self._load.finish():
             self._note(problem)
         await self._end_run_at_brokers()
@@ -143,6 +143,9 @@ class _Experiment:
         # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
         await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
         self._directory.add_to_index(outcome.headline())
+        if outcome.state != "complete":
+            where = outcome.run_directory
+            self._progress.say(f"the run is {outcome.state}; what there is of it is in {where}")
         return outcome
 
     def _write_what_is_known(self) -> None:
@@ -197,16 +200,16 @@ class _Experiment:
             testbed.agents, testbed.clients_host, self._directory, "before"
         )
         self._begin_phase("deploy")
-        progress.phase("preparing", 2.0)
+        progress.phase("preparing")
         for broker in testbed.brokers:
             await self._begin_run_at(broker)
         suffix = client_suffix(self._run_id)
         await self._load.start(await testbed.certificate_for_clients(suffix))
-        progress.phase("attaching clients", 1.0)
+        progress.phase("attaching clients")
         await self._load.attach()
-        progress.phase("subscribing", 1.0)
+        progress.phase("subscribing")
         await self._load.subscribe()
-        progress.phase("opening fences", 1.0)
+        progress.phase("opening fences")
         limit_s = self._load.timeout_s(OPENING_TIMEOUT_S)
         if waiting_for := await self._load.fence("opening", limit_s):
             raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")

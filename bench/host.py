@@ -80,7 +80,7 @@ class HostSide:
         names = (
             *("about", "facts", "observe", "ports_in_use", "lock", "unlock", "lock_holder"),
             *("read_deployment", "write_deployment", "write_secret", "read_text"),
-            "use_data_folder",
+            *("use_data_folder", "data_room"),
             *("start_agent", "stop_agent", "stop_strays", "remove", "residue", "ping"),
             *("programs", "collect_programs"),
         )
@@ -172,6 +172,15 @@ class HostSide:
             link.symlink_to(ours)  # before the folder, so that `remove` finds it in any case
         make_private_folder(ours)
         return {"path": str(ours)}
+
+    async def data_room(self, folder: str) -> dict[str, Any]:
+        """The folder that durable files are in, below `folder` if not below the root, and the
+        `free_bytes` of its disk."""
+        there = Path(folder).expanduser() if folder else self.root
+        while not there.exists():
+            there = there.parent
+        disk = os.statvfs(there)
+        return {"folder": str(there), "free_bytes": disk.f_bavail * disk.f_frsize}
 
     def _data_folder_name(self) -> str:
         return f"pubsubctl-{hashlib.blake2b(str(self.root).encode(), digest_size=4).hexdigest()}"

@@ -32,6 +32,7 @@ class LoadClient:
         session: how many sessions it has had.
         attached_ns, lost_ns: when the last one began, and when the last one was lost; 0 for never.
         lost_because: why.
+        attach_failure: why the last attempt to begin one came to nothing; "" when none did.
         taken: runs that its application has taken in.
     """
 
@@ -42,7 +43,7 @@ class LoadClient:
         self.broker = setting.broker
         self.gate = Gate()
         self.session = self.attached_ns = self.lost_ns = self.taken = 0
-        self.lost_because = ""
+        self.lost_because = self.attach_failure = ""
         self._generator = generator
         self._client_name = setting.client
         self._address = setting.address
@@ -115,7 +116,8 @@ class LoadClient:
             self._attached()
         elif what == "lost":
             self._lost(details["reason"])
-        # Else it is an attempt that came to nothing; the library tries again.
+        else:  # an attempt that came to nothing; the library tries again
+            self.attach_failure = details["reason"]
 
     def _attached(self) -> None:
         self.session += 1

@@ -219,8 +219,12 @@ class LoadControl:
             statuses = [await self.tell(process, "status") for process in processes]
             names = [name for status in statuses for name in status[key]]
             self._progress.update({done: f"{total - len(names)}/{total}"})
+            if not names:
+                return ""
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            return f"{', '.join(names[:3])}{more} to {to_do_what}" if names else ""
+            failures = [why for status in statuses if (why := status.get("attach_failure"))]
+            why = f" ({failures[0]})" if failures and key == "not_attached" else ""
+            return f"{', '.join(names[:3])}{more} to {to_do_what}{why}"
 
         return awaited
 

@@ -142,12 +142,14 @@ class LoadGenerator:
 
     async def _on_status(self, arguments: dict[str, Any]) -> dict[str, Any]:
         unfenced = [client for client in self._publishers if client.load.is_fence_due]
+        unknown = [client for client in self._clients if not client.is_known]
         unstarted = [client for client in self._subscribers if not client.is_started]
         return {
             "process": self.setting.process,
             "state": self._state,
             "now_ns": time.monotonic_ns(),
-            "not_attached": [client.name for client in self._clients if not client.is_known],
+            "not_attached": [client.name for client in unknown],
+            "attach_failure": next((why for each in unknown if (why := each.attach_failure)), ""),
             "not_started": [client.name for client in unstarted],
             "not_fenced": [client.name for client in unfenced],
             "fences_missing": self.receiver.checker.fences_missing(self._expected_fences),

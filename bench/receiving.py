@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from bench.content import AttributeSet, ContentTables, SourceContent
+from bench.content_check import ContentCheck, RunContent
 from bench.glimpses import Glimpses
-from bench.online_checker import ContentCheck, Lane, OnlineChecker, RunContent, match_table
+from bench.lanes import Lane
+from bench.matching_sequences import match_table
+from bench.online_checker import OnlineChecker
 from bench.recording import delivery_rows, notice_rows
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.publication import PublicationRun
 from results.expectation import parse_predicate
-from results.withheld import Partition
+from results.terms import Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from brokerd.wire.attributes import encode_attributes
 from fault_injection.log import FaultLog
 from fault_injection.plan import PlannedStep
 from fault_injection.schedule import FaultSchedule
-from results.withheld import Partition
+from results.terms import Partition
 
 HOST = "simulated"
 PUBLISHING, SUBSCRIBING = "load-publishers", "load-subscribers"

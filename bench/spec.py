@@ -23,6 +23,7 @@ from bench.workload_model import EXPERIMENT_NAME, MAXIMUM_CLIENTS, Publishers, S
 from bench.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.text import shown
 from brokerd.overlay.topology import Topology, nearest
 from fault_injection.targets import Role
 
@@ -290,11 +291,11 @@ def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) ->
         return f"key {key!r} is missing"
     if kind == "literal_error":
         expected = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-        return f"{key} = {given!r}{nearest(given, expected)}"
+        return f"{key} = {shown(given)}{nearest(given, expected)}"
     text = problem["msg"].removeprefix("Value error, ")
     if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
         return f"{key}: {text}" if key else text
-    return f"{key} = {given!r}: {text}"
+    return f"{key} = {shown(given)}: {text}"
 
 
 def _dotted(place: Sequence[Any]) -> str:
@@ -387,7 +388,7 @@ def _check_filters(workload: Workload, where: str) -> None:
                 if absent and constraint.operator not in ("exists", "not exists"):
                     known = list(workload.attributes)
                     raise SpecError(
-                        f"{where}: subscribers[{number}].filter = {entry.filter!r}: no "
+                        f"{where}: subscribers[{number}].filter = {shown(entry.filter)}: no "
                         f"publication has an attribute {constraint.attribute!r}"
                         f"{nearest(constraint.attribute, known)}"
                     )

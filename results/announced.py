@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from results.facts import RunFacts
 from results.frames import EVIDENCE, FIRST_KEY, LAST_KEY, PAIR, key_of, small_frame
 from results.risks import Tree
-from results.withheld import Barriers, Notice, stretches_of
+from results.terms import NEVER_NS, Notice
+from results.withheld import Asked, Barriers, stretches_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,7 +27,8 @@ class Told:
 
     Attributes:
         first, last: keys.
-        kinds: the violations that each matching publication in it stands for.
+        late: whether each matching publication in it was announced after its source was heard.
+        until_ns: those that were sent later have no excuse.
     """
 
     first: int
@@ -34,7 +36,8 @@ class Told:
     partition: str
     place: int
     told_ns: int
-    kinds: tuple[str, ...]
+    late: bool
+    until_ns: int
 
     def within(self, span: tuple[Any, ...]) -> tuple[Any, ...]:
         """The part of a span of keys (run, predicate, source, first, last) that lies in it."""
@@ -82,7 +85,8 @@ class Announcements:
                     str(stretch.partition),
                     stretch.place,
                     stretch.told_ns,
-                    stretch.kinds,
+                    stretch.begun,
+                    -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
                 )
                 for stretch in stretches_of(
                     notices,
@@ -90,7 +94,7 @@ class Announcements:
                     barriers,
                     subscription.broker,
                     sources[pubend].broker,
-                    subscription.issued_ns,
+                    Asked(subscription.issued_ns, subscription.accepted_ns),
                 )
             ]
 
@@ -125,20 +129,23 @@ class Announcements:
         from pyspark.sql import functions as F
 
         rows = [
-            (*names, self._predicate_ids[names], told.first, told.last, kind, told.place,
-             told.told_ns)
-            for names, of_pair in self._told.items() for told in of_pair for kind in told.kinds
+            (*names, self._predicate_ids[names], told.first, told.last, kind, sent_after_ns,
+             told.place, told.told_ns)
+            for names, of_pair in self._told.items()
+            for told in of_pair
+            for kind, sent_after_ns in _objections(told)
         ]  # fmt: skip
         if not rows:
             return
         ddl = (
             "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
-            "last BIGINT, kind STRING, order_idx BIGINT, t_ns BIGINT"
+            "last BIGINT, kind STRING, sent_after_ns BIGINT, order_idx BIGINT, t_ns BIGINT"
         )
         table = F.broadcast(small_frame(self._spark, rows, ddl))
         yield (
             happened.join(table, ["run_id", "pubend", "predicate_id"])
             .where(F.col("key").between(F.col("first"), F.col("last")))
+            .where(F.col("t_sent_ns") > F.col("sent_after_ns"))
             .select("kind", *EVIDENCE, "t_ns", F.lit(False).alias("owed"))
         )
 
@@ -209,3 +216,11 @@ class Announcements:
             "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_first BIGINT, "
             "told_last BIGINT, told_partition STRING",
         )
+
+
+def _objections(told: Told) -> Iterator[tuple[str, int]]:
+    """The violations that publications in it stand for, each with after when they must be sent."""
+    if told.until_ns < NEVER_NS:
+        yield "withheld_unjustified", told.until_ns
+    if told.late:
+        yield "withheld_late", -NEVER_NS

@@ -203,7 +203,8 @@ def _alter(rng: random.Random, rows: Sequence[Row]) -> Spoiled:
 
 def _cut_off(rng: random.Random, rows: Sequence[Row]) -> Spoiled:
     place = _inner(rng, rows)
-    return [*rows[:place]], {"missing": len(rows) - place}
+    # The last one stands for a fence.
+    return [*rows[:place]], {"missing": len(rows) - place - 1, "fence_missing": 1}
 
 
 _WAYS: Mapping[str, Callable[[random.Random, Sequence[Row]], Spoiled]] = {

@@ -1,7 +1,8 @@
 """From a run to its verdict: counts and doubts become VALID, INVALID or UNKNOWN, with evidence.
 
 After `check_run` a run's folder has `verdict.json`, `evidence/delivery.jsonl` with the earliest
-cases of each kind of violation, and the tables `coverage`, `violations` and `verdicts`.
+cases of each kind of violation, and the tables `coverage`, `violations` and `verdicts`; or, where
+nobody may write in it, the user's cache has.
 """
 
 import shutil
@@ -16,18 +17,22 @@ import pyarrow.parquet
 
 from results.canary import try_checker
 from results.delivery import DeliveryCheck
+from results.doubts import doubts_of
 from results.evidence import evidence_rows
 from results.facts import RunFacts
 from results.faults import fault_spans
 from results.findings import Findings
+from results.json_files import read_toml, write_json, write_json_lines
 from results.load import LoadedRun, load_run, table_folder
-from results.manifest import read_toml, seal, write_json, write_json_lines
-from results.risks import NEVER_NS
+from results.manifest import Run
 from results.schema import TABLES
+from results.seals import seal_derived
+from results.second_opinion import MOST_ROWS, second_opinion
 from results.small_tables import arrow_table
 from results.spark import planned_for
-from results.verdicts import EXIT_STATUS, Recovery, decide, doubts_about_faults
-from results.withheld import in_words
+from results.terms import EXIT_STATUS, NEVER_NS, Counts, Recovery, VerdictName, doubt
+from results.verdicts import decide
+from results.words import counts_in_words, recoveries_in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,8 +40,6 @@ if TYPE_CHECKING:
 VERDICT_SCHEMA = "pubsubctl/verdict/1"
 CHECK = "delivery"
 EVIDENCE_PER_KIND = 8
-SECOND_NS = 1_000_000_000
-MOST_IDLE_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,12 @@ class Verdict:
 
     Attributes:
         folder: of the run.
+        derived: where verdict.json, evidence and tables are: there, or in the user's cache.
         document: what verdict.json says.
     """
 
     folder: Path
+    derived: Path
     document: Mapping[str, Any]
 
     @property
@@ -80,9 +85,23 @@ def check_runs(
     Raises:
         ResultsError: there is no run in a folder.
         IntegrityError: a file of a run is not what was written when it ended.
-        CheckerBroken: the checker did not see what was spoiled on purpose.
+        CheckerBroken: the checker did not see what was spoiled on purpose, or the second opinion
+            on a small run is another one.
     """
-    runs = {run.run.run_id: run for run in (load_run(spark, folder) for folder in run_dirs)}
+    waiting = [load_run(spark, folder) for folder in run_dirs]
+    found: dict[Path, Verdict] = {}
+    while waiting:
+        # Copies of one run cannot be told apart in one table.
+        runs = {loaded.run.run_id: loaded for loaded in reversed(waiting)}
+        for verdict in _check_together(spark, runs, max_evidence):
+            found[verdict.folder] = verdict
+        waiting = [loaded for loaded in waiting if loaded.run.folder not in found]
+    return [found[Path(folder).resolve()] for folder in run_dirs]
+
+
+def _check_together(
+    spark: "SparkSession", runs: Mapping[str, LoadedRun], max_evidence: int
+) -> list[Verdict]:
     facts = {run_id: RunFacts.of_run(loaded) for run_id, loaded in runs.items()}
     publications = _all(spark, runs, "publications")
     deliveries = _all(spark, runs, "deliveries")
@@ -98,8 +117,8 @@ def check_runs(
             _write_violations(loaded, check)
             document = _document(loaded, facts[run_id], findings, canaries.get(run_id))
             _write_tables(loaded, findings, document)
-            _write_documents(loaded.run.folder, document, evidence)
-            verdicts.append(Verdict(loaded.run.folder, document))
+            _write_documents(loaded.run, document, evidence)
+            verdicts.append(Verdict(loaded.run.folder, loaded.run.derived, document))
         check.close()
     return verdicts
 
@@ -110,30 +129,35 @@ def _all(spark: "SparkSession", runs: Mapping[str, LoadedRun], name: str) -> "Da
 
 
 def _write_documents(
-    folder: Path, document: Mapping[str, Any], evidence: Sequence[Mapping[str, Any]]
+    run: Run, document: Mapping[str, Any], evidence: Sequence[Mapping[str, Any]]
 ) -> None:
-    shutil.rmtree(folder / "evidence", ignore_errors=True)
-    write_json_lines(folder / "evidence" / f"{CHECK}.jsonl", evidence)
-    write_json(folder / "verdict.json", document)
-    seal(folder)
+    shutil.rmtree(run.derived / "evidence", ignore_errors=True)
+    write_json_lines(run.derived / "evidence" / f"{CHECK}.jsonl", evidence)
+    write_json(run.derived / "verdict.json", document)
+    if run.derived == run.folder:
+        seal_derived(run.folder)
 
 
-def all_doubts(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> list[str]:
-    """Everything that leaves a verdict open, but for what follows from the counts."""
-    doubts = [*facts.doubts, *doubts_about_faults(facts.faults)]
-    for pubend, source in findings.sources.items():
-        if source.opening is None:
-            doubts.append(f"source {pubend} has no opening and closing fence")
-        if source.other_content:
-            doubts.append(f"source {pubend} published other content than the seed says")
-    doubts += _doubts_about_load(loaded)
-    doubts += _doubts_about_exercise(loaded, facts, findings)
-    return doubts
+def decided(
+    facts: RunFacts, findings: Findings, doubts: Iterable[str] = ()
+) -> tuple[VerdictName, list[str], list[str]]:
+    """Verdict, reasons and all doubts.
+
+    Args:
+        doubts: of whoever asks, beside those that facts and findings give.
+    """
+    return decide(
+        findings.counts,
+        [*doubts_of(facts, findings), *doubts],
+        facts.guarantee,
+        facts.calm,
+        facts.deliveries_per_pair_min,
+    )
 
 
 def _doubts_about_load(loaded: LoadedRun) -> Iterable[str]:
     if loaded.run.manifest.get("loadgen_saturated"):
-        yield "the load generators could not hold their rate"
+        yield doubt("saturated")
 
 
 def _doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> Iterable[str]:
@@ -141,27 +165,27 @@ def _doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Finding
     path = loaded.run.folder / "spec" / "faults.toml"
     asked = read_toml(path).get("exercised", {}) if path.is_file() else {}
     absorbed = sum(row.get("absorbed_msgs") or 0 for row in loaded.run.fault_rows)
-    if absorbed < asked.get("absorbed_msgs_min", 0):
-        yield (
-            f"only {absorbed} publications were absorbed; "
-            f"the schedule asks for {asked['absorbed_msgs_min']}"
-        )
+    # Simulated brokers do not count what they absorb.
+    if absorbed < asked.get("absorbed_msgs_min", 0) and not loaded.run.is_simulated:
+        yield doubt("absorbed_little", n=absorbed, minimum=asked["absorbed_msgs_min"])
     brokers = {s.sub_id: s.broker for s in facts.subscriptions}
     reached = {brokers[sub_id] for sub_id, (at_risk, _) in findings.at_risk_of.items() if at_risk}
     if spared := [b for b in asked.get("subscribers_on_path", ()) if b not in reached]:
-        yield f"nothing was at risk for the subscribers at {', '.join(spared)}"
+        yield doubt("spared", brokers=", ".join(spared))
 
 
 def _document(
     loaded: LoadedRun, facts: RunFacts, findings: Findings, canary: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    doubts = all_doubts(loaded, facts, findings)
+    doubts = [*_doubts_about_load(loaded), *_doubts_about_exercise(loaded, facts, findings)]
+    counts = findings.counts
+    second = None
+    if loaded.logs.rows <= MOST_ROWS:
+        verdict, _, _ = decided(facts, findings, doubts)
+        second = second_opinion(loaded.run.folder, verdict, counts)
     if canary is None:
         doubts.append("no subscription received enough to try the checker on")
-    counts = findings.counts
-    verdict, because, doubts = decide(
-        counts, doubts, facts.guarantee, facts.calm, facts.deliveries_per_pair_min
-    )
+    verdict, because, doubts = decided(facts, findings, doubts)
     return {
         "schema": VERDICT_SCHEMA,
         "run_id": facts.run_id,
@@ -172,12 +196,15 @@ def _document(
         "guarantee": str(facts.guarantee),
         "because": because,
         "doubts": doubts,
-        "lines": [*_lines(verdict, because, loaded, facts, findings)],
+        "lines": [*_lines(verdict, because, facts, findings)],
         "counts": {
             "published_in_measure": findings.measured,
             "pairs": counts.pairs,
             "owed": counts.owed,
             "delivered": counts.delivered,
+            "missing": counts.missing,
+            "undecided": counts.undecided,
+            "least_owed": _least_owed(counts),
             "withheld": sum(counts.withheld.values()),
             "withheld_by": dict(sorted(counts.withheld.items())),
             "violations": dict(sorted(counts.violations.items())),
@@ -185,8 +212,15 @@ def _document(
         "exercised": _exercised(loaded, findings),
         "recoveries": [_recovery_mapping(r, loaded) for r in findings.recoveries],
         "canary": canary,
+        "second_opinion": second,
         "not_checked": ["order across sources"],
     }
+
+
+def _least_owed(counts: Counts) -> dict[str, Any] | None:
+    if counts.least_owed is None:
+        return None
+    return dict(zip(("subscription", "source", "owed"), counts.least_owed, strict=True))
 
 
 def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
@@ -240,62 +274,17 @@ def _recovery_mapping(recovery: Recovery, loaded: LoadedRun) -> dict[str, Any]:
     }
 
 
-# --- In words -------------------------------------------------------------------------------
-
-
 def _lines(
-    verdict: str, because: Sequence[str], loaded: LoadedRun, facts: RunFacts, findings: Findings
+    verdict: str, because: Sequence[str], facts: RunFacts, findings: Findings
 ) -> Iterable[str]:
-    counts = findings.counts
     word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
-    relation = "=" if counts.owed == counts.delivered else "≠"
-    wrong = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.violations.items()))
-    withheld = in_words(counts.withheld)
     yield (
         f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
-        f"{counts.owed:,} owed {relation} {counts.delivered:,} delivered · "
-        + (f"{withheld} · " if withheld else "")
-        + (wrong or "nothing missing, repeated or out of order")
+        f"{counts_in_words(findings.counts)}"
     )
     if verdict == "UNKNOWN":
         yield from (f"  unknown: {reason}" for reason in because)
     yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
-
-
-def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
-    """A line for each, but one for all of a verb that put nothing at risk where these are many."""
-    idle: dict[str, int] = {}
-    for recovery in recoveries:
-        if not recovery.at_risk:
-            idle[recovery.window.verb] = idle.get(recovery.window.verb, 0) + 1
-    summed = {verb: number for verb, number in idle.items() if number > MOST_IDLE_NAMED}
-    found = [
-        recovery_in_words(recovery)
-        for recovery in recoveries
-        if recovery.at_risk or recovery.window.verb not in summed
-    ]
-    more = " more" if found else ""
-    found += [f"{verb} of {n}{more}: nothing was at risk" for verb, n in summed.items()]
-    return found
-
-
-def recovery_in_words(recovery: Recovery) -> str:
-    """What a fault put at risk and what became of it."""
-    window = recovery.window
-    ending = {"kill": "the kill", "cut": "the cut", "release": "its end"}.get(window.ended_by, "")
-    what = f"{window.verb} {window.target}"
-    if ending:
-        what += f" for {(window.to_ns - window.from_ns) / SECOND_NS:.2f} s"
-        what += f", then {window.ended_by}" if window.ended_by != "release" else ""
-    if not recovery.at_risk:
-        return f"{what}: nothing was at risk"
-    text = f"{what}: {recovery.at_risk:,} deliveries at risk, {recovery.recovered:,} recovered"
-    if recovery.recovered < recovery.at_risk:
-        return f"{text}, {recovery.at_risk - recovery.recovered:,} lost"
-    if recovery.recovered_after_ns is None:
-        return text
-    after_s = recovery.recovered_after_ns / SECOND_NS
-    return f"{text}, the last {abs(after_s):.2f} s {'after' if after_s >= 0 else 'before'} {ending}"
 
 
 # --- Tables ---------------------------------------------------------------------------------

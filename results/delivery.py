@@ -10,16 +10,16 @@ Nothing here decides a verdict; `results.checks` does.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
 
 from results.announced import Announcements
 from results.exposure import look_at_risks
 from results.facts import RunFacts
 from results.findings import Findings, PairSummary, SourceSummary
 from results.frames import (
-    EVIDENCE,
     FIRST_KEY,
     LAST_KEY,
     PAIR,
@@ -29,6 +29,8 @@ from results.frames import (
     small_frame,
 )
 from results.lookups import Lookups
+from results.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
+from results.violations import BadWalks, objections, reused_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +41,7 @@ PUBLICATION_COLUMNS = (
 )  # fmt: skip
 DELIVERY_COLUMNS = (
     "run_id", "sub_id", "pubend", "incarnation", "seq", "kind", "layer", "order_idx", "t_recv_ns",
-    "attrs_expected", "outcome", "digest_ok",
+    "t_sent_ns", "lat_err_us", "attrs_expected", "outcome", "digest_ok",
 )  # fmt: skip
 
 # One pair's deliveries are walked in stretches of so many places, side by side.
@@ -78,7 +80,7 @@ class DeliveryCheck:
         self._lookups = Lookups(spark, facts)
         self.findings = {run_id: Findings() for run_id in facts}
         self._kept: list[DataFrame] = []
-        self._arrived_in_spite: dict[tuple[str, str, str], int] = {}
+        self._arrived_in_spite: dict[Names, int] = {}
         self._matches = self._keep(self._lookups.matches)
         # Of a large run, reading twice what is needed twice costs less than keeping it.
         keep = self._keep if small else (lambda frame: frame)
@@ -146,6 +148,10 @@ class DeliveryCheck:
             .when(~F.col("digest_ok"), F.lit("corrupted"))
         )
         wanted = published & F.col("matches_fence").isNotNull() & (F.col("outcome") != "rejected")
+        is_delivery = published & (F.col("kind") != "gap")
+        is_fence = F.col("attrs_expected") == F.col("fence_set")
+        # Where nobody compared the clocks, nothing is known.
+        earliest_ns = F.col("t_sent_ns") - 1000 * F.col("lat_err_us")
         return rows.select(
             *PAIR,
             "predicate_id",
@@ -158,6 +164,8 @@ class DeliveryCheck:
             objection.alias("objection"),
             (wanted & (F.col("kind") != "gap")).alias("is_wanted"),
             "matches_fence",
+            (is_delivery & ((F.col("kind") == "fence") != is_fence)).alias("is_of_other_kind"),
+            (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
             key_column().alias("key"),
         )
 
@@ -200,6 +208,8 @@ class DeliveryCheck:
             F.max(fence).alias("closing"),
             F.count_if(measured).alias("measured"),
             F.count_if(F.col("attrs_ref") != F.col("attrs_expected")).alias("other_content"),
+            F.min_by("t_sent_ns", fence).alias("opened_ns"),
+            F.max_by("t_sent_ns", fence).alias("closed_ns"),
         )
         for row in rows.toArrow().to_pylist():
             both = row["opening"] is not None and row["opening"] < row["closing"]
@@ -208,6 +218,8 @@ class DeliveryCheck:
                 row["closing"] if both else None,
                 row["measured"],
                 row["other_content"],
+                row["opened_ns"] if both else None,
+                row["closed_ns"] if both else None,
             )
         for run_id, facts in self._facts.items():
             for source in facts.sources:  # of one that published nothing there are no rows
@@ -215,7 +227,7 @@ class DeliveryCheck:
                     source.pubend, SourceSummary(None, None, 0, 0)
                 )
 
-    def _walk(self, judged: "DataFrame") -> dict[tuple[str, str, str], dict[str, Any]]:
+    def _walk(self, judged: "DataFrame") -> dict[Names, Walked]:
         """Walk through each pair's deliveries in the order of its log."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
@@ -236,6 +248,8 @@ class DeliveryCheck:
                 F.count_if(F.col("objection").isNotNull()).alias("objections"),
                 F.count("*").alias("received"),
                 F.count_if(is_owed).alias("delivered"),
+                F.count_if("is_of_other_kind").alias("other_kind"),
+                F.count_if("came_too_soon").alias("too_soon"),
                 F.min(wanted_key).alias("lowest"),
                 F.max(wanted_key).alias("highest"),
                 F.min_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first"),
@@ -248,11 +262,13 @@ class DeliveryCheck:
                 F.bit_xor(F.xxhash64("incarnation", "seq")).alias("xor_hash"),
             )
         )
-        pairs: dict[tuple[str, str, str], dict[str, Any]] = {}
+        pairs: dict[Names, Walked] = {}
         ordered = sorted(stretches.toArrow().to_pylist(), key=lambda row: row["stretch"])
         for row in ordered:
             pair = row["run_id"], row["sub_id"], row["pubend"]
-            pairs[pair] = _joined(pairs[pair], row) if pair in pairs else row
+            pairs[pair] = joined(pairs[pair], row) if pair in pairs else row
+            self.findings[row["run_id"]].other_kind += row["other_kind"]
+            self.findings[row["run_id"]].too_soon += row["too_soon"]
         return pairs
 
     def _fence_table(self) -> "DataFrame":
@@ -269,19 +285,17 @@ class DeliveryCheck:
             "run_id STRING, pubend STRING, after_opening BIGINT, before_closing BIGINT",
         )
 
-    def _count_spans(
-        self, pairs: Mapping[tuple[str, str, str], Mapping[str, Any]]
-    ) -> dict[tuple[Any, ...], tuple[int, int]]:
+    def _count_spans(self, walked: Mapping[Names, Walked]) -> dict[Span, tuple[int, int]]:
         """How many publications match each predicate in each span of keys that matters.
 
         Pairs share spans, mostly: from the opening fence to the closing one.
         """
         from pyspark.sql import functions as F
 
-        spans: dict[tuple[Any, ...], None] = {}
+        spans: dict[Span, None] = {}
         for run_id, facts in self._facts.items():
-            for pair in self._pairs_of(run_id, facts):
-                whole, owed = self._span(pair, pairs), self._owed_span(pair)
+            for pair in pairs_of(facts, self.findings[run_id].sources):
+                whole, owed = pair.span_to_walk(walked.get(pair.names, {})), pair.owed_span()
                 spans[whole] = None
                 spans[owed] = None
                 for told in self._announced.of(pair.names):
@@ -304,179 +318,78 @@ class DeliveryCheck:
             for row in rows.toArrow().to_pylist()
         }
 
-    def _pairs_of(self, run_id: str, facts: RunFacts) -> Iterator["_Pair"]:
-        predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
-        for subscription in facts.subscriptions:
-            for source in facts.sources:
-                yield _Pair(
-                    run_id,
-                    subscription.sub_id,
-                    source.pubend,
-                    predicate_ids[subscription.predicate],
-                    subscription.closed,
-                    self.findings[run_id].sources[source.pubend],
-                )
-
-    @staticmethod
-    def _span(
-        pair: "_Pair", pairs: Mapping[tuple[str, str, str], Mapping[str, Any]]
-    ) -> tuple[Any, ...]:
-        """The keys this pair must have walked through, given where it began and ended."""
-        walked = pairs.get(pair.names, {})
-        lowest, highest = walked.get("lowest"), walked.get("highest")
-        first, last = [lowest], [highest]
-        if pair.closed or lowest is not None:
-            first.append(pair.source.opening)
-        if pair.closed:
-            last.append(pair.source.closing)
-        known_first = [key for key in first if key is not None]
-        known_last = [key for key in last if key is not None]
-        if not known_first or not known_last:
-            return pair.span(LAST_KEY, FIRST_KEY)
-        return pair.span(min(known_first), max(known_last))
-
-    @staticmethod
-    def _owed_span(pair: "_Pair") -> tuple[Any, ...]:
-        opening, closing = pair.source.opening, pair.source.closing
-        return pair.span(
-            FIRST_KEY if opening is None else opening + 1,
-            LAST_KEY if closing is None else closing - 1,
-        )
-
     def _compare(
-        self,
-        pairs: Mapping[tuple[str, str, str], Mapping[str, Any]],
-        counted: Mapping[tuple[Any, ...], tuple[int, int]],
-    ) -> list["_BadPair"]:
+        self, walked: Mapping[Names, Walked], counted: Mapping[Span, tuple[int, int]]
+    ) -> list[BadPair]:
         """Note what each pair received; returns those that did not walk just what they must."""
         bad = []
         for run_id, facts in self._facts.items():
-            for pair in self._pairs_of(run_id, facts):
-                walked = pairs.get(pair.names, {})
-                span = self._span(pair, pairs)
+            findings = self.findings[run_id]
+            for pair in pairs_of(facts, findings.sources):
+                found = walked.get(pair.names, {})
+                span = pair.span_to_walk(found)
                 must, _ = counted.get(span, (0, 0))
-                _, owed = counted.get(self._owed_span(pair), (0, 0))
-                place = len(self.findings[run_id].pairs)
-                withheld = 0
                 for told in self._announced.of(pair.names):
                     must -= counted.get(told.within(span), (0, 0))[0]
-                    _, kept = counted.get(told.within(self._owed_span(pair)), (0, 0))
-                    of_run = self.findings[run_id].withheld
-                    of_run[told.partition] = of_run.get(told.partition, 0) + kept
-                    withheld += kept
-                self.findings[run_id].pairs.append(
-                    PairSummary(
-                        pair.sub_id,
-                        pair.pubend,
-                        walked.get("first_seq"),
-                        walked.get("last_seq"),
-                        walked.get("received", 0),
-                        0,
-                        0,
-                        owed - withheld,
-                        walked.get("delivered", 0),
-                        0,
-                        walked.get("first_ns"),
-                        walked.get("last_ns"),
-                        walked.get("xor_hash") or 0,
-                        withheld,
-                    )
-                )
+                summary = self._summary(pair, found, counted)
                 # What was delivered in spite of a notice would make up for what is missing.
-                in_spite = self._announced.is_contradicted(pair.names, walked.get("lowest"))
-                if walked.get("back", 0) or walked.get("walked", 0) != must or in_spite:
-                    bad.append(_BadPair(pair, place, span[3], span[4], in_spite))
+                in_spite = self._announced.is_contradicted(pair.names, found.get("lowest"))
+                if found.get("back", 0) or found.get("walked", 0) != must or in_spite:
+                    bad.append(BadPair(pair, len(findings.pairs), span, in_spite))
+                findings.pairs.append(summary)
         return bad
+
+    def _summary(
+        self, pair: Pair, found: Walked, counted: Mapping[Span, tuple[int, int]]
+    ) -> PairSummary:
+        """What a pair comes to if it walked just what it must; notes what was withheld."""
+        of_run = self.findings[pair.run_id].withheld
+        _, owed = counted.get(pair.owed_span(), (0, 0))
+        withheld = 0
+        for told in self._announced.of(pair.names):
+            _, kept = counted.get(told.within(pair.owed_span()), (0, 0))
+            of_run[told.partition] = of_run.get(told.partition, 0) + kept
+            withheld += kept
+        return PairSummary(
+            pair.sub_id,
+            pair.pubend,
+            found.get("first_seq"),
+            found.get("last_seq"),
+            found.get("received", 0),
+            0,
+            0,
+            owed - withheld,
+            found.get("delivered", 0) if pair.started else 0,
+            0,
+            found.get("first_ns"),
+            found.get("last_ns"),
+            found.get("xor_hash") or 0,
+            withheld,
+            pair.started,
+        )
 
     # --- Violations -------------------------------------------------------------------------
 
-    def _explain(self, judged: "DataFrame", bad: Sequence["_BadPair"]) -> "DataFrame | None":
+    def _explain(self, judged: "DataFrame", bad: Sequence[BadPair]) -> "DataFrame | None":
         """One row per violation."""
-        from pyspark.sql import functions as F
-
-        parts = []
-        if self._has_objections:
-            parts.append(
-                judged.where(F.col("objection").isNotNull()).select(
-                    F.col("objection").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
-                    F.lit(False).alias("owed"),
-                )
-            )  # fmt: skip
+        happened = self._wanted.where("happened")
+        parts = [objections(judged)] if self._has_objections else []
         if self._reused is not None:
-            parts.append(
-                self._reused.select(
-                    F.lit("sequence_reuse").alias("kind"), "run_id", F.lit("").alias("sub_id"),
-                    "pubend", "incarnation", "seq", F.lit(None).cast("BIGINT").alias("order_idx"),
-                    F.col("t_sent_ns").alias("t_ns"), F.lit(False).alias("owed"),
-                )
-            )  # fmt: skip
+            parts.append(reused_numbers(self._reused))
         if bad:
-            parts += self._explain_pairs(judged, bad)
-        parts += self._announced.violations(self._wanted.where("happened"))
+            walks = BadWalks(self._spark, judged, happened, self._announced, bad)
+            started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
+            for (names, partition), n in walks.arrived_in_spite().items():
+                if names in started:
+                    self.findings[names[0]].withheld[partition] -= n
+                    self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
+            parts += walks.rows()
+        parts += self._announced.violations(happened)
         if not parts:
             return None
-        violations = parts[0]
-        for part in parts[1:]:
-            violations = violations.unionByName(part)
-        return violations
+        return reduce(lambda left, right: left.unionByName(right), parts)
 
-    def _explain_pairs(self, judged: "DataFrame", bad: Sequence["_BadPair"]) -> list["DataFrame"]:
-        from pyspark.sql import Window
-        from pyspark.sql import functions as F
-
-        table = small_frame(
-            self._spark,
-            [
-                (b.pair.run_id, b.pair.sub_id, b.pair.pubend, b.pair.predicate_id, b.first, b.last,
-                 *self._owed_span(b.pair)[3:])
-                for b in bad
-            ],
-            "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
-            "last BIGINT, after_opening BIGINT, before_closing BIGINT",
-        )  # fmt: skip
-        owed = ~F.col("matches_fence") & owed_column()
-        of_publication = Window.partitionBy(*PAIR, "key").orderBy("order_idx")
-        in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
-        walked = (
-            judged.where("is_wanted")
-            .join(F.broadcast(table.drop("predicate_id")), [*PAIR])
-            .withColumn("time", F.row_number().over(of_publication))
-        )
-        again = walked.where("time > 1").select(
-            F.lit("duplicate").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
-            owed.alias("owed"),
-        )  # fmt: skip
-        firsts = walked.where("time = 1")
-        back = (
-            firsts.withColumn("before", F.lag("key").over(in_order))
-            .where("before > key")
-            .select(
-                F.lit("reordered").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
-                owed.alias("owed"),
-            )
-        )  # fmt: skip
-        missing = (
-            self._announced.spared(
-                self._wanted.where("happened")
-                .join(F.broadcast(table), ["run_id", "pubend", "predicate_id"])
-                .where(F.col("key").between(F.col("first"), F.col("last")))
-                .join(firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
-            )
-            .select(
-                F.lit("missing").alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
-                F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
-                owed.alias("owed"),
-            )
-        )  # fmt: skip
-        contradicted = [b.pair.names for b in bad if b.in_spite]
-        if contradicted:
-            for (names, partition), n in self._announced.arrived(firsts, owed).items():
-                self.findings[names[0]].withheld[partition] -= n
-                self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
-        in_spite = self._announced.deliveries_in_spite(firsts, contradicted)
-        return [again, back, missing, *in_spite]
-
-    def _count_violations(self, bad: Sequence["_BadPair"]) -> None:
+    def _count_violations(self, bad: Sequence[BadPair]) -> None:
         from pyspark.sql import functions as F
 
         if self.violations is None:
@@ -488,7 +401,7 @@ class DeliveryCheck:
             .toArrow()
             .to_pylist()
         )
-        of_pair: dict[tuple[str, str, str], dict[str, int]] = defaultdict(dict)
+        of_pair: dict[Names, dict[str, int]] = defaultdict(dict)
         for row in rows:
             violations = self.findings[row["run_id"]].violations
             violations[row["kind"]] = violations.get(row["kind"], 0) + row["n"]
@@ -510,57 +423,3 @@ class DeliveryCheck:
                 missing=counts.get("missing", 0),
                 delivered=summary.delivered - counts.get("owed duplicates", 0),
             )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A subscription and a source of one run."""
-
-    run_id: str
-    sub_id: str
-    pubend: str
-    predicate_id: int
-    closed: bool
-    source: SourceSummary
-
-    @property
-    def names(self) -> tuple[str, str, str]:
-        return self.run_id, self.sub_id, self.pubend
-
-    def span(self, first: int, last: int) -> tuple[Any, ...]:
-        return self.run_id, self.predicate_id, self.pubend, first, last
-
-
-@dataclass(frozen=True)
-class _BadPair:
-    """A pair that did not walk what it had to.
-
-    Attributes:
-        place: of its summary.
-        in_spite: whether it may have received what it was told it would not.
-    """
-
-    pair: _Pair
-    place: int
-    first: int
-    last: int
-    in_spite: bool
-
-
-def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Two stretches of one pair's deliveries, one behind the other."""
-    steps_back = earlier["last"] is not None and later["first"] is not None
-    steps_back = steps_back and later["first"] <= earlier["last"]
-    added = ("walked", "objections", "received", "delivered")
-    row = {name: earlier[name] + later[name] for name in added}
-    row["back"] = earlier["back"] + later["back"] + int(steps_back)
-    for name, choose in (("lowest", min), ("highest", max), ("first_seq", min), ("last_seq", max),
-                         ("first_ns", min), ("last_ns", max)):  # fmt: skip
-        known = [value for value in (earlier[name], later[name]) if value is not None]
-        row[name] = choose(known) if known else None
-    row["first"] = earlier["first"] if earlier["first"] is not None else later["first"]
-    row["last"] = later["last"] if later["last"] is not None else earlier["last"]
-    row["xor_hash"] = earlier["xor_hash"] ^ later["xor_hash"]
-    places = earlier["first_place"], later["first_place"]
-    row["first_place"] = places[0] if places[0] is not None else places[1]
-    return row

@@ -13,8 +13,8 @@ from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.frames import SEQUENCE_BITS
 from results.load import LoadedRun
-from results.risks import NEVER_NS, Tree, client_part
-from results.verdicts import VIOLATIONS
+from results.risks import Tree, client_part
+from results.terms import NEVER_NS, VIOLATIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

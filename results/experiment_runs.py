@@ -4,15 +4,15 @@ They were worked out on a tree, or measured on simulated brokers, so they have n
 clocks: a table is the JSON lines of the same name, with types.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.load import LOADED
-from results.manifest import ResultsError, read_json, read_toml, verify_seal, write_json
+from results.derived import Tables, derived_folder
+from results.json_files import ResultsError, read_json, read_toml
 from results.schema import SCHEMA_VERSION, TABLES
+from results.seals import verify_seal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,10 +40,12 @@ class ExperimentRun:
     """An experiment that was carried out, with its tables there.
 
     Attributes:
+        derived: where its tables and figures are.
         experiment: what was asked, as its file says it.
     """
 
     folder: Path
+    derived: Path
     manifest: Mapping[str, Any]
     experiment: Mapping[str, Any]
 
@@ -57,7 +59,7 @@ class ExperimentRun:
         Raises:
             ResultsError: the experiment asked something else.
         """
-        folder = self.folder / "tables" / name
+        folder = self.derived / "tables" / name
         if not folder.is_dir():
             asked = self.experiment.get("question")
             raise ResultsError(f"{self.folder} has no table {name!r}: it answers {asked!r}")
@@ -90,17 +92,18 @@ def load_experiment_run(
         raise ResultsError(
             f"{folder}: the run is {manifest.get('state')}; part of its draws would mislead"
         )
-    verify_seal(folder)
-    run = ExperimentRun(folder, manifest, read_toml(folder / "spec" / "experiment.toml"))
-    marker = folder / "tables" / LOADED
-    wanted = {"schema": SCHEMA_VERSION, "run_id": run.run_id}
-    if not force and marker.is_file() and read_json(marker) == wanted:
+    seal = verify_seal(folder)
+    experiment = read_toml(folder / "spec" / "experiment.toml")
+    run = ExperimentRun(folder, derived_folder(folder, seal), manifest, experiment)
+    about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": seal.digest}
+    tables = Tables(run.derived / "tables", about)
+    if not force and tables.are_ours():
         return run
-    shutil.rmtree(folder / "tables", ignore_errors=True)
+    tables.clear()
     for name in RAW_TABLES:
         if files := sorted(folder.glob(f"raw/*/*/{name}.jsonl")):
             _write_table(spark, run, name, [str(path) for path in files])
-    write_json(marker, wanted)
+    tables.close()
     return run
 
 
@@ -110,4 +113,4 @@ def _write_table(spark: "SparkSession", run: ExperimentRun, name: str, files: li
     rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(files)
     rows.withColumn("run_id", F.lit(run.run_id)).select(*TABLES[name].names).coalesce(
         1
-    ).write.parquet(str(run.folder / "tables" / name))
+    ).write.parquet(str(run.derived / "tables" / name))

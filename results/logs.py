@@ -1,94 +1,25 @@
 """The logs that the processes of a run wrote: which there are, and whether they are whole.
 
-Record files are checked here, column by column, and read by `results.load` in parallel.
-JSON lines are a few a second and read at once.
+Record files are checked by `results.record_files` and read by `results.load` in parallel. JSON
+lines are a few a second and read at once.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from results.manifest import IntegrityError, Run, read_json, read_json_lines
-from results.withheld import Notice, Partition
-
-RECORD_BYTES = 32
-RECORDS: Mapping[str, np.dtype[Any]] = {
-    "publications": np.dtype(
-        [("sequence", "<i8"), ("intended_ns", "<i8"), ("sent_ns", "<i8"),
-         ("publisher", "<u2"), ("incarnation", "<u2"), ("attribute_set", "<u4")]
-    ),
-    "acks": np.dtype(
-        [("first", "<i8"), ("last", "<i8"), ("acked_ns", "<i8"),
-         ("publisher", "<u2"), ("incarnation", "<u2"), ("outcome", "u1"), ("", "V3")]
-    ),
-    "intents": np.dtype(
-        [("last", "<i8"), ("at_ns", "<i8"), ("publisher", "<u2"), ("incarnation", "<u2"),
-         ("", "V12")]
-    ),
-    "deliveries": np.dtype(
-        [("sequence", "<i8"), ("received_ns", "<i8"), ("digest", "<u4"), ("subscription", "<u4"),
-         ("publisher", "<u2"), ("incarnation", "<u2"), ("kind", "u1"), ("layer", "u1"),
-         ("partition", "<u2")]
-    ),
-}  # fmt: skip
-# Column → the string table of the sidecar that it points into, or the values it may have.
-POINTERS = {"publisher": "publishers", "subscription": "subscriptions"}
-LARGEST_VALUE = {"kind": 3, "layer": 1, "outcome": 2}
-NOTICE = 3
-LONGEST_ACK = 1 << 24
-LARGEST_SEQUENCE = (1 << 47) - 1  # so that incarnation and sequence fit into one 64-bit key
-
-_CHUNK_ROWS = 1 << 15
-
-
-@dataclass(frozen=True)
-class RecordFile:
-    """One record file with what its sidecar says.
-
-    Attributes:
-        rows: whole records in it.
-        torn_bytes: of a record that was cut off at its end.
-        closed: whether the process ended it in order.
-        foreign_run: the run it belongs to where that is another one, else "".
-        tables: names by the numbers that records have.
-        facts: everything else in the sidecar.
-        rising: of publications, whether each source's sequence numbers only went up, so that
-            none was used twice.
-        notices: of deliveries, the records that announce what is withheld, with their places.
-    """
-
-    path: Path
-    layout: str
-    host: str
-    process: str
-    rows: int
-    torn_bytes: int
-    closed: bool
-    foreign_run: str
-    tables: Mapping[str, Sequence[Any]]
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    rising: bool = True
-    notices: Sequence[tuple[int, Any]] = field(default=(), repr=False)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that the process wrote down for this run is there."""
-        return self.closed and not self.foreign_run
-
-    def doubt(self) -> str | None:
-        """Why it is not whole."""
-        where = f"{self.host}/{self.process}/{self.path.name}"
-        if self.foreign_run:
-            return f"{where} is of run {self.foreign_run}"
-        if not self.closed:
-            torn = f", {self.torn_bytes} bytes of a torn record left out" if self.torn_bytes else ""
-            return f"{where} was not closed{torn}"
-        return None
+from results.json_files import IntegrityError, read_json_lines
+from results.log_doubts import (
+    doubts_about_clock,
+    doubts_about_file,
+    doubts_about_numbers,
+    doubts_about_subscription,
+)
+from results.manifest import Run
+from results.record_files import RecordFile, read_record_file
+from results.terms import Notice, Partition, doubt
 
 
 @dataclass(frozen=True)
@@ -134,122 +65,6 @@ def read_processes(run: Run) -> list[Process]:
     ]
 
 
-def read_record_file(path: Path, run_id: str) -> RecordFile:
-    """What the sidecar of a record file says, and that the file is what it says.
-
-    Raises:
-        IntegrityError: it is not.
-    """
-    sidecar = read_json(path.with_name(path.name + ".json"))
-    layout = path.stem
-    if sidecar.get("layout") != layout or layout not in RECORDS:
-        raise IntegrityError(f"{path}: its sidecar is for layout {sidecar.get('layout')!r}")
-    if sidecar.get("width") != RECORD_BYTES:
-        raise IntegrityError(f"{path}: records of {sidecar.get('width')!r} bytes are unknown")
-    size = path.stat().st_size
-    rows, torn_bytes = divmod(size, RECORD_BYTES)
-    file = RecordFile(
-        path=path,
-        layout=layout,
-        host=path.parent.parent.name,
-        process=path.parent.name,
-        # A file that was never closed has no tables, and its rows no names.
-        rows=rows if sidecar.get("tables") else 0,
-        torn_bytes=torn_bytes,
-        closed=sidecar.get("closed") is True,
-        foreign_run="" if sidecar.get("run_id") == run_id else str(sidecar.get("run_id")),
-        tables=sidecar.get("tables") or {},
-        facts=sidecar,
-    )
-    if file.closed and size != sidecar.get("rows", -1) * RECORD_BYTES:
-        raise IntegrityError(
-            f"{path}: {size} bytes; its sidecar says {sidecar.get('rows')} records"
-        )
-    rising, notices = _verify_content(file, str(sidecar.get("blake2b", "")))
-    return replace(file, rising=rising, notices=notices)
-
-
-def _verify_content(file: RecordFile, expected_hash: str) -> tuple[bool, list[tuple[int, Any]]]:
-    """Check hash and columns in one pass.
-
-    Returns:
-        Whether sequence numbers only went up, and the notices with their places.
-    """
-    digest = hashlib.blake2b(digest_size=len(expected_hash) // 2 or 64)
-    dtype = RECORDS[file.layout]
-    highest: dict[int, int] = {}
-    rising = True
-    notices: list[tuple[int, Any]] = []
-    with file.path.open("rb") as stream:
-        place = 0
-        while place < file.rows:
-            count = min(_CHUNK_ROWS, file.rows - place)
-            chunk = stream.read(count * RECORD_BYTES)
-            digest.update(chunk)
-            records = np.frombuffer(chunk, dtype)
-            _verify_columns(file, records, place)
-            if file.layout == "publications":
-                rising = _only_go_up(records, highest) and rising
-            if file.layout == "deliveries":
-                found = np.flatnonzero(records["kind"] == NOTICE)
-                notices += [(place + int(n), records[n].copy()) for n in found]
-            place += count
-    if file.closed and digest.hexdigest() != expected_hash:
-        raise IntegrityError(f"{file.path}: its content is not what was written")
-    return rising, notices
-
-
-def _only_go_up(records: Any, highest: dict[int, int]) -> bool:
-    """Whether each source's numbers go on above `highest`, which is brought up to date."""
-    sources = records["publisher"].astype("i8") << 16 | records["incarnation"]
-    for source in np.unique(sources):
-        numbers = records["sequence"][sources == source]
-        if numbers[0] <= highest.get(int(source), -1) or (np.diff(numbers) <= 0).any():
-            return False
-        highest[int(source)] = int(numbers[-1])
-    return True
-
-
-def _verify_columns(file: RecordFile, rows: Any, place: int) -> None:
-    """Numbers that lead out of a table or have no meaning."""
-    for column in rows.dtype.names:
-        if column in POINTERS:
-            limit = len(file.tables.get(POINTERS[column], ())) - 1
-        elif column in LARGEST_VALUE:
-            limit = LARGEST_VALUE[column]
-        else:
-            continue
-        if (wrong := np.flatnonzero(rows[column] > limit)).size:
-            at = int(wrong[0])
-            raise IntegrityError(
-                f"{file.path}, record {place + at}: {column} {rows[column][at]} does not fit its "
-                f"sidecar (at most {limit})"
-            )
-    if file.layout == "publications":
-        wrong = np.flatnonzero((rows["sequence"] < 0) | (rows["sequence"] > LARGEST_SEQUENCE))
-        if wrong.size:
-            raise IntegrityError(
-                f"{file.path}, record {place + int(wrong[0])}: a number of no sense"
-            )
-    if file.layout == "deliveries":
-        partitions = len(file.tables.get("partitions", ()))
-        notices = rows["kind"] == NOTICE
-        counts = rows["digest"]
-        wrong = np.flatnonzero(
-            notices & ((rows["partition"] >= partitions) | (counts < 1) | (rows["sequence"] < 1))
-        )
-        if wrong.size:
-            raise IntegrityError(
-                f"{file.path}, record {place + int(wrong[0])}: a notice of no sense"
-            )
-    if file.layout == "acks":
-        lengths = rows["last"] - rows["first"]
-        if (wrong := np.flatnonzero((lengths < 0) | (lengths > LONGEST_ACK))).size:
-            raise IntegrityError(
-                f"{file.path}, record {place + int(wrong[0])}: a range of no sense"
-            )
-
-
 # --- What follows from the logs together ----------------------------------------------------
 
 
@@ -268,7 +83,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Subscription:
-    """One subscription as the logs know it; stamps are on the run's time line."""
+    """One subscription as the logs know it; stamps are on the run's time line.
+
+    Attributes:
+        started: whether its broker ever accepted it; if not, nothing is owed to it.
+        issued_ns, accepted_ns: None for unknown.
+    """
 
     sub_id: str
     subscriber: str
@@ -277,6 +97,7 @@ class Subscription:
     issued_ns: int | None
     accepted_ns: int | None
     closed: bool
+    started: bool = True
 
 
 @dataclass(frozen=True)
@@ -293,6 +114,13 @@ class Logs:
         """Records in all files together."""
         return sum(file.rows for process in self.processes for file in process.records.values())
 
+    def hosts_of(self, table: str) -> dict[str, str]:
+        """Where the publishers or subscriptions of this run were that left logs."""
+        layout = "publications" if table == "publishers" else "deliveries"
+        return {
+            name: file.host for file in self.files(layout) for name in file.tables.get(table, ())
+        }
+
     def files(self, layout: str) -> Iterator[RecordFile]:
         """The record files of this layout that belong to this run."""
         for process in self.processes:
@@ -308,12 +136,11 @@ def read_logs(run: Run) -> Logs:
         IntegrityError: a log is not what was written.
     """
     processes = read_processes(run)
-    doubts = [
-        doubt
-        for process in processes
-        for file in process.records.values()
-        if (doubt := file.doubt()) is not None
-    ]
+    doubts: list[str] = []
+    for process in processes:
+        for file in process.records.values():
+            doubts += doubts_about_file(file)
+            doubts += doubts_about_clock(file.name, file.scan)
     sources = [*_sources(processes, run, doubts)]
     subscriptions = [*_subscriptions(processes, run, doubts)]
     _miss(doubts, "publisher", run.content.publishers, [source.name for source in sources])
@@ -331,7 +158,7 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
     for file in logs.files("deliveries"):
         tables = file.tables
         partitions = [Partition.of_mapping(values) for values in tables.get("partitions", ())]
-        for place, row in file.notices:
+        for place, row in file.scan.notices:
             pair = (
                 tables["subscriptions"][row["subscription"]],
                 tables["publishers"][row["publisher"]],
@@ -353,7 +180,7 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
 def _miss(doubts: list[str], role: str, wanted: Any, found: Sequence[str]) -> None:
     if lost := [name for name in wanted if name not in set(found)]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-        doubts.append(f"{role} {', '.join(lost[:3])}{more} left no log")
+        doubts.append(doubt("no_log", who=f"{role} {', '.join(lost[:3])}{more}"))
 
 
 def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Iterator[Source]:
@@ -372,13 +199,19 @@ def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Itera
         for pubend in file.tables.get("publishers", ()):
             name = names.get(pubend, "")
             if name not in content.publishers:
-                doubts.append(f"source {pubend} is no publisher of the workload ({name!r})")
+                doubts.append(doubt("not_asked", who=f"source {pubend} ({name!r})"))
                 continue
-            if pubend in seen:
-                doubts.append(f"two logs are of source {pubend}")
+            if pubend in seen or name in seen:
+                doubts.append(doubt("twice", what=f"source {pubend} of publisher {name}"))
                 continue
-            seen.add(pubend)
-            yield Source(pubend, name, whole)
+            seen |= {pubend, name}
+            source = Source(pubend, name, whole)
+            if source.broker != (wanted := content.publishers[name].broker):
+                who = f"publisher {name}"
+                doubts.append(doubt("elsewhere", who=who, found=source.broker, wanted=wanted))
+            yield source
+        if whole:
+            doubts += doubts_about_numbers(process.records)
         if _other_attribute_sets(file, content):
             doubts.append(
                 f"{process.host}/{process.name} used other attribute sets than the seed's"
@@ -393,23 +226,63 @@ def _other_attribute_sets(file: RecordFile, content: Any) -> bool:
 def _subscriptions(
     processes: Sequence[Process], run: Run, doubts: list[str]
 ) -> Iterator[Subscription]:
+    """Those that were accepted, and those that left nothing but deliveries."""
+    wanted = run.subscribers()
+    seen: set[str] = set()
+    logged: set[str] = set()
     for process in processes:
         file = process.records.get("deliveries")
-        known = {line["sub_id"] for line in process.lines("subscriptions.jsonl")}
-        for name in file.tables.get("subscriptions", ()) if file is not None else ():
-            if name not in known:
-                doubts.append(f"subscription {name} was never accepted")
-        for line in process.lines("subscriptions.jsonl"):
-            accepted_ns = line.get("t_accepted_ns")
-            if not accepted_ns:
-                doubts.append(f"subscription {line['sub_id']} was never accepted")
-            issued_ns = line.get("t_issued_ns")
-            yield Subscription(
-                line["sub_id"],
-                line["subscriber"],
-                line["broker"],
-                line["predicate"],
-                run.moved(issued_ns, process.host) if issued_ns else None,
-                run.moved(accepted_ns, process.host) if accepted_ns else None,
-                file is not None and file.is_whole,
-            )
+        closed = file is not None and file.is_whole
+        path = process.folder / "subscriptions.jsonl"
+        lines = {}
+        for line in process.lines(path.name):
+            _need(path, line, "sub_id", "subscriber", "broker", "predicate")
+            if line["sub_id"] in seen:
+                doubts.append(doubt("twice", what=f"subscription {line['sub_id']}"))
+                continue
+            seen.add(line["sub_id"])
+            lines[line["sub_id"]] = line
+        is_ours = file is not None and not file.foreign_run
+        names = [*file.tables.get("subscriptions", ())] if file is not None and is_ours else []
+        for name in names:
+            if name in logged:
+                doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
+            logged.add(name)
+        for name, line in lines.items():
+            subscription = _subscription(run, process.host, line, closed)
+            if not subscription.started:
+                doubts.append(doubt("never_started", who=name))
+            doubts += doubts_about_subscription(subscription, wanted)
+            yield subscription
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                doubts.append(doubt("never_started", who=name))
+                subscriber = name.partition("/")[0]
+                broker, predicate = wanted.get(subscriber, ("unknown", "true"))
+                yield Subscription(
+                    name, subscriber, broker, predicate, None, None, closed, started=False
+                )
+
+
+def _subscription(run: Run, host: str, line: Mapping[str, Any], closed: bool) -> Subscription:
+    issued_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+    return Subscription(
+        line["sub_id"],
+        line["subscriber"],
+        line["broker"],
+        line["predicate"],
+        run.moved(issued_ns, host) if issued_ns else None,
+        run.moved(accepted_ns, host) if accepted_ns else None,
+        closed,
+        started=bool(accepted_ns),
+    )
+
+
+def _need(path: Path, line: Mapping[str, Any], *texts: str) -> None:
+    for name in texts:
+        if not isinstance(line.get(name), str):
+            raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no text")
+    for name in ("t_issued_ns", "t_accepted_ns"):
+        if not isinstance(line.get(name), int | None):
+            raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no time")

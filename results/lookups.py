@@ -17,7 +17,7 @@ class Lookups:
     """Tables by run.
 
     Attributes:
-        subscriptions: with the number of the predicate.
+        subscriptions: with the number of the predicate, and that of a fence's attributes.
         sources: whether their logs were ended in order.
         matches: which attribute sets each predicate matches.
     """
@@ -28,14 +28,15 @@ class Lookups:
             ids = {text: number for number, text in enumerate(of_run.predicates)}
             all_closed = all(source.closed for source in of_run.sources)
             subscriptions += [
-                (run_id, s.sub_id, ids[s.predicate], all_closed) for s in of_run.subscriptions
+                (run_id, s.sub_id, ids[s.predicate], all_closed, of_run.content.fence_set)
+                for s in of_run.subscriptions
             ]
             sources += [(run_id, source.pubend, source.closed) for source in of_run.sources]
             predicates += [(run_id, number, text) for text, number in ids.items()]
         self.subscriptions = small_frame(
             spark,
             subscriptions,
-            "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN",
+            "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN, fence_set INT",
         )
         self.sources = small_frame(
             spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"

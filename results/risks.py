@@ -18,8 +18,9 @@ What opens a window in which deliveries are at risk, and why:
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from results.terms import NEVER_NS, Fault, RiskWindow
 
 PASSING_VERBS = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
 """What these are done to still stands in the way, and does not let through what it should."""
@@ -29,35 +30,6 @@ CLIENT_VERBS = ("client-disconnect", "client-slow", ROAM)
 KILLING_VERBS = ("kill", "term", "host-loss")
 ENDING_VERBS = (*KILLING_VERBS, "cut")
 VERBS = (*PASSING_VERBS, *DISK_VERBS, *KILLING_VERBS, *CLIENT_VERBS, "restart")
-NEVER_NS = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault as the fault log has it; None where a stage was not reached.
-
-    Attributes:
-        target: as it was named: a broker, a link, sets of brokers, a machine.
-        parts: what of the tree that is, see `parts_of`; where nobody said, the target itself.
-        to: of a roam, the broker it leads to.
-        err_ns: by how much its stamps may be off against those of publications; None where
-            nobody compared the clocks.
-    """
-
-    fault_id: str
-    verb: str
-    target: str
-    applied_ns: int | None
-    observed_ns: int | None
-    healed_ns: int | None = None
-    parts: tuple[str, ...] = ()
-    err_ns: int | None = 0
-    to: str = ""
-
-    @property
-    def struck(self) -> frozenset[str]:
-        """The brokers and links it was done to."""
-        return frozenset(self.parts or (self.target,))
 
 
 def parts_of(
@@ -102,37 +74,15 @@ def client_part(name: str) -> str:
     return f"client:{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class RiskWindow:
-    """A time in which what was sent through a target might have been lost.
+def sure_ns(window: RiskWindow) -> tuple[int, int]:
+    """From when, and until before when, it surely held, however far the clocks are apart."""
+    return window.from_ns + window.err_ns, window.to_ns - window.err_ns
 
-    Attributes:
-        fault_ids: the fault that opened it, and the one that ended it.
-        verb: of the first, such as "absorb".
-        target: of the first, as it was named.
-        ended_by: "kill", "cut", "release" (healed), or "" when it lasted to the end.
-        parts: brokers and links; what goes through one of them was at risk.
-        err_ns: by how much its ends may be off against the stamps of publications.
-    """
 
-    fault_ids: tuple[str, ...]
-    verb: str
-    target: str
-    from_ns: int
-    to_ns: int
-    ended_by: str
-    parts: frozenset[str]
-    err_ns: int
-
-    @property
-    def sure_ns(self) -> tuple[int, int]:
-        """From when, and until before when, it surely held, however far the clocks are apart."""
-        return self.from_ns + self.err_ns, self.to_ns - self.err_ns
-
-    def holds(self, sent_ns: int) -> bool:
-        """Whether what was sent then was surely sent in it."""
-        first_ns, end_ns = self.sure_ns
-        return first_ns <= sent_ns < end_ns
+def surely_holds(window: RiskWindow, sent_ns: int) -> bool:
+    """Whether what was sent then was surely sent in it."""
+    first_ns, end_ns = sure_ns(window)
+    return first_ns <= sent_ns < end_ns
 
 
 def risk_windows(faults: Iterable[Fault]) -> list[RiskWindow]:

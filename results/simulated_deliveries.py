@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.connectivity import mean_interval
 from results.experiment_runs import load_experiment_run
-from results.manifest import IntegrityError, ResultsError
+from results.json_files import IntegrityError, ResultsError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

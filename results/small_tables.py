@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from results.json_files import read_json
 from results.logs import Logs, Process, notices_of
-from results.manifest import Run, read_json
+from results.manifest import Run
 from results.risks import Tree
 from results.schema import TABLES, Table
 

@@ -6,8 +6,10 @@ run, and `pubsubctl --help` must not wait for it.
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -62,14 +64,22 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
         with resources.as_file(log4j_file) as log4j_path:
             conf = SparkConf(loadDefaults=False)
             conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
+            on_interrupt = signal.getsignal(signal.SIGINT)
+            in_order = False
             try:
                 with _environment(spark_environment(java, scratch)):
                     # Going through the context keeps settings from a session that ended before
                     # out of this one; the session's builder remembers them.
                     spark = SparkSession(SparkContext(conf=conf))
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
                 yield spark
+                in_order = True
+            except Exception:
+                in_order = True
+                raise
             finally:
-                _stop_java()
+                _stop_java(in_order=in_order)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -98,6 +108,9 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
     java_options = (
         # Our jobs are short: code compiled quickly beats code compiled well.
         "-XX:TieredStopAtLevel=1",
+        # With that, Java reserves a fifth of what it otherwise would. A long check fills it, and
+        # Java then compiles nothing more, and says so on the terminal.
+        "-XX:ReservedCodeCacheSize=240m",
         f'"-Djava.io.tmpdir={scratch}"',
         f'"-Dlog4j2.configurationFile={log4j_path.as_uri()}"',
     )
@@ -147,26 +160,41 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _stop_java() -> None:
+def _stop_java(*, in_order: bool) -> None:
     """Stop what runs of Spark and wait until its Java process has ended.
 
     PySpark leaves that process to end by itself some time after the session, and would hand
     it to the next session, settings and all.
+
+    Args:
+        in_order: whether Spark may clean up; else, or where it cannot, its process is killed.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway
-    if session := SparkSession.getActiveSession() or SparkSession._instantiatedSession:
-        session.stop()
-    elif SparkContext._active_spark_context is not None:
-        SparkContext._active_spark_context.stop()
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    try:
+        if in_order and (
+            session := SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        ):
+            session.stop()
+        elif in_order and context is not None:
+            context.stop()
+        if in_order and gateway is not None:
+            gateway.shutdown()
+    except Exception:  # of whatever kind: the process is gone already, or must go now
+        in_order = False
+    SparkContext._active_spark_context = None
     SparkContext._gateway = None
     SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
     if gateway is None:
         return
-    gateway.shutdown()
     java: subprocess.Popen[bytes] = gateway.proc
+    if not in_order:
+        if context is not None and context._accumulatorServer is not None:
+            context._accumulatorServer.shutdown()  # else it complains when Java is gone
+        java.kill()
     if java.stdin is not None:
         java.stdin.close()  # which is what the Java side takes as the sign to leave
     try:

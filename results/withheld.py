@@ -9,14 +9,18 @@ behind them is only out of reach if they are one more than the tree is wired to 
 source at a broker that has joined the running tree is the exception: what it knows it has from
 those it joined behind, so it may be withheld until all of them are back.
 
+A gate is closed at a start and at no other time, and it opens once what was in the way is back. So
+no fault excuses anything that began after the subscription had been accepted, and none excuses what
+was sent when it had been over for long enough, and so had whatever befell that way meanwhile.
+
 Paper: [DFT11] §III (partitions), §VI lines 663-675.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from results.risks import NEVER_NS, Fault, Tree
+from results.risks import Tree
+from results.terms import NEVER_NS, Fault, Notice, Partition
 
 SETTLING_NS = 15_000_000_000
 """How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
@@ -29,50 +33,40 @@ _TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """One broker that another one could not reach, by names.
+class Asked:
+    """When a subscription was asked for and accepted; None where nobody knows."""
 
-    Attributes:
-        detector: who could not.
-        incarnation, number: of the partition at its detector.
-        nodes: the way from the detector to the broker that is meant, which is the last.
-    """
+    issued_ns: int | None = None
+    accepted_ns: int | None = None
 
-    detector: str
-    incarnation: int
-    number: int
-    nodes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.detector}#{self.incarnation}.{self.number}:{'-'.join(self.nodes)}"
-
-    @classmethod
-    def of_mapping(cls, values: Mapping[str, Any]) -> "Partition":
-        """From an entry of a sidecar's table of partitions."""
-        return cls(
-            str(values["detector"]),
-            int(values["incarnation"]),
-            int(values["number"]),
-            tuple(map(str, values["nodes"])),
-        )
+    @property
+    def is_known(self) -> bool:
+        """Whether a fault can be held against it."""
+        return self.issued_ns is not None and self.accepted_ns is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A subscriber was told that it does not get some publications.
+class Excuse:
+    """Why publications may be withheld.
 
     Attributes:
-        first, last: sequence numbers, both included; of these, what its predicate matches.
-        place: in the log; what was delivered before has a lower one.
+        fault_ids: of the faults that explain it.
+        until_ns: what was sent later is not excused.
     """
 
-    source: str
-    incarnation: int
-    first: int
-    last: int
-    partition: Partition
-    place: int
-    received_ns: int
+    fault_ids: tuple[str, ...]
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A fault that cuts brokers off, from the earliest it may have begun to the latest it ended."""
+
+    fault_id: str
+    verb: str
+    struck: frozenset[str]
+    from_ns: int
+    to_ns: int
 
 
 class Barriers:
@@ -91,31 +85,43 @@ class Barriers:
         self._newcomers = frozenset(newcomers)
         self._spans = [*_spans(faults)]
 
-    def justify(
-        self, partition: Partition, home: str, source: str, issued_ns: int | None, told_ns: int
-    ) -> tuple[str, ...]:
-        """The faults that explain why a partition is in the way; none if it cannot be.
+    def excuse(
+        self, partition: Partition, home: str, source: str, asked: Asked, told_ns: int
+    ) -> Excuse | None:
+        """What explains that a partition was in the way, and until when; None if nothing does.
 
         Args:
             home, source: the brokers of the subscriber and of the publisher.
-            issued_ns: when the subscription was asked for; None where nobody knows.
+            asked: when the subscription was made.
             told_ns: when the subscriber was first told of this partition and source.
         """
         if not self._is_on_the_way(partition, home, source):
-            return ()
-        found: dict[str, None] = {}
+            return None
+        found: dict[str, int] = {}
         for node in partition.nodes:
-            of_node = [
-                fault_id
-                for fault_id, verb, struck, from_ns, to_ns in self._spans
-                if from_ns <= told_ns
-                and (issued_ns is None or issued_ns <= to_ns + SETTLING_NS)
-                and _separates(verb, struck, partition.detector, node)
-            ]
+            of_node = {
+                span.fault_id: span.to_ns
+                for span in self._spans
+                if span.from_ns <= told_ns
+                and (asked.accepted_ns is None or span.from_ns <= asked.accepted_ns)
+                and (asked.issued_ns is None or asked.issued_ns <= span.to_ns + SETTLING_NS)
+                and _separates(span.verb, span.struck, partition.detector, node)
+            }
             if not of_node:
-                return ()
-            found.update(dict.fromkeys(of_node))
-        return tuple(found)
+                return None
+            found |= of_node
+        until_ns = self._settled_ns(self._tree.path(home, source), max(found.values()))
+        return Excuse(tuple(found), until_ns)
+
+    def _settled_ns(self, way: Sequence[str], over_ns: int) -> int:
+        """When a way is settled, given when what was in it was over.
+
+        What befalls it before it is settled delays that.
+        """
+        for span in sorted(self._spans, key=lambda span: span.from_ns):
+            if span.from_ns <= over_ns + SETTLING_NS and _befalls(span.struck, way):
+                over_ns = max(over_ns, span.to_ns)
+        return over_ns + SETTLING_NS
 
     def _is_on_the_way(self, partition: Partition, home: str, source: str) -> bool:
         way = self._tree.path(home, source)
@@ -129,8 +135,7 @@ class Barriers:
         return source == nodes[-1] or reaches_behind
 
 
-def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, frozenset[str], int, int]]:
-    """Of each fault that cuts brokers off: id, verb, what it struck, earliest begin, latest end."""
+def _spans(faults: Iterable[Fault]) -> Iterable[_Span]:
     applied = sorted(
         (fault for fault in faults if fault.applied_ns is not None and fault.verb in _CUTS_OFF),
         key=lambda fault: (fault.applied_ns, fault.fault_id),
@@ -148,7 +153,13 @@ def _spans(faults: Iterable[Fault]) -> Iterable[tuple[str, str, frozenset[str], 
         # Between clocks that nobody compared every fault may explain everything.
         err_ns = NEVER_NS if fault.err_ns is None else fault.err_ns
         latest_ns = min(NEVER_NS, min(ends) + err_ns)
-        yield fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns
+        yield _Span(fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns)
+
+
+def _befalls(struck: frozenset[str], way: Sequence[str]) -> bool:
+    """Whether a fault strikes a broker of a way or a link between any two of them."""
+    links = (f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->"))
+    return not struck.isdisjoint(way) or not struck.isdisjoint(links)
 
 
 def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> bool:
@@ -168,7 +179,7 @@ class Stretch:
     Attributes:
         first, last: keys, both included: (incarnation, sequence).
         begun: whether the subscription had received something of the source before.
-        justified: whether faults explain the partition.
+        until_ns: what of it was sent later is not excused by any fault; None where nothing is.
     """
 
     first: tuple[int, int]
@@ -177,13 +188,7 @@ class Stretch:
     place: int
     told_ns: int
     begun: bool
-    justified: bool
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The violations that each matching publication in it stands for."""
-        found = () if self.justified else ("withheld_unjustified",)
-        return (*found, "withheld_late") if self.begun else found
+    until_ns: int | None
 
 
 def stretches_of(
@@ -192,7 +197,7 @@ def stretches_of(
     barriers: Barriers,
     home: str,
     source: str,
-    issued_ns: int | None,
+    asked: Asked,
 ) -> list[Stretch]:
     """What one subscription was told of one source, each publication once, in the log's order.
 
@@ -204,19 +209,16 @@ def stretches_of(
     """
     found: list[Stretch] = []
     told: list[tuple[tuple[int, int], tuple[int, int]]] = []
-    justified: dict[Partition, bool] = {}
+    until_ns: dict[Partition, int | None] = {}
     for notice in notices:
         partition = notice.partition
-        if partition not in justified:
-            justified[partition] = bool(
-                barriers.justify(partition, home, source, issued_ns, notice.received_ns)
-            )
+        if partition not in until_ns:
+            # A partition that once had a reason has it for as long as it is told of.
+            excuse = barriers.excuse(partition, home, source, asked, notice.received_ns)
+            until_ns[partition] = None if excuse is None else excuse.until_ns
         begun = first_place is not None and first_place < notice.place
         first, last = (notice.incarnation, notice.first), (notice.incarnation, notice.last)
         for low, high in _without(first, last, told):
-            stretch = Stretch(
-                low, high, partition, notice.place, notice.received_ns, begun, justified[partition]
-            )
             before = found[-1] if found else None
             if (
                 before is not None
@@ -224,12 +226,14 @@ def stretches_of(
                 and before.begun == begun
                 and (before.last[0], before.last[1] + 1) == low
             ):
-                found[-1] = Stretch(
-                    before.first, high, partition, before.place, before.told_ns, begun,
-                    before.justified,
-                )  # fmt: skip
+                found[-1] = replace(before, last=high)
             else:
-                found.append(stretch)
+                found.append(
+                    Stretch(
+                        low, high, partition, notice.place, notice.received_ns, begun,
+                        until_ns[partition],
+                    )
+                )  # fmt: skip
         told = [(stretch.first, stretch.last) for stretch in found]
     return found
 
@@ -251,12 +255,3 @@ def _without(
             if part[0] <= part[1]
         ]
     return [((first[0], start), (first[0], end)) for start, end in parts]
-
-
-def in_words(withheld: Mapping[str, int]) -> str:
-    """How many were withheld by which partitions, for people; empty where none were."""
-    if not withheld:
-        return ""
-    named = ", ".join(f"{n:,} by {partition}" for partition, n in sorted(withheld.items())[:8])
-    more = f" and {len(withheld) - 8} more partitions" if len(withheld) > 8 else ""
-    return f"{sum(withheld.values()):,} withheld ({named}{more})"

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.derived import derived_of
 from results.figures import dft11, dft11_behaviours, dft11_deliveries, of_runs
 from results.figures.drawing import FORMATS, Drawing
-from results.manifest import CHECKSUMS, ResultsError, seal
+from results.json_files import ResultsError
+from results.seals import seal_derived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +45,8 @@ def draw(
     if unknown := [form for form in formats if form not in FORMATS]:
         raise ResultsError(f"no format called {unknown[0]!r}; known: {', '.join(FORMATS)}")
     folder = Path(run_dir)
-    written = FIGURES[name](spark, folder).write(folder / "figures", name, formats)
-    if (folder / CHECKSUMS).is_file():
-        seal(folder)
+    derived = derived_of(folder)
+    written = FIGURES[name](spark, folder).write(derived / "figures", name, formats)
+    if derived == folder:
+        seal_derived(folder)
     return written

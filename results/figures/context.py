@@ -6,7 +6,7 @@ from typing import Any
 from results.facts import RunFacts
 from results.faults import FaultSpan, fault_spans
 from results.load import LoadedRun
-from results.risks import Exposure, Tree, risk_windows
+from results.risks import Exposure, Tree, risk_windows, sure_ns
 
 SECOND_NS = 1_000_000_000
 PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}
@@ -68,7 +68,7 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     """(subscription, source, from, to) for every stretch in which something was at risk."""
     exposure = Exposure(facts.links, facts.faults)
     return [
-        (subscription.sub_id, source.pubend, *window.sure_ns)
+        (subscription.sub_id, source.pubend, *sure_ns(window))
         for window in risk_windows(facts.faults)
         for subscription in facts.subscriptions
         for source in facts.sources

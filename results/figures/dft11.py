@@ -18,7 +18,7 @@ from results.connectivity import (
 )
 from results.experiment_runs import ExperimentRun, load_experiment_run
 from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
-from results.manifest import ResultsError
+from results.json_files import ResultsError
 
 if TYPE_CHECKING:
     from pathlib import Path

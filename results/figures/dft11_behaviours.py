@@ -19,7 +19,7 @@ from results.behaviours import (
 )
 from results.experiment_runs import ExperimentRun, load_experiment_run
 from results.figures.drawing import Drawing, Metric, house_style
-from results.manifest import ResultsError
+from results.json_files import ResultsError
 
 if TYPE_CHECKING:
     from pathlib import Path

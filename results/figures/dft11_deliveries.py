@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.experiment_runs import ExperimentRun, load_experiment_run
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
-from results.manifest import ResultsError
+from results.json_files import ResultsError
 from results.simulated_deliveries import (
     check_tables_agree,
     delivered_percent,

@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from results.figures.drawing import Drawing, Metric, also_for_dark_pages
-from results.manifest import ResultsError, read_run
+from results.json_files import ResultsError
+from results.manifest import read_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +136,7 @@ def numbers_beside(name: str, run_dir: Path) -> "FigureData":
     """
     from results.figures.data import FigureData
 
-    folder = read_run(run_dir).folder / "figures"
+    folder = read_run(run_dir).derived / "figures"
     if not (folder / f"{name}.json").is_file():
         raise ResultsError(f"the numbers of figure {name} are not in {folder}; Spark makes them")
     return FigureData.read(folder, name)

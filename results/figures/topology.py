@@ -34,7 +34,8 @@ from results.figures.style import (
     run_style,
     title,
 )
-from results.manifest import Run, read_json
+from results.json_files import read_json
+from results.manifest import Run
 
 MOST_LEAVES_IN_ROWS = 24
 MOST_BROKERS = 400

@@ -12,7 +12,8 @@ from typing import Any
 
 import jinja2
 
-from results.manifest import ResultsError, read_json
+from results.derived import derived_of
+from results.json_files import ResultsError, read_json
 from results.report import words
 
 
@@ -101,7 +102,7 @@ def write_experiment_report(
 
 def _story(folder: Path, lines: Sequence[str]) -> ExperimentStory:
     manifest = read_json(folder / "manifest.json")
-    figures = [_figure(path) for path in sorted((folder / "figures").glob("*.json"))]
+    figures = [_figure(path) for path in sorted((derived_of(folder) / "figures").glob("*.json"))]
     if not figures:
         raise ResultsError(f"{folder}: no figure has been drawn; `pubsubctl plot` draws them")
     return ExperimentStory(folder, manifest, figures, lines)

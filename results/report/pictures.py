@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from results.fault_log import FAULT_STAMPS
 from results.faults import FaultSpan, fault_spans
-from results.manifest import FAULT_STAMPS, Run
+from results.manifest import Run
 from results.report.reading import Row, RunStory
 from results.report.words import SECOND_NS, plural, seconds
 

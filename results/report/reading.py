@@ -10,10 +10,11 @@ import pyarrow.parquet
 
 from results.figures import draw
 from results.figures.of_runs import narrow_svg
+from results.json_files import ResultsError, read_json, read_json_lines
 from results.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
 from results.load import table_folder
 from results.logs import read_processes
-from results.manifest import ResultsError, Run, read_json, read_json_lines, read_run
+from results.manifest import Run, read_run
 from results.schema import TABLES
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ def read_story(spark: "SparkSession", run_dir: Path) -> RunStory:
 def read_small_story(run_dir: Path) -> RunStory:
     """What can be read without Spark: everything but latencies and figures."""
     run = read_run(run_dir)
-    verdict = run.folder / "verdict.json"
-    evidence = run.folder / "evidence" / "delivery.jsonl"
+    verdict = run.derived / "verdict.json"
+    evidence = run.derived / "evidence" / "delivery.jsonl"
     return RunStory(
         run=run,
         verdict=read_json(verdict) if verdict.is_file() else {},

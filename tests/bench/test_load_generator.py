@@ -20,6 +20,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.runtime.control import ControlClient, open_control
 from results.expectation import ExpectedContent
 from tests.helpers.fake_broker import FakeBroker
+from tests.helpers.ports import OWN_PORTS
 
 RUN_ID = "20300101T000000Z-abcdef"
 SEED = 8
@@ -95,6 +96,25 @@ async def running(
                 await reach(control, "not_started", [])
                 yield control
             nursery.cancel_scope.cancel()
+
+
+def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> None:
+    async def play() -> str:
+        broker = FakeBroker(address=f"127.0.0.1:{OWN_PORTS[0]}")  # where nobody listens
+        told = setting(folder, broker, rate=(1, 1), window=1)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(LoadGenerator(told).run)
+                while not Path(told.control_socket).is_socket():
+                    await trio.sleep(0.01)
+                async with open_control(told.control_socket) as control:
+                    await control.request("connect")
+                    while not (why := (await control.request("status"))["attach_failure"]):
+                        await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+        return str(why)
+
+    assert f"connect to 127.0.0.1:{OWN_PORTS[0]}" in trio.run(play)
 
 
 async def reach(control: ControlClient, key: str, value: object) -> None:

@@ -7,15 +7,25 @@ from random import Random
 import pytest
 
 from bench.content import ContentTables, SourceContent
-from bench.online_checker import OnlineChecker, RunContent, match_table
+from bench.content_check import RunContent
+from bench.matching_sequences import match_table
+from bench.online_checker import OnlineChecker
 from results.expectation import encode_attributes, parse_predicate
-from results.reference_check import History, check
+from results.reference.history import History
+from results.reference.rule import check
 from results.risks import Tree
-from results.withheld import Barriers
+from results.withheld import Asked, Barriers
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 
 PREDICATES = ("true", "price > 40")
-COUNTS = ("missing", "duplicate", "reordered", "withheld_delivered", "withheld_late")
+COUNTS = (
+    "missing",
+    "fence_missing",
+    "duplicate",
+    "reordered",
+    "withheld_delivered",
+    "withheld_late",
+)
 
 
 def judged_online(history: History, rng: Random) -> OnlineChecker:
@@ -65,11 +75,11 @@ def agree(history: History, rng: Random) -> None:
     for told in lane.get("announced", ()):
         name = told["partition"]
         if name not in reasons:
-            reasons[name] = bool(
-                barriers.justify(
-                    by_name[name], subscription.broker, "a", subscription.issued_ns, told["told_ns"]
-                )
+            asked = Asked(subscription.issued_ns, subscription.accepted_ns)
+            excuse = barriers.excuse(
+                by_name[name], subscription.broker, "a", asked, told["told_ns"]
             )
+            reasons[name] = excuse is not None
         unjustified += 0 if reasons[name] else told["publications"]
     assert unjustified == plain.violations.get("withheld_unjustified", 0)
 

@@ -11,7 +11,7 @@ from brokerd.simulator.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run
 from results.behaviours import bypass_distribution, exclusions_by_partition, gate_openings
 from results.figures import draw
-from results.manifest import ResultsError
+from results.json_files import ResultsError
 from results.report import write_experiment_report
 from results.schema import TABLES
 from results.simulated_deliveries import check_simulated_run

@@ -16,13 +16,15 @@ from results.delivery import DeliveryCheck
 from results.evidence import PUBLICATION
 from results.facts import RunFacts
 from results.findings import Findings, PairSummary
+from results.json_files import IntegrityError
 from results.load import load_run
-from results.manifest import IntegrityError, seal, verify_seal
-from results.reference_check import History, check
+from results.reference.history import History
+from results.reference.reading import read_history
+from results.reference.rule import check
+from results.seals import seal, verify_seal
 from results.spark import planned_for
 from tests.helpers.histories import LEGAL, MUTATIONS, random_history
-from tests.helpers.history_tables import facts_of, tables_of
-from tests.helpers.plain_history import read_history
+from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.runs import Scenario, write_demo_run
 
 if TYPE_CHECKING:
@@ -49,27 +51,16 @@ def histories(count: int) -> dict[str, History]:
     return found
 
 
-def judged(spark: "SparkSession", of: dict[str, History]) -> dict[str, Findings]:
-    """What the Spark check finds in each of these histories."""
-    publications, deliveries = tables_of(spark, of)
-    facts = {name: facts_of(name, history) for name, history in of.items()}
-    with planned_for(spark, 0):
-        found = DeliveryCheck(spark, facts, publications, deliveries, small=True)
-        found.close()
-    return found.findings
-
-
 def test_the_plain_checker_and_spark_agree_on_a_thousand_histories(spark: "SparkSession") -> None:
     of = histories(1000)
-    found = judged(spark, of)
+    found = judged_on_spark(spark, of)
     invalid = at_risk = 0
     for name, history in of.items():
         plain = check(history)
-        assert found[name].counts == plain.counts, name
-        assert tuple(found[name].recoveries) == plain.recoveries, name
-        for pubend, source in found[name].sources.items():
-            open_ended = f"source {pubend} has no opening and closing fence" in plain.doubts
-            assert (source.opening is None) == open_ended, name
+        verdict, doubts, findings = found[name]
+        assert findings.counts == plain.counts, name
+        assert tuple(findings.recoveries) == plain.recoveries, name
+        assert (verdict, doubts) == (plain.verdict, {*plain.doubts}), name
         invalid += plain.verdict == "INVALID"
         at_risk += plain.counts.at_risk > 0
     assert 300 < invalid < 500
@@ -82,9 +73,10 @@ def test_long_logs_are_walked_in_stretches(
     """With four places to a stretch, most of what is wrong lies across two of them."""
     monkeypatch.setattr("results.delivery.STRETCH_BITS", 2)
     of = histories(150)
-    found = judged(spark, of)
+    found = judged_on_spark(spark, of)
     for name, history in of.items():
-        assert found[name].counts == check(history).counts, name
+        _, _, findings = found[name]
+        assert findings.counts == check(history).counts, name
 
 
 # --- Whole runs -------------------------------------------------------------------------------

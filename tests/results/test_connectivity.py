@@ -18,7 +18,7 @@ from results.connectivity import (
     session_distribution,
 )
 from results.experiment_runs import is_experiment_run, load_experiment_run
-from results.manifest import IntegrityError, ResultsError
+from results.json_files import IntegrityError, ResultsError
 
 QUESTIONS = {
     "connectivity": {"deltas": [0, 1], "failed": [0, 6], "runs": 20},

@@ -12,7 +12,8 @@ from bench.graph_experiments import run_graph_experiment
 from bench.toml_text import toml_text
 from results.figures import FIGURES, draw
 from results.figures.dft11 import draw_fig9, draw_fig12
-from results.manifest import ResultsError, verify_seal
+from results.json_files import ResultsError
+from results.seals import verify_seal
 
 EXPERIMENTS = {
     "dft11.fig9": {"question": "connectivity", "deltas": [0, 1], "failed": [0, 6], "runs": 10},

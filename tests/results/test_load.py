@@ -11,12 +11,14 @@ import pytest
 import results.load
 from results.expectation import splitmix64
 from results.figures import draw
+from results.json_files import ResultsError
 from results.latency import across_clocks, measured
 from results.load import LoadedRun, load_run
-from results.logs import RECORDS
-from results.manifest import ResultsError, seal
+from results.record_files import RECORDS
+from results.reference.reading import read_history
 from results.schema import TABLES, schema_markdown
-from tests.helpers.plain_history import read_history
+from results.seals import seal
+from tests.helpers.plain_times import intended_times
 from tests.helpers.runs import ORIGIN_NS, Scenario, write_demo_run
 
 if TYPE_CHECKING:
@@ -110,6 +112,21 @@ def test_every_delivery_is_a_row_with_its_publication(
 
 
 WICKED = "`); DROP TABLE deliveries; -- '\"\\ ${spark.master} */ =cmd"
+
+
+def test_a_response_is_counted_from_when_it_was_to_be_sent_and_service_from_when_it_was(
+    spark: "SparkSession", loaded: LoadedRun, run: Path
+) -> None:
+    intended = intended_times(run)
+    rows = loaded.table(spark, "deliveries").toArrow().to_pylist()
+    assert rows
+    waited = []
+    for row in rows:
+        intended_ns = intended[row["pubend"], row["incarnation"], row["seq"]]
+        assert row["lat_response_us"] == (row["t_recv_ns"] - intended_ns) // 1000
+        waited.append(row["lat_response_us"] - row["lat_service_us"])
+    assert min(waited) >= 0
+    assert max(waited) > 20, "else nothing could be confused here"
 
 
 def test_what_looks_like_a_command_is_a_name_like_any_other(

@@ -15,9 +15,9 @@ from bench.simulated import simulate_experiment
 from bench.spec import load_experiment
 from fault_injection.schedule import load_schedule
 from results.checks import check_runs
-from results.manifest import seal
-from results.reference_check import check
-from tests.helpers.plain_history import read_history
+from results.reference.reading import read_history
+from results.reference.rule import check
+from results.seals import seal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

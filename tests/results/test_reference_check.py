@@ -6,16 +6,17 @@ from dataclasses import replace
 import pytest
 
 from results.expectation import ExpectedContent
-from results.reference_check import (
+from results.reference.history import (
     ACKNOWLEDGED,
     History,
     Published,
     PublisherLog,
     SubscriptionLog,
-    check,
 )
-from results.risks import Fault
-from results.verdicts import Counts, Guarantee, decide
+from results.reference.rule import check
+from results.reference.verdict import decide as second_opinion
+from results.terms import Counts, Fault, Guarantee
+from results.verdicts import decide
 from tests.helpers.histories import (
     LEGAL,
     MILLISECOND,
@@ -148,7 +149,10 @@ def test_a_fault_that_nobody_observed_leaves_the_verdict_open() -> None:
 def test_too_few_deliveries_prove_nothing() -> None:
     judgement = check(story(faults=(STALL, KILL), deliveries_per_pair_min=11))
     assert judgement.verdict == "UNKNOWN"
-    assert "10.0 deliveries owed per subscription and source" in judgement.because[0]
+    assert judgement.because == (
+        "10 deliveries of a/0 are owed to subscription s; the workload asks for 11 of every source "
+        "to every subscription",
+    )
 
 
 def test_without_a_closing_fence_the_end_is_open() -> None:
@@ -193,5 +197,6 @@ def test_a_gap_that_was_declared_is_still_a_gap() -> None:
 def test_a_run_is_judged_against_what_its_workload_asks_for(
     guarantee: Guarantee, violations: dict[str, int], verdict: str
 ) -> None:
-    counts = Counts(1, 10, 9, 1, 1, violations)
+    counts = Counts(1, 10, 9, 1, 1, violations, least_owed=("s", "a/0", 10))
     assert decide(counts, (), guarantee, calm=False, deliveries_per_pair_min=1)[0] == verdict
+    assert second_opinion(counts, (), guarantee, False, 1)[0] == verdict

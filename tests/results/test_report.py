@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from results.checks import check_run
-from results.manifest import ResultsError
+from results.json_files import ResultsError
 from results.report import write_report
 from results.report.page import render
 from results.report.pictures import MOST_BROKERS, lanes_picture, tree_picture

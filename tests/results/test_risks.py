@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from results.expectation import parse_predicate
-from results.reference_check import History, check
-from results.risks import Exposure, Fault, RiskWindow, Tree, parts_of, risk_windows
+from results.reference.history import History
+from results.reference.rule import check
+from results.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
+from results.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
 
 BROKERS = ["p1", "b-1", "s1", "s2", "s3"]
@@ -245,7 +247,7 @@ def test_what_the_clocks_leave_open_is_not_counted_as_at_risk() -> None:
         true_windows = risk_windows(faults)
         for window in risk_windows(logged):
             for at_ns in range(0, 40 * MILLISECOND, MILLISECOND // 4):
-                if window.holds(at_ns):
+                if surely_holds(window, at_ns):
                     assert any(
                         true.from_ns <= at_ns < true.to_ns and true.parts == window.parts
                         for true in true_windows
@@ -254,7 +256,7 @@ def test_what_the_clocks_leave_open_is_not_counted_as_at_risk() -> None:
 
 def test_where_nobody_compared_the_clocks_nothing_is_surely_at_risk() -> None:
     (window,) = risk_windows([fault("1", "freeze", 2, 6, err_ns=None)])
-    assert not any(window.holds(at_ms * MILLISECOND) for at_ms in range(40))
+    assert not any(surely_holds(window, at_ms * MILLISECOND) for at_ms in range(40))
     history = replace(random_history(random.Random(3)), doubts=(), calm=False)
     faults = [replace(each, err_ns=None) for each in history.faults]
     judgement = check(replace(history, faults=faults))

@@ -14,8 +14,9 @@ from results.faults import fault_spans
 from results.figures import FIGURES, draw
 from results.figures.of_runs import FIGURES as RUN_FIGURES
 from results.figures.of_runs import narrow_svg, numbers_beside
+from results.json_files import IntegrityError, ResultsError
 from results.latency import at_share, latency_buckets, latency_percentiles, spectrum
-from results.manifest import IntegrityError, ResultsError, verify_seal
+from results.seals import verify_seal
 from results.throughput import delivered_per_bin, published_per_bin
 from tests.helpers.runs import Scenario, write_demo_run
 

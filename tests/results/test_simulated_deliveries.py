@@ -14,7 +14,8 @@ from pubsubctl.commands.app import run
 from results.experiment_runs import load_experiment_run
 from results.figures import draw
 from results.figures.dft11_deliveries import draw_fig10
-from results.manifest import IntegrityError, ResultsError, seal, verify_seal
+from results.json_files import IntegrityError, ResultsError
+from results.seals import seal, verify_seal
 from results.simulated_deliveries import check_simulated_run, delivered_percent
 
 EXPERIMENT = {

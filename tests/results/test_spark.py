@@ -97,6 +97,17 @@ def test_a_second_session_is_refused_rather_than_mixed_up_with_the_first(
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.spark
+def test_java_has_as_much_room_for_compiled_code_as_it_takes_when_it_is_told_nothing(
+    spark: "SparkSession",
+) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+    code = [pool for pool in pools if pool.getName().startswith(("CodeCache", "CodeHeap"))]
+    assert sum(pool.getUsage().getMax() for pool in code) >= 240 << 20
+
+
 def test_a_cluster_is_not_told_to_use_loopback(tmp_path: Path) -> None:
     local = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
     cluster = spark_settings("run", "spark://lab:7077", tmp_path, tmp_path / "log4j2.properties")

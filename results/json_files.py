@@ -1,0 +1,94 @@
+"""Small files of a run: JSON objects, JSON lines and TOML, read whole and written whole."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class ResultsError(Exception):
+    """A run that cannot be worked on because of what the user asked for."""
+
+    exit_status = 2
+
+
+class IntegrityError(Exception):
+    """A file of a run is not what was written when the run ended; says which, and how.
+
+    Neither the tool nor the brokers are to blame: somebody or something changed the files.
+    """
+
+    exit_status = 8
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object in a file.
+
+    Raises:
+        IntegrityError: the file is missing or holds something else.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise IntegrityError(f"{path}: not a JSON object")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML document in a file.
+
+    Raises:
+        IntegrityError: the file is missing or cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IntegrityError(f"{path} is missing") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+
+
+def read_json_lines(path: Path, *, missing_ok: bool = False) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file, one a line; a line torn off at the end is left out.
+
+    Raises:
+        IntegrityError: the file is missing, or a line before the last cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        if missing_ok:
+            return
+        raise IntegrityError(f"{path} is missing") from None
+    whole, _, _torn = text.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise IntegrityError(f"{path}, line {number}: {error}") from None
+        if not isinstance(value, dict):
+            raise IntegrityError(f"{path}, line {number}: not a JSON object")
+        yield value
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON document, whole or not at all, the same bytes for the same value."""
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_json_lines(path: Path, values: Sequence[Mapping[str, Any]]) -> None:
+    """Write JSON objects, one a line."""
+    write_whole(path, "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new, never part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,185 @@
+"""The files of a run folder, and that they are what was sealed when the run had ended."""
+
+import hashlib
+import json
+import struct
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from results.terms import doubt
+
+LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "publications": (
+        "<qqqHHI",
+        ("sequence", "intended_ns", "at_ns", "publisher", "incarnation", "attribute_set"),
+    ),
+    "acks": ("<qqqHHBxxx", ("first", "last", "at_ns", "publisher", "incarnation", "outcome")),
+    "intents": ("<qqHHxxxxxxxxxxxx", ("last", "at_ns", "publisher", "incarnation")),
+    "deliveries": (
+        "<qqIIHHBBH",
+        ("sequence", "at_ns", "digest", "subscription", "publisher", "incarnation", "kind",
+         "layer", "partition"),
+    ),
+}  # fmt: skip
+NOTICE = 3
+JITTER_NS = 1_000_000
+_MADE_FROM_THE_REST = ("verdict.json", "report.html", "evidence", "figures", "tables")
+_LARGEST = {"kind": 3, "layer": 1, "outcome": 2}
+
+
+class Refused(Exception):
+    """A file is not what was written; says which, and how."""
+
+    exit_status = 8
+
+
+Row = Mapping[str, Any]
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether a folder has a seal, which then holds.
+
+    Raises:
+        Refused: a file was changed, removed or added, or is none.
+    """
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise Refused(f"{path} is no file")
+    seal = folder / "SHA256SUMS"
+    if not seal.is_file():
+        return False
+    listed = dict(line.split("  ", 1)[::-1] for line in seal.read_text().splitlines())
+    there = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != seal.name
+    }
+    for name in {*listed, *there}:
+        if name.split("/")[0] in _MADE_FROM_THE_REST:
+            continue
+        if name not in listed or name not in there:
+            raise Refused(f"{folder}: {name} is {'missing' if name in listed else 'too much'}")
+        if hashlib.sha256(there[name].read_bytes()).hexdigest() != listed[name]:
+            raise Refused(f"{folder}: {name} has changed")
+    return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    value = _read(path, json.loads)
+    if not isinstance(value, dict):
+        raise Refused(f"{path} holds no object")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML document."""
+    document: dict[str, Any] = _read(path, tomllib.loads)
+    return document
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """JSON objects, one a line; a last line without its end was torn off and does not count."""
+    if not path.is_file():
+        return []
+    whole = path.read_text().rpartition("\n")[0]
+    try:
+        rows = [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise Refused(f"{path}: {error}") from None
+    if not all(isinstance(row, dict) for row in rows):
+        raise Refused(f"{path} has a line that is no object")
+    return rows
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Records:
+    """One record file: its rows by column name, and what its sidecar says.
+
+    Attributes:
+        whole: whether it was ended in order, and is of this run.
+        doubts: why its rows cannot be relied on.
+    """
+
+    name: str
+    host: str
+    whole: bool
+    tables: Mapping[str, Any]
+    rows: list[dict[str, int]]
+    doubts: tuple[str, ...]
+
+
+def read_records(process: Path, layout: str, run_id: str) -> Records | None:
+    """The records of one process; None where it wrote none of this kind.
+
+    Raises:
+        Refused: they do not fit their sidecar.
+    """
+    path = process / f"{layout}.rec"
+    if not path.exists():
+        return None
+    sidecar, data = read_json(path.with_name(f"{layout}.rec.json")), path.read_bytes()
+    name = f"{process.parent.name}/{process.name}/{path.name}"
+    closed, tables = sidecar.get("closed") is True, sidecar.get("tables") or {}
+    code, columns = LAYOUTS[layout]
+    if (sidecar.get("layout"), sidecar.get("width")) != (layout, struct.calcsize(code)):
+        raise Refused(f"{name}: its sidecar is for something else")
+    told = str(sidecar.get("blake2b", ""))
+    found = hashlib.blake2b(data, digest_size=min(max(1, len(told) // 2), 64)).hexdigest()
+    if closed and (len(data) != sidecar.get("rows", -1) * struct.calcsize(code) or found != told):
+        raise Refused(f"{name} is not what was written")
+    whole_bytes = len(data) // struct.calcsize(code) * struct.calcsize(code) if tables else 0
+    rows = [
+        dict(zip(columns, row, strict=True)) for row in struct.iter_unpack(code, data[:whole_bytes])
+    ]
+    _refuse_nonsense(name, layout, tables, rows)
+    is_ours = sidecar.get("run_id") == run_id
+    doubts = [] if is_ours else [f"{name} is of run {sidecar.get('run_id')}"]
+    doubts += [] if closed or not is_ours else [f"{name} was not closed"]
+    doubts += _about_clock(name, [row["at_ns"] for row in rows])
+    return Records(
+        name, process.parent.name, closed and is_ours, tables, rows if is_ours else [],
+        tuple(doubts),
+    )  # fmt: skip
+
+
+def _about_clock(name: str, stamps: list[int]) -> Iterator[str]:
+    if n := sum(stamp <= 0 for stamp in stamps):
+        yield doubt("untimed", who=name, n=n)
+    back_ns = max((a - b for a, b in pairwise(stamps)), default=0)
+    if back_ns > JITTER_NS:
+        yield doubt("clock_back", who=name, s=back_ns / 1e9)
+
+
+def _refuse_nonsense(
+    name: str, layout: str, tables: Mapping[str, Any], rows: list[dict[str, int]]
+) -> None:
+    """Numbers that lead out of a table or have no meaning."""
+    limits = {
+        "publisher": len(tables.get("publishers", ())) - 1,
+        "subscription": len(tables.get("subscriptions", ())) - 1,
+        **_LARGEST,
+    }
+    for place, row in enumerate(rows):
+        wrong = [column for column, limit in limits.items() if row.get(column, limit) > limit]
+        if layout == "publications" and not 0 <= row["sequence"] < 2**47:
+            wrong.append("sequence")
+        if layout == "acks" and not 0 <= row["last"] - row["first"] <= 2**24:
+            wrong.append("last")
+        if layout == "deliveries" and row["kind"] == NOTICE:
+            known = row["partition"] < len(tables.get("partitions", ()))
+            if not known or row["digest"] < 1 or row["sequence"] < 1:
+                wrong.append("partition")
+        if wrong:
+            raise Refused(f"{name}, record {place}: {wrong[0]} makes no sense")

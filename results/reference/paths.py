@@ -1,0 +1,41 @@
+"""The one way between two brokers of a tree."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+
+class Tree:
+    """A tree of brokers, by name."""
+
+    def __init__(self, links: Iterable[tuple[str, str]]) -> None:
+        self._links = {frozenset(link) for link in links}
+        self._known: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def way(self, start: str, end: str) -> tuple[str, ...]:
+        """The brokers from one to another, both included; none where no way leads."""
+        if (start, end) not in self._known:
+            self._known[start, end] = self._found((start,), end)
+        return self._known[start, end]
+
+    def _found(self, so_far: tuple[str, ...], end: str) -> tuple[str, ...]:
+        stack = [so_far]
+        while stack:
+            way = stack.pop()
+            if way[-1] == end:
+                return way
+            stack += [
+                (*way, broker)
+                for link in self._links
+                if way[-1] in link
+                for broker in link
+                if broker not in way
+            ]
+        return ()
+
+
+def steps(way: tuple[str, ...]) -> set[str]:
+    """Everything that is passed on a way: its brokers, and its links as either end names them."""
+    passed = set(way)
+    for a, b in pairwise(way):
+        passed.update((f"{a}-{b}", f"{b}-{a}", f"{a}->{b}"))
+    return passed

@@ -1,0 +1,320 @@
+"""A run folder as a history, read row by row with nothing but the standard library."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from results.reference.clocks import Clocks
+from results.reference.contents import Contents, clients_of
+from results.reference.fault_log import FaultLog
+from results.reference.files import (
+    NOTICE,
+    Records,
+    Refused,
+    is_sealed,
+    read_json,
+    read_lines,
+    read_records,
+    read_toml,
+)
+from results.reference.history import (
+    Delivered,
+    History,
+    Judgement,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+)
+from results.reference.rule import check
+from results.terms import Guarantee, Notice, Partition, doubt
+
+_APPLICATION = 1
+
+
+def judge_folder(folder: Path) -> Judgement:
+    """The verdict on the run in a folder.
+
+    Raises:
+        Refused: a file is not what was written when the run had ended.
+    """
+    return check(read_history(folder))
+
+
+def read_history(folder: Path) -> History:
+    """The run in a folder, and what its files leave in doubt.
+
+    Raises:
+        Refused: a file is not what was written when the run had ended.
+    """
+    return _Folder(folder).history()
+
+
+class _Folder:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.doubts: list[str] = []
+        if not is_sealed(folder):
+            self.doubts.append(doubt("unsealed"))
+        self.manifest = read_json(folder / "manifest.json")
+        self.workload = read_toml(folder / "spec" / "workload.toml")
+        self.topology = read_toml(folder / "spec" / "topology.toml")
+        self.run_id = str(self.manifest.get("run_id"))
+        self.content = Contents.of_workload(self.workload, self.run_id)
+        phases = {
+            phase["phase"]: phase
+            for phase in self.manifest.get("phases") or ()
+            if phase.get("t1_ns") is not None
+        }
+        origin_ns = self.manifest.get("origin_ns")
+        if not isinstance(origin_ns, int):
+            self.doubts.append(doubt("not_measured"))
+            origin_ns = min((p["t0_ns"] for p in self.manifest.get("phases") or ()), default=0)
+        self.origin_ns: int = origin_ns
+        measured = phases.get("measure")
+        self.measured_until_ns = None if measured is None else measured["t1_ns"] - origin_ns
+        self.clocks = Clocks(
+            str((self.manifest.get("clock") or {}).get("host_id", "")),
+            origin_ns + (self.measured_until_ns or 0),
+            tuple(read_lines(folder / "clock.jsonl")),
+        )
+        self.host_of: dict[str, str] = {}
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether there were no brokers that could count what they absorbed."""
+        return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
+
+    def history(self) -> History:
+        """Everything, with all doubts."""
+        self.doubts += self._about_manifest()
+        roles = (self.manifest.get("roles") or {}).values()
+        load_hosts = sorted({role["host"] for role in roles if role["role"] != "broker"})
+        fault_log = FaultLog(self.folder, self.topology, self.clocks, self.origin_ns, load_hosts)
+        self.doubts += fault_log.doubts(self.is_simulated)
+        publishers: list[PublisherLog] = []
+        subscriptions: list[SubscriptionLog] = []
+        for process in sorted(self.folder.glob("raw/*/*")):
+            publishers += self._publishers(process, publishers)
+            subscriptions += self._subscriptions(process, subscriptions)
+        self._miss("publisher", [*self.content.publishers], [log.name for log in publishers])
+        wanted = [name for name, _, _ in clients_of(self.workload, "subscribers", "sub")]
+        self._miss("subscriber", wanted, [log.subscriber for log in subscriptions])
+        return History(
+            content=self.content,
+            publishers=publishers,
+            subscriptions=subscriptions,
+            links=[(a, b) for a, b in self.topology["links"]],
+            faults=fault_log.faults,
+            guarantee=Guarantee(**self.workload.get("guarantee", {})),
+            calm=self.workload.get("calm", False) is True,
+            deliveries_per_pair_min=self.workload.get("bars", {}).get(
+                "deliveries_per_pair_min", 100
+            ),
+            doubts=(*self.doubts, *self._about_exercise(fault_log)),
+            delta=self.topology.get("parameters", {}).get("delta", 1),
+            newcomers=tuple(self.manifest.get("joined", ())),
+            clock_errors=self._clock_errors(publishers, subscriptions),
+            timeline_errors={
+                log.source: self.clocks.error_ns(self.host_of[log.source]) for log in publishers
+            },
+            measured_until_ns=self.measured_until_ns,
+            to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
+        )
+
+    def _asked(self) -> Mapping[str, Any]:
+        """What the fault schedule wants to be put to the test."""
+        path = self.folder / "spec" / "faults.toml"
+        asked: Mapping[str, Any] = read_toml(path).get("exercised", {}) if path.is_file() else {}
+        return asked
+
+    def _about_manifest(self) -> Iterator[str]:
+        manifest, workload = self.manifest, self.workload
+        if manifest.get("state") != "complete":
+            yield doubt("state", state=manifest.get("state"))
+        if manifest.get("loadgen_saturated"):
+            yield doubt("saturated")
+        for name, said in (
+            ("seed", workload.get("seed")),
+            ("workload", workload.get("name")),
+            ("topology", self.topology.get("name")),
+        ):
+            if name in manifest and manifest[name] != said:
+                yield doubt("other_spec", name=name, found=manifest[name], wanted=said)
+
+    def _about_exercise(self, fault_log: FaultLog) -> Iterator[str]:
+        absorbed = sum(fault.absorbed or 0 for fault in fault_log.faults)
+        wanted = self._asked().get("absorbed_msgs_min", 0)
+        if absorbed < wanted and not self.is_simulated:
+            yield doubt("absorbed_little", n=absorbed, minimum=wanted)
+
+    def _miss(self, role: str, wanted: list[str], found: list[str]) -> None:
+        if lost := [name for name in wanted if name not in found]:
+            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            self.doubts.append(doubt("no_log", who=f"{role} {', '.join(lost[:3])}{more}"))
+
+    def _clock_errors(
+        self, publishers: list[PublisherLog], subscriptions: list[SubscriptionLog]
+    ) -> dict[tuple[str, str], int | None]:
+        return {
+            (s.subscription, p.source): self.clocks.error_ns(
+                self.host_of[s.subscription], self.host_of[p.source]
+            )
+            for s in subscriptions
+            for p in publishers
+        }
+
+    def _moved(self, stamp_ns: int, host: str) -> int:
+        return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
+
+    def _read(self, process: Path, layout: str) -> Records | None:
+        records = read_records(process, layout, self.run_id)
+        if records is not None:
+            self.doubts += records.doubts
+        return records
+
+    # --- Publishers ---------------------------------------------------------------------------
+
+    def _publishers(self, process: Path, before: list[PublisherLog]) -> Iterator[PublisherLog]:
+        records, acks = self._read(process, "publications"), self._read(process, "acks")
+        intents = self._read(process, "intents")
+        if records is None or not records.tables.get("publishers"):
+            return
+        sets = [dict(self.content.attributes(n)) for n in range(self.content.fence_set + 1)]
+        if records.tables.get("attribute_sets") != sets:
+            self.doubts.append(f"{records.name}: other attribute sets than the seed's")
+        taken = {text for log in before for text in (log.source, log.name)}
+        for number, source in enumerate(records.tables["publishers"]):
+            name = str((records.tables.get("publisher_names") or {}).get(source, ""))
+            if name not in self.content.publishers:
+                self.doubts.append(doubt("not_asked", who=f"source {source} ({name!r})"))
+                continue
+            if {source, name} & taken:
+                self.doubts.append(doubt("twice", what=f"source {source} of publisher {name}"))
+                continue
+            taken |= {source, name}
+            wanted = self.content.publishers[name].broker
+            if (broker := source.rpartition("/")[0]) != wanted:
+                self.doubts.append(
+                    doubt("elsewhere", who=f"publisher {name}", found=broker, wanted=wanted)
+                )
+            self.host_of[source] = records.host
+            published = [row for row in records.rows if row["publisher"] == number]
+            answers = _of_source(acks, source)
+            reserved = _of_source(intents, source)
+            highest = max((row["sequence"] for row in published), default=0)
+            if intents is not None and highest > max((r["last"] for r in reserved), default=0):
+                self.doubts.append(doubt("unreserved", source=source, highest=highest))
+            yield PublisherLog(
+                source,
+                name,
+                [
+                    Published(
+                        row["incarnation"], row["sequence"], row["attribute_set"],
+                        self._moved(row["at_ns"], records.host),
+                    )
+                    for row in published
+                ],
+                [(r["incarnation"], r["first"], r["last"], r["outcome"]) for r in answers],
+                closed=records.whole and (acks is None or acks.whole),
+            )  # fmt: skip
+
+    # --- Subscribers --------------------------------------------------------------------------
+
+    def _subscriptions(
+        self, process: Path, before: list[SubscriptionLog]
+    ) -> Iterator[SubscriptionLog]:
+        records = self._read(process, "deliveries")
+        lines: dict[str, Mapping[str, Any]] = {}
+        taken = {log.subscription for log in before}
+        for line in read_lines(process / "subscriptions.jsonl"):
+            name = self._verified(process, line)
+            if name in lines or name in taken:
+                self.doubts.append(doubt("twice", what=f"subscription {name}"))
+            else:
+                lines[name] = line
+        is_ours = records is not None and not any("is of run" in d for d in records.doubts)
+        names = records.tables.get("subscriptions", ()) if records is not None and is_ours else ()
+        for name in dict.fromkeys([*lines, *names]):
+            if name in taken:
+                self.doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
+                continue
+            self.host_of[name] = process.parent.name
+            yield self._subscription(name, lines.get(name, {}), records, process.parent.name)
+
+    def _verified(self, process: Path, line: Mapping[str, Any]) -> str:
+        texts = [line.get(name) for name in ("sub_id", "subscriber", "broker", "predicate")]
+        times = [line.get(name) for name in ("t_issued_ns", "t_accepted_ns")]
+        if not all(isinstance(text, str) for text in texts):
+            raise Refused(f"{process}: {texts} is no subscription")
+        if not all(isinstance(time, int | None) for time in times):
+            raise Refused(f"{process}: {times} are no times")
+        wanted = {
+            name: (broker, entry.get("filter", "true"))
+            for name, broker, entry in clients_of(self.workload, "subscribers", "sub")
+        }
+        sub_id, subscriber, broker, predicate = map(str, texts)
+        who = f"subscription {sub_id}"
+        if subscriber not in wanted or sub_id.partition("/")[0] != subscriber:
+            self.doubts.append(doubt("not_asked", who=who))
+        elif broker != wanted[subscriber][0]:
+            self.doubts.append(
+                doubt("elsewhere", who=who, found=broker, wanted=wanted[subscriber][0])
+            )
+        elif predicate != wanted[subscriber][1]:
+            self.doubts.append(
+                doubt("other_predicate", who=who, found=predicate, wanted=wanted[subscriber][1])
+            )
+        return sub_id
+
+    def _subscription(
+        self, name: str, line: Mapping[str, Any], records: Records | None, host: str
+    ) -> SubscriptionLog:
+        delivered: list[Delivered] = []
+        notices: list[Notice] = []
+        for row in records.rows if records is not None else ():
+            assert records is not None
+            named = records.tables["subscriptions"][row["subscription"]] == name
+            if not named or row["layer"] != _APPLICATION:
+                continue
+            source = records.tables["publishers"][row["publisher"]]
+            at_ns = self._moved(row["at_ns"], host)
+            if row["kind"] == NOTICE:
+                partition = Partition.of_mapping(records.tables["partitions"][row["partition"]])
+                last = row["sequence"] + row["digest"] - 1
+                notices.append(
+                    Notice(
+                        source, row["incarnation"], row["sequence"], last, partition,
+                        len(delivered), at_ns,
+                    )
+                )  # fmt: skip
+            else:
+                delivered.append(
+                    Delivered(
+                        source, row["incarnation"], row["sequence"], at_ns, row["digest"],
+                        row["kind"],
+                    )
+                )  # fmt: skip
+        issued_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+        return SubscriptionLog(
+            subscription=name,
+            broker=line.get("broker", self._home_of(name)),
+            predicate=line.get("predicate", "true"),
+            delivered=delivered,
+            closed=records is not None and records.whole,
+            notices=notices,
+            started=bool(accepted_ns),
+            issued_ns=self._moved(issued_ns, host) if issued_ns else None,
+            accepted_ns=self._moved(accepted_ns, host) if accepted_ns else None,
+        )
+
+    def _home_of(self, subscription: str) -> str:
+        clients = clients_of(self.workload, "subscribers", "sub")
+        brokers = {name: broker for name, broker, _ in clients}
+        return brokers.get(subscription.partition("/")[0], "unknown")
+
+
+def _of_source(records: Records | None, source: str) -> list[dict[str, int]]:
+    if records is None:
+        return []
+    names = records.tables.get("publishers", ())
+    return [row for row in records.rows if names[row["publisher"]] == source]

@@ -1,0 +1,104 @@
+"""What was at risk: sent while a fault held, on a way that leads through what it was done to.
+
+A fault holds from when it was applied. What takes things in or keeps them (absorb, freeze,
+blackhole, cut, partition, delay, bandwidth) holds until a kill or cut of no less than the same, or
+until it is healed; what kills, until the restart; what keeps a client away, until it is healed, a
+client that moves until it was seen at its new place; a disk, only if a kill ends it. A restart
+holds nothing. A kill or cut that ends another fault's time, of just the same brokers and links, has
+none of its own. Between clocks that are not one, only what is sure counts, and a fault that may
+have come later, for all that clocks can tell, may have ended another.
+"""
+
+from collections.abc import Sequence
+
+from results.reference.paths import Tree, steps
+from results.terms import NEVER_NS, Fault, RiskWindow
+
+_KILLS = {"kill", "term", "host-loss"}
+_ENDS = {*_KILLS, "cut"}
+_DISKS = {"disk-full", "slow-fsync"}
+
+
+def times_of_risk(faults: Sequence[Fault]) -> list[RiskWindow]:
+    """When something was at risk, and where, in the order of time."""
+    done = sorted((f for f in faults if f.applied_ns is not None), key=_when)
+    found: list[tuple[Fault, RiskWindow]] = []
+    used: set[str] = set()
+    for fault in done:
+        if fault.verb == "restart" or fault.fault_id in used:
+            continue
+        ender = min((o for o in done if _may_end(o, fault)), key=_when, default=None)
+        over_ns = fault.observed_ns if fault.verb == "client-roam" else fault.healed_ns
+        until_ns = NEVER_NS if over_ns is None else over_ns
+        ids: tuple[str, ...] = (fault.fault_id,)
+        how = "" if until_ns == NEVER_NS else "release"
+        if ender is not None and _at(ender) <= until_ns:
+            until_ns, ids = _at(ender), (fault.fault_id, ender.fault_id)
+            how = "cut" if ender.verb == "cut" else "kill" if ender.verb in _KILLS else "release"
+            if ender.verb in _ENDS and ender.struck == fault.struck:
+                used.add(ender.fault_id)
+        elif fault.verb in _DISKS:
+            continue
+        err_ns = max(_error(fault), _error(ender) if ender is not None else 0)
+        window = RiskWindow(
+            ids, fault.verb, fault.target, _at(fault), until_ns, how, fault.struck, err_ns
+        )
+        found.append((fault, window))
+    return [window for fault, window in found if fault.fault_id not in used]
+
+
+def was_surely_sent_in(window: RiskWindow, sent_ns: int) -> bool:
+    """Whether something sent then was sent in this time, however far the clocks are apart."""
+    return window.from_ns + window.err_ns <= sent_ns < window.to_ns - window.err_ns
+
+
+class Ways:
+    """Where deliveries have to pass, while clients move between brokers."""
+
+    def __init__(self, tree: Tree, faults: Sequence[Fault]) -> None:
+        self._tree = tree
+        self._moves = sorted(
+            (f for f in faults if f.verb == "client-roam" and f.applied_ns is not None), key=_when
+        )
+
+    def lead_through(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
+        """Whether what is published at `start` cannot but pass what a fault was done to.
+
+        Args:
+            home: where the subscriber was before it ever moved.
+        """
+        if f"client:{subscriber}" in window.parts:
+            return True
+        at = {home}
+        for move in self._moves:
+            if move.target == subscriber and _at(move) <= window.to_ns:
+                if move.observed_ns is not None and move.observed_ns <= window.from_ns:
+                    at.clear()
+                at.add(move.to)
+        return all(steps(self._tree.way(start, broker)) & window.parts for broker in at)
+
+
+def _when(fault: Fault) -> tuple[int, str]:
+    return _at(fault), fault.fault_id
+
+
+def _at(fault: Fault) -> int:
+    assert fault.applied_ns is not None, fault
+    return fault.applied_ns
+
+
+def _error(fault: Fault) -> int:
+    return NEVER_NS if fault.err_ns is None else fault.err_ns
+
+
+def _may_end(other: Fault, fault: Fault) -> bool:
+    """Whether another fault ends this one's time, if it comes soon enough."""
+    enders = _ENDS
+    if fault.verb in _KILLS:
+        enders = {"restart"}
+    elif fault.verb in _DISKS:
+        enders = _KILLS
+    if other is fault or other.verb not in enders or not other.struck >= fault.struck:
+        return False
+    is_later = _when(other) > _when(fault)
+    return is_later or _at(other) > _at(fault) - _error(fault) - _error(other)

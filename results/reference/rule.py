@@ -1,0 +1,448 @@
+"""The rank rule, row by row.
+
+Of each source, number the committed publications that match a predicate (their ranks). Committed
+is what was acknowledged, and what nobody answered if anybody received it. A subscription that
+walked through its deliveries of that source must have seen each rank from the opening fence to the
+closing one once, in order, and before the fence none left out once it had begun. What it was told
+that it does not get is not owed to it, if faults bear that out. A log that was not closed says
+nothing about its end, and a subscription that was never accepted is owed nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import count, pairwise
+
+from results.reference import predicates, verdict
+from results.reference.history import (
+    ACKNOWLEDGED,
+    DATA,
+    FENCE,
+    GAP,
+    REJECTED,
+    Delivered,
+    History,
+    Judgement,
+    Key,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+    Violation,
+)
+from results.reference.paths import Tree
+from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
+from results.reference.withholding import Reasons
+from results.terms import Counts, Notice, Recovery, RiskWindow, doubt
+
+JITTER_NS = 1_000_000
+"""Stamps of one process never go back; so much is forgiven."""
+
+
+def check(history: History) -> Judgement:
+    """Judge a history.
+
+    Raises:
+        ValueError: a predicate cannot be read.
+    """
+    sources = [_Source(log, history) for log in history.publishers]
+    reasons = Reasons(Tree(history.links), history.delta, history.faults, history.newcomers)
+    pairs = [
+        _Pair(subscription, source, reasons)
+        for subscription in history.subscriptions
+        for source in sources
+    ]
+    violations = [found for source in sources for found in source.reused()]
+    for subscription in history.subscriptions:
+        violations += _strangers(subscription, sources)
+    violations += [found for pair in pairs for found in pair.violations]
+    at_risk, recoveries, reached = _risks(history, pairs)
+    started = [pair for pair in pairs if pair.subscription.started]
+    counts = Counts(
+        pairs=len(started),
+        owed=sum(len(pair.owed) for pair in started),
+        delivered=sum(pair.delivered for pair in started),
+        at_risk=len(at_risk),
+        recovered=sum(at_risk),
+        violations={**Counter(violation.kind for violation in violations)},
+        withheld={**sum((pair.withheld for pair in started), Counter())},
+        undecided=sum(pair.undecided for pair in started),
+        least_owed=min(
+            ((*pair.names, len(pair.owed)) for pair in started),
+            key=lambda least: (least[2], *least[:2]),
+            default=None,
+        ),
+    )
+    doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
+    if spared := [broker for broker in history.to_be_reached if broker not in reached]:
+        doubts.append(doubt("spared", brokers=", ".join(spared)))
+    name, because, doubts_left = verdict.decide(
+        counts, doubts, history.guarantee, history.calm, history.deliveries_per_pair_min
+    )
+    return Judgement(name, because, counts, recoveries, doubts_left, tuple(violations))
+
+
+class _Source:
+    """One publisher's log with what follows from it."""
+
+    def __init__(self, log: PublisherLog, history: History) -> None:
+        self.log = log
+        self.content = history.content
+        self.publisher = history.content.publishers[log.name]
+        self.by_key: dict[Key, Published] = {}
+        for publication in log.published:
+            self.by_key.setdefault(publication.key, publication)
+        self.highest: dict[int, int] = {}
+        for incarnation, sequence in self.by_key:
+            self.highest[incarnation] = max(sequence, self.highest.get(incarnation, 0))
+        self.answered: dict[Key, int] = {}
+        for incarnation, first, last, outcome in log.answers:
+            for sequence in range(first, min(last, self.highest.get(incarnation, 0)) + 1):
+                key = incarnation, sequence
+                # An acknowledgement is the stronger promise.
+                self.answered[key] = min(outcome, self.answered.get(key, outcome))
+        seen = {
+            row.key
+            for subscription in history.subscriptions
+            for row in subscription.delivered
+            if row.source == log.source and row.kind != GAP
+        }
+        self.committed = [
+            publication
+            for key, publication in sorted(self.by_key.items())
+            if self.answered.get(key) == ACKNOWLEDGED or (key not in self.answered and key in seen)
+        ]
+        fences = [one.key for one in self.committed if self.is_fence(one)]
+        has_both = len(fences) > 1
+        self.opening: Key | None = fences[0] if has_both else None
+        self.closing: Key | None = fences[-1] if has_both else None
+
+    def is_fence(self, publication: Published) -> bool:
+        return publication.attribute_set == self.content.fence_set
+
+    def is_between_fences(self, publication: Published) -> bool:
+        """Whether it is data that is owed to everybody who wants it."""
+        is_after = self.opening is None or self.opening < publication.key
+        is_before = self.closing is None or publication.key < self.closing
+        return is_after and is_before and not self.is_fence(publication)
+
+    def closed_before(self, until_ns: int | None, error_ns: int | None) -> bool:
+        """Whether its closing fence was surely sent before a moment."""
+        if self.closing is None or until_ns is None or error_ns is None:
+            return False
+        return self.by_key[self.closing].sent_ns + error_ns < until_ns
+
+    def is_wanted(self, publication: Published, predicate: str) -> bool:
+        """By what the seed decides; the log is trusted only on what is a fence."""
+        if self.is_fence(publication):
+            return True
+        chosen, _ = self.content.choice(self.publisher.index, *publication.key)
+        return predicates.wants(predicate)(self.content.attributes(chosen))
+
+    def digest(self, publication: Published) -> int:
+        fence = self.is_fence(publication)
+        return self.content.digest(self.publisher, *publication.key, fence=fence)
+
+    def reused(self) -> Iterator[Violation]:
+        """Sequence numbers with two publications."""
+        times = Counter(publication.key for publication in self.log.published)
+        for key in sorted(key for key, n in times.items() if n > 1):
+            yield Violation("sequence_reuse", "", self.log.source, *key)
+
+    def doubts(self) -> Iterator[str]:
+        source = self.log.source
+        if self.opening is None:
+            yield doubt("no_fences", source=source)
+        if any(
+            not self.is_fence(one)
+            and self.content.choice(self.publisher.index, *one.key)[0] != one.attribute_set
+            for one in self.log.published
+        ):
+            yield doubt("other_content", source=source)
+        if self.log.closed:
+            yield from self._doubts_about_numbers()
+        stamps = [publication.sent_ns for publication in self.log.published]
+        yield from _steps_back(f"publisher {self.log.name}", stamps)
+
+    def _doubts_about_numbers(self) -> Iterator[str]:
+        """Every number up to the highest that anybody answered was published, so it is logged."""
+        highest = {**self.highest}
+        for incarnation, _, last, _ in self.log.answers:
+            highest[incarnation] = max(last, highest.get(incarnation, 0))
+        for incarnation, last in sorted(highest.items()):
+            logged = {n for of, n in self.by_key if of == incarnation and n > 0}
+            if last > len(logged):
+                first = next(n for n in count(1) if n not in logged)
+                yield doubt(
+                    "numbers", source=self.log.source, incarnation=incarnation,
+                    n=last - len(logged), highest=last, first=first,
+                )  # fmt: skip
+
+
+class _Pair:
+    """What one subscription received of one source, and what it was owed."""
+
+    def __init__(self, subscription: SubscriptionLog, source: _Source, reasons: Reasons) -> None:
+        self.subscription = subscription
+        self.source = source
+        self.matching = [
+            publication
+            for publication in source.committed
+            if source.is_wanted(publication, subscription.predicate)
+        ]
+        self.rank = {publication.key: rank for rank, publication in enumerate(self.matching)}
+        self.rows = [
+            (place, row)
+            for place, row in enumerate(subscription.delivered)
+            if row.source == source.log.source
+        ]
+        self.notices = [n for n in subscription.notices if n.source == source.log.source]
+        self.arrived: dict[Key, int] = {}
+        for _, row in self.rows:
+            if row.kind != GAP:
+                self.arrived.setdefault(row.key, row.received_ns)
+        self.violations = [*self._wrong_notices(reasons), *self._walk()]
+        absent = [*self._absent()]
+        self.violations += absent
+        missing = sum(violation.kind == "missing" for violation in absent)
+        self.undecided = len(self.owed) - self.delivered - missing
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.subscription.subscription, self.source.log.source
+
+    @cached_property
+    def told(self) -> dict[Key, Notice]:
+        """The notice that named each publication first."""
+        found: dict[Key, Notice] = {}
+        for notice in self.notices:
+            for key in self.rank:
+                if key[0] == notice.incarnation and notice.first <= key[1] <= notice.last:
+                    found.setdefault(key, notice)
+        return found
+
+    @cached_property
+    def withheld(self) -> Counter[str]:
+        """By partition, the data between the fences that it was told of and never got."""
+        return Counter(
+            str(self.told[publication.key].partition)
+            for publication in self.matching
+            if self.source.is_between_fences(publication) and self._is_kept_back(publication.key)
+        )
+
+    @cached_property
+    def owed(self) -> list[Published]:
+        """The data between the fences, but for that."""
+        return [
+            publication
+            for publication in self.matching
+            if self.source.is_between_fences(publication)
+            and not self._is_kept_back(publication.key)
+        ]
+
+    @property
+    def delivered(self) -> int:
+        return sum(publication.key in self.arrived for publication in self.owed)
+
+    def _is_kept_back(self, key: Key) -> bool:
+        return key in self.told and key not in self.arrived
+
+    # --- Violations -------------------------------------------------------------------------
+
+    def _walk(self) -> Iterator[Violation]:
+        """What is wrong with each row, and with their order."""
+        seen: set[Key] = set()
+        before: Key | None = None
+        for place, row in self.rows:
+            if objection := self._objection(row):
+                yield self._at(objection, row, place)
+            if row.kind == GAP or row.key not in self.rank:
+                continue
+            if row.key in seen:
+                yield self._at("duplicate", row, place)
+                continue
+            if before is not None and row.key < before:
+                yield self._at("reordered", row, place)
+            if any(n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices):
+                yield self._at("withheld_delivered", row, place)
+            seen.add(row.key)
+            before = row.key
+
+    def _objection(self, row: Delivered) -> str:
+        """What is wrong with a row, whatever came before it."""
+        publication = self.source.by_key.get(row.key)
+        if row.kind == GAP:
+            return "gap_not_permitted"
+        if publication is None:
+            return "phantom" if self.source.log.closed else ""
+        if self.source.answered.get(row.key) == REJECTED:
+            return "rejected"
+        if row.key not in self.rank:
+            return "wrong_match"
+        return "" if row.digest == self.source.digest(publication) else "corrupted"
+
+    def _wrong_notices(self, reasons: Reasons) -> Iterator[Violation]:
+        """Publications that it was told of for no reason, or after the source had been heard."""
+        log, subscription = self.source.log, self.subscription
+        heard = [place for place, row in self.rows if row.kind != GAP and row.key in self.rank]
+        excuses = {}
+        for notice in self.notices:
+            if notice.partition not in excuses:
+                excuses[notice.partition] = reasons.excused_until(
+                    notice.partition, subscription.broker, log.broker, subscription.issued_ns,
+                    subscription.accepted_ns, notice.received_ns,
+                )  # fmt: skip
+        for key, notice in sorted(self.told.items()):
+            until_ns = excuses[notice.partition]
+            if until_ns is None or self.source.by_key[key].sent_ns > until_ns:
+                yield Violation("withheld_unjustified", *self.names, *key)
+            if heard and heard[0] < notice.place:
+                yield Violation("withheld_late", *self.names, *key)
+
+    def _absent(self) -> Iterator[Violation]:
+        """What should be between what is there, and is not, and it was not told of."""
+        if not self.subscription.started:
+            return
+        first = [key for key in self.arrived if key in self.rank]
+        last = [*first]
+        if self.source.opening and (first or self.subscription.closed):
+            first.append(self.source.opening)
+        if self.source.closing and self.subscription.closed:
+            last.append(self.source.closing)
+        if not first or not last:
+            return
+        lowest, highest = min(first), max(last)
+        for publication in self.matching:
+            key = publication.key
+            if not lowest <= key <= highest:
+                continue
+            if key in self.arrived or key in self.told:
+                continue
+            if self.source.is_between_fences(publication):
+                yield Violation("missing", *self.names, *key)
+            elif self.source.is_fence(publication):
+                yield Violation("fence_missing", *self.names, *key)
+            else:
+                yield Violation("left_out", *self.names, *key)
+
+    def _at(self, kind: str, row: Delivered, place: int) -> Violation:
+        return Violation(kind, *self.names, row.incarnation, row.sequence, place)
+
+    # --- Doubts -----------------------------------------------------------------------------
+
+    def has_untimed_notice(self) -> bool:
+        """Whether it was told something, and nobody knows when it began."""
+        subscription = self.subscription
+        return bool(self.notices) and None in (subscription.issued_ns, subscription.accepted_ns)
+
+    def is_late(self, error_ns: int | None) -> bool:
+        """Whether it was accepted after the fence that opens what is owed to it."""
+        accepted_ns, opening = self.subscription.accepted_ns, self.source.opening
+        if accepted_ns is None or opening is None or error_ns is None:
+            return False
+        return accepted_ns > self.source.by_key[opening].sent_ns + error_ns
+
+    def of_wrong_kind(self) -> int:
+        """How many rows are logged as fences and are none, or the other way round."""
+        return sum(
+            row.kind != (FENCE if self.source.is_fence(self.source.by_key[row.key]) else DATA)
+            for _, row in self.rows
+            if row.kind != GAP and row.key in self.source.by_key
+        )
+
+    def too_soon(self, error_ns: int | None) -> int:
+        """How many rows were received before they were sent, as far as clocks can tell."""
+        if error_ns is None:
+            return 0
+        return sum(
+            row.received_ns < self.source.by_key[row.key].sent_ns - error_ns
+            for _, row in self.rows
+            if row.kind != GAP and row.key in self.source.by_key
+        )
+
+
+def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Iterator[Violation]:
+    """Deliveries of sources that no publisher's log knows."""
+    known = {source.log.source for source in sources}
+    if all(source.log.closed for source in sources):
+        for place, row in enumerate(subscription.delivered):
+            if row.source not in known:
+                yield Violation("phantom", subscription.subscription, row.source, *row.key, place)
+
+
+def _risks(
+    history: History, pairs: Iterable[_Pair]
+) -> tuple[list[bool], tuple[Recovery, ...], set[str]]:
+    """Of each owed delivery that was at risk whether it came; by fault; and for whose brokers."""
+    windows = times_of_risk(history.faults)
+    ways = Ways(Tree(history.links), history.faults)
+    arrivals: dict[RiskWindow, list[int | None]] = {window: [] for window in windows}
+    at_risk = []
+    reached = set()
+    for pair in pairs:
+        log, subscription = pair.source.log, pair.subscription
+        if not subscription.started:
+            continue
+        near = [
+            window
+            for window in windows
+            if ways.lead_through(window, log.broker, subscription.subscriber, subscription.broker)
+        ]
+        for publication in pair.owed:
+            held = [window for window in near if was_surely_sent_in(window, publication.sent_ns)]
+            for window in held:
+                arrivals[window].append(pair.arrived.get(publication.key))
+            if held:
+                at_risk.append(publication.key in pair.arrived)
+                reached.add(subscription.broker)
+    recoveries = tuple(_recovery(window, came) for window, came in arrivals.items())
+    return at_risk, recoveries, reached
+
+
+def _recovery(window: RiskWindow, arrivals: Sequence[int | None]) -> Recovery:
+    came = [arrived_ns for arrived_ns in arrivals if arrived_ns is not None]
+    after_ns = max(came) - window.to_ns if came and window.ended_by else None
+    return Recovery(window, len(arrivals), len(came), after_ns)
+
+
+def _doubts(
+    history: History,
+    sources: Sequence[_Source],
+    pairs: Sequence[_Pair],
+    recoveries: Sequence[Recovery],
+) -> Iterator[str]:
+    errors = {pair.names: history.clock_errors.get(pair.names, 0) for pair in pairs}
+    for subscription in history.subscriptions:
+        if not subscription.started:
+            yield doubt("never_started", who=subscription.subscription)
+    for log in history.publishers:
+        if not log.closed:
+            yield doubt("open_log", who=f"publisher {log.name}")
+    for subscription in history.subscriptions:
+        who = f"subscription {subscription.subscription}"
+        if not subscription.closed:
+            yield doubt("open_log", who=who)
+        yield from _steps_back(who, [row.received_ns for row in subscription.delivered])
+    for pair in pairs:
+        who, source_name = pair.names
+        if pair.has_untimed_notice():
+            yield doubt("told_when", who=who, source=source_name)
+        if pair.is_late(errors[pair.names]):
+            yield doubt("late_start", who=who, source=source_name)
+    for source in sources:
+        yield from source.doubts()
+        error_ns = history.timeline_errors.get(source.log.source, 0)
+        if source.closed_before(history.measured_until_ns, error_ns):
+            yield doubt("closed_early", source=source.log.source)
+    yield from verdict.doubts_about_faults(history.faults)
+    if n := sum(pair.of_wrong_kind() for pair in pairs):
+        yield doubt("kind", n=n)
+    if n := sum(pair.too_soon(errors[pair.names]) for pair in pairs):
+        yield doubt("too_soon", n=n)
+    yield from verdict.doubts_about_risks(history.faults, recoveries)
+
+
+def _steps_back(who: str, stamps: Sequence[int]) -> Iterator[str]:
+    """A clock that went back between two rows of a log."""
+    furthest = max((before - after for before, after in pairwise(stamps)), default=0)
+    if furthest > JITTER_NS:
+        yield doubt("clock_back", who=who, s=furthest / 1e9)

@@ -1,0 +1,89 @@
+"""What counts and doubts come to: VALID, INVALID or UNKNOWN, with the reasons.
+
+What was proven wrong counts, whatever else is unknown. Else any doubt leaves the verdict open: a
+log that is not whole, a fault that did not happen as planned, a clock that cannot be trusted, or
+a run that proves nothing, because nothing was owed to somebody or nothing was at risk.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from results.terms import (
+    VIOLATIONS,
+    Counts,
+    Fault,
+    Guarantee,
+    Recovery,
+    VerdictName,
+    doubt,
+)
+
+_SHORTFALLS = {"missing", "fence_missing", "left_out", "gap_not_permitted"}
+_SHORTFALLS |= {"withheld_unjustified", "withheld_late"}
+
+
+def broken(guarantee: Guarantee, kind: str) -> bool:
+    """Whether a violation of this kind breaks the guarantee."""
+    if kind in _SHORTFALLS:
+        return guarantee.gapless or guarantee.delivery != "at-most-once"
+    if kind == "duplicate":
+        return guarantee.delivery != "at-least-once"
+    if kind == "reordered":
+        return guarantee.order == "publisher"
+    return True
+
+
+def doubts_about_faults(faults: Iterable[Fault]) -> Iterable[str]:
+    """Faults of which nobody can say when they were, or whether."""
+    for fault in faults:
+        names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
+        if fault.applied_ns is None:
+            yield doubt("not_applied", **names)
+        elif fault.observed_ns is None:
+            yield doubt("not_observed", **names)
+        if fault.err_ns is None:
+            yield doubt("no_clock", **names)
+        elif fault.applied_ns is not None:
+            ends = [ns for ns in (fault.observed_ns, fault.healed_ns) if ns is not None]
+            if any(ns < fault.applied_ns - fault.err_ns for ns in ends):
+                yield doubt("stages", **names)
+
+
+def doubts_about_risks(faults: Iterable[Fault], recoveries: Sequence[Recovery]) -> Iterable[str]:
+    """Faults that count deliveries as at risk, and say themselves that they held nothing."""
+    for fault in faults:
+        if fault.verb == "absorb" and fault.absorbed == 0:
+            n = sum(r.at_risk for r in recoveries if r.window.fault_ids[0] == fault.fault_id)
+            if n:
+                yield doubt(
+                    "absorbed_nothing",
+                    fault=fault.fault_id, verb=fault.verb, target=fault.target, n=n,
+                )  # fmt: skip
+
+
+def decide(
+    counts: Counts, doubts: Sequence[str], guarantee: Guarantee, calm: bool, minimum: int
+) -> tuple[VerdictName, tuple[str, ...], tuple[str, ...]]:
+    """Verdict, reasons and all doubts."""
+    doubts = (*doubts, *_doubts_about_counts(counts, calm, minimum))
+    proven = tuple(
+        f"{counts.violations[kind]:,} {kind}: {meaning}"
+        for kind, meaning in VIOLATIONS.items()
+        if counts.violations.get(kind, 0) and broken(guarantee, kind)
+    )
+    if proven:
+        return "INVALID", proven, doubts
+    if doubts:
+        return "UNKNOWN", doubts, doubts
+    return "VALID", (f"{counts.owed:,} owed, each arrived",), ()
+
+
+def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> Iterable[str]:
+    if counts.least_owed is None:
+        yield doubt("no_pair")
+    elif counts.least_owed[2] < minimum:
+        who, source, n = counts.least_owed
+        yield doubt("too_few", who=who, source=source, n=n, minimum=minimum)
+    elif counts.owed == 0:
+        yield doubt("none_owed")
+    if not calm and counts.at_risk == 0:
+        yield doubt("no_risk")

@@ -1,0 +1,264 @@
+"""The nouns of a verdict: what logs say, and what comes of it. There is no rule in here.
+
+Every checker speaks of these; what follows from them each works out by itself, so that a mistake
+of one is seen by the others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+NEVER_NS = 1 << 62
+
+# --- What logs say --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault as the fault log has it; None where a stage was not reached.
+
+    Attributes:
+        target: as it was named: a broker, a link, sets of brokers, a machine.
+        parts: what of the tree that is: brokers, links "a-b" or one way "a->b", "client:NAME";
+            where nobody said, the target itself.
+        to: of a roam, the broker it leads to.
+        err_ns: by how much its stamps may be off against those of publications; None where
+            nobody compared the clocks.
+        absorbed: of an absorb, how many publications it says it took in; None where it does
+            not say.
+    """
+
+    fault_id: str
+    verb: str
+    target: str
+    applied_ns: int | None
+    observed_ns: int | None
+    healed_ns: int | None = None
+    parts: tuple[str, ...] = ()
+    err_ns: int | None = 0
+    to: str = ""
+    absorbed: int | None = None
+
+    @property
+    def struck(self) -> frozenset[str]:
+        """The brokers and links it was done to."""
+        return frozenset(self.parts or (self.target,))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One broker that another one could not reach, by names.
+
+    Attributes:
+        detector: who could not.
+        incarnation, number: of the partition at its detector.
+        nodes: the way from the detector to the broker that is meant, which is the last.
+    """
+
+    detector: str
+    incarnation: int
+    number: int
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.detector}#{self.incarnation}.{self.number}:{'-'.join(self.nodes)}"
+
+    @classmethod
+    def of_mapping(cls, values: Mapping[str, Any]) -> "Partition":
+        """From an entry of a sidecar's table of partitions."""
+        return cls(
+            str(values["detector"]),
+            int(values["incarnation"]),
+            int(values["number"]),
+            tuple(map(str, values["nodes"])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A subscriber was told that it does not get some publications.
+
+    Attributes:
+        first, last: sequence numbers, both included; of these, what its predicate matches.
+        place: in the log; what was delivered before has a lower one.
+    """
+
+    source: str
+    incarnation: int
+    first: int
+    last: int
+    partition: Partition
+    place: int
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What a run is judged against: the workload's own words.
+
+    Attributes:
+        delivery: "exactly-once", "at-least-once" or "at-most-once".
+        order: "publisher" or "none".
+        gapless: whether nothing may be left out between what was delivered.
+    """
+
+    delivery: str = "exactly-once"
+    order: str = "publisher"
+    gapless: bool = True
+
+    def __str__(self) -> str:
+        return self.delivery + (", publisher order" if self.order == "publisher" else "")
+
+
+EXACTLY_ONCE = Guarantee()
+
+# --- What comes of it -----------------------------------------------------------------------
+
+DOUBTS: Mapping[str, str] = {
+    "unsealed": "the run has no seal: nobody can tell whether its files are what it left",
+    "state": "the run is {state}",
+    "not_measured": "the run never came to its measure phase",
+    "other_spec": "the manifest says {name} {found!r}, the specification {wanted!r}",
+    "saturated": "the load generators could not hold their rate",
+    "no_log": "{who} left no log",
+    "never_started": "subscription {who} was never accepted",
+    "open_log": "the log of {who} was not closed",
+    "told_when": "subscription {who} was told that it does not get publications of {source}, and "
+    "nobody knows when it was asked for and accepted",
+    "late_start": "subscription {who} was accepted after {source} had sent its opening fence",
+    "closed_early": "source {source} sent its closing fence before the measurement was over",
+    "numbers": "source {source}, incarnation {incarnation}: {n:,} of the numbers up to {highest} "
+    "are not in its publisher's log, the first is {first}",
+    "unreserved": "source {source} used numbers up to {highest} before they were reserved",
+    "not_asked": "{who} is not of the workload",
+    "twice": "two logs are of {what}",
+    "elsewhere": "{who} was at {found}; the workload says {wanted}",
+    "other_predicate": "{who} asked for {found!r}; the workload says {wanted!r}",
+    "no_fences": "source {source} has no opening and closing fence",
+    "other_content": "source {source} published other content than the seed says",
+    "kind": "{n:,} deliveries are logged as fences and are none, or the other way round",
+    "too_soon": "{n:,} deliveries were received before they were sent",
+    "untimed": "{n:,} rows of {who} have no time",
+    "clock_back": "the clock of {who} went back by {s:.3f} s",
+    "not_logged": "fault {fault} was planned and is not in the fault log",
+    "not_planned": "fault {fault} is in the fault log and was never planned",
+    "other_fault": "fault {fault} is not what was planned",
+    "no_fault_log": "the run had a fault schedule and its fault log is empty",
+    "fault_failed": "fault {fault} ({verb} {target}) went wrong: {why}",
+    "not_applied": "fault {fault} ({verb} {target}) was not applied",
+    "not_observed": "fault {fault} ({verb} {target}) was not observed",
+    "stages": "fault {fault} ({verb} {target}) was over or seen before it was applied",
+    "no_clock": "nobody compared the clocks: fault {fault} ({verb} {target}) put nothing surely "
+    "at risk",
+    "absorbed_nothing": "fault {fault} ({verb} {target}) says that it absorbed nothing, and "
+    "{n:,} deliveries were sent through it",
+    "absorb_silent": "fault {fault} ({verb} {target}) does not say what it absorbed",
+    "absorbed_little": "only {n} publications were absorbed; the schedule asks for {minimum}",
+    "spared": "nothing was at risk for the subscribers at {brokers}",
+    "no_pair": "there is no subscription that started, or no source",
+    "too_few": "{n:,} deliveries of {source} are owed to subscription {who}; the workload asks for "
+    "{minimum:,} of every source to every subscription",
+    "none_owed": "nothing was owed to anybody",
+    "no_risk": "nothing was at risk: no publication was sent through a fault",
+}
+
+
+def doubt(kind: str, **values: Any) -> str:
+    """Something that leaves a verdict open, in words."""
+    return DOUBTS[kind].format(**values)
+
+
+VerdictName = Literal["VALID", "INVALID", "UNKNOWN"]
+EXIT_STATUS: Mapping[str, int] = {"VALID": 0, "INVALID": 1, "UNKNOWN": 3}
+
+VIOLATIONS: Mapping[str, str] = {
+    "missing": "owed and never delivered",
+    "fence_missing": "fences, which everybody is owed, that never came",
+    "left_out": "left out before the opening fence or behind the closing one, between deliveries",
+    "duplicate": "delivered more than once",
+    "reordered": "delivered after a later one of its source",
+    "phantom": "delivered though its publisher never sent it",
+    "rejected": "delivered though its publication was refused",
+    "wrong_match": "delivered though the predicate does not match it",
+    "corrupted": "delivered with other content than was published",
+    "sequence_reuse": "a sequence number was used for two publications",
+    "gap_not_permitted": "declared lost where nothing may be lost",
+    "withheld_unjustified": "announced as withheld when no fault was a reason for it",
+    "withheld_late": "announced as withheld after its source had been heard",
+    "withheld_delivered": "delivered though it, or a later one, had been announced as withheld",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RiskWindow:
+    """A time in which what was sent through a target might have been lost.
+
+    Attributes:
+        fault_ids: the fault that opened it, and the one that ended it.
+        verb: of the first, such as "absorb".
+        target: of the first, as it was named.
+        ended_by: "kill", "cut", "release" (healed), or "" when it lasted to the end.
+        parts: brokers and links; what goes through one of them was at risk.
+        err_ns: by how much its ends may be off against the stamps of publications.
+    """
+
+    fault_ids: tuple[str, ...]
+    verb: str
+    target: str
+    from_ns: int
+    to_ns: int
+    ended_by: str
+    parts: frozenset[str]
+    err_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of the deliveries that one window put at risk.
+
+    Attributes:
+        recovered_after_ns: from the window's end to the last of them that arrived; None when
+            none did or the window never ended.
+    """
+
+    window: RiskWindow
+    at_risk: int
+    recovered: int
+    recovered_after_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What all checkers count, and what they must agree on.
+
+    Always: owed = delivered + missing + undecided.
+
+    Attributes:
+        pairs: of subscription and source; those of subscriptions that never started are none.
+        owed: data publications between the fences that match, summed over pairs, without
+            those withheld.
+        delivered: of those, how many arrived at least once.
+        undecided: of those, how many did not arrive where a log is not whole, so that they may
+            have.
+        least_owed: the pair that is owed least, and how much: subscription, source, number; the
+            first by name of several. None without any pair.
+        at_risk, recovered: of those owed, and of those at risk.
+        violations: by kind; kinds without any are absent.
+        withheld: by partition, how many data publications between the fences that match were
+            announced and never arrived.
+    """
+
+    pairs: int
+    owed: int
+    delivered: int
+    at_risk: int
+    recovered: int
+    violations: Mapping[str, int] = field(default_factory=dict)
+    withheld: Mapping[str, int] = field(default_factory=dict)
+    undecided: int = 0
+    least_owed: tuple[str, str, int] | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many of those owed surely never came."""
+        return self.owed - self.delivered - self.undecided
