@@ -41,15 +41,18 @@ demo: setup ## kill a broker under load, with and without the δ tree, and judge
 	@$(BIN)/pubsubctl demo
 
 lab-demo: setup ## the same over SSH, on 8 test hosts made for it (root, openssh-server, nftables)
-	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; \
-	    $(BIN)/pubsubctl lab up --name $(LAB) --hosts 8; $(BIN)/pubsubctl -i $(LAB) demo
+	@$(BIN)/pubsubctl lab up --name $(LAB) --hosts 8
+	@trap '$(BIN)/pubsubctl lab down --name $(LAB)' EXIT; $(BIN)/pubsubctl -i $(LAB) demo
 
 # What starts Java machines or clusters waits much of its time: four files of it side by side.
+# The second half runs whatever becomes of the first, but for Ctrl-C.
 test: setup ## run the whole test suite: units and simulator on all cores, then Spark and clusters
-	@$(BIN)/python -m pytest -m "not ($(WAITING)) and not report" -n auto --dist loadfile \
-	    $(TEST_OPTIONS) || $(NONE_CHOSEN)
-	@$(BIN)/python -m pytest -m "($(WAITING)) and not report" -n 4 --dist loadfile \
-	    --no-loadscope-reorder $(TEST_OPTIONS) || $(NONE_CHOSEN)
+	@trap 'exit 130' INT; failed=0; \
+	$(BIN)/python -m pytest -m "not ($(WAITING)) and not report" -n auto --dist loadfile \
+	    $(TEST_OPTIONS) || $(NONE_CHOSEN) || failed=1; \
+	$(BIN)/python -m pytest -m "($(WAITING)) and not report" -n 4 --dist loadfile \
+	    --no-loadscope-reorder $(TEST_OPTIONS) || $(NONE_CHOSEN) || failed=1; \
+	exit $$failed
 
 lab-long: setup ## run the tests on test hosts at full length; prints the table of kills
 	@$(BIN)/python -m pytest -m lab --lab-long $(TEST_OPTIONS)

@@ -6,8 +6,10 @@ from fractions import Fraction
 from random import Random
 from typing import Final, Self
 
+from brokerd.model.durations import LONGEST_H, LONGEST_NS
+
 _UNITS_NS: Final = {"ms": 1_000_000, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|h)")
+_PART: Final = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)(ms|s|min|h)")
 _VALID: Final = '"250ms", "2.5s", "1min30s"'
 
 
@@ -75,6 +77,8 @@ def parse_duration_ns(text: object) -> int:
     exact = sum(Fraction(number) * _UNITS_NS[unit] for number, unit in _PART.findall(text))
     if exact % 1_000_000:
         raise ValueError("times here are whole milliseconds")
+    if exact > LONGEST_NS:
+        raise ValueError(f"a time is at most {LONGEST_H}h")
     return int(exact)
 
 

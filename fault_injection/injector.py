@@ -19,7 +19,7 @@ from fault_injection.log import FaultLog, HealedBy, HostStamps
 from fault_injection.plan import PlannedStep, expand
 from fault_injection.schedule import END, STARTED_WITHIN_NS, FaultSchedule, Problem, ScheduleError
 from fault_injection.targets import Machines, Target, read_target
-from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS
+from fault_injection.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, VERB_TABLE
 
 Evidence = dict[str, Any]
 """What showed something, JSON-ready. `t_ns`, where it is in there, is when it was so, by the
@@ -214,7 +214,12 @@ class Injector:
         """What has come of it so far; what `run` returns, for when it was cancelled."""
         down = [progress.step.on for progress in self._failed if progress.step.verb in ENDING_VERBS]
         rows = tuple(self._log.rows())
-        return Injection(rows, tuple(self._problems), tuple(self._not_healed), tuple(down))
+        return Injection(
+            rows,
+            tuple(dict.fromkeys(self._problems)),
+            tuple(dict.fromkeys(self._not_healed)),
+            tuple(down),
+        )
 
     # ------------------------------------------------------------ one step
 
@@ -309,7 +314,11 @@ class Injector:
         elif await self._heal(progress, "schedule"):
             await self._recover(progress, self._clock_ns())
         if progress.observed is None:
-            raise _NotLanded(f"no effect seen while {fault.verb} lasted")
+            hint = "; only messages show it: have something publish meanwhile, as `bench` does"
+            only_messages = VERB_TABLE[fault.verb].needs_messages
+            raise _NotLanded(
+                f"no effect seen while {fault.verb} lasted{hint if only_messages else ''}"
+            )
 
     async def _die_with_target(self, progress: _Progress, ended_ns: int) -> None:
         """What an absorb held is gone with its broker, or with the session that was cut."""

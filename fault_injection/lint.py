@@ -215,11 +215,14 @@ def _check_states(
     schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
 ) -> Iterator[Problem]:
     """Brokers must run when they are broken, and be ended when they are started."""
+    enders: dict[str, list[Step]] = {}
+    for step in schedule.steps:
+        if step.do in ENDING_VERBS:
+            enders.setdefault(step.on, []).append(step)
     for step in schedule.steps:
         begin = (step.id, "applied")
-        ends = [
-            other for other in schedule.steps if _ends_broker_of(other, step, topology, machines)
-        ]
+        brokers = read_target(step.on, topology, step.do, machines).brokers
+        ends = [end for name in dict.fromkeys(brokers) for end in enders.get(name, ())]
         if step.do == "restart":
             if not any(moments.between((end.id, "applied"), begin)[0] >= 0 for end in ends):
                 text = f"no step surely ends {step.on} before it is started again"
@@ -245,13 +248,6 @@ def _check_states(
             if late:
                 text = f"is released before {late[0]}, which has a delay, comes; nothing is lost"
                 yield schedule.problem(step, "for", str(step.lasts), text, "warning")
-
-
-def _ends_broker_of(end: Step, step: Step, topology: Topology, machines: Machines | None) -> bool:
-    """Whether `end` ends a broker that `step` needs alive (or started again)."""
-    if end.do not in ENDING_VERBS:
-        return False
-    return end.on in read_target(step.on, topology, step.do, machines).brokers
 
 
 def _restart_of(

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from brokerd.errors import ConfigError
+from brokerd.model.text import shown
 from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from fault_injection.durations import Span, format_duration, parse_duration_ns
@@ -42,6 +43,8 @@ from fault_injection.verbs import (
 
 SCHEMA: Final = "pubsubctl/faults/1"
 FOLDER: Final = Path(__file__).parent
+MOST_STEPS: Final = 2_000
+"""What lint compares step with step of, in seconds."""
 
 STAGES: Final = ("applied", "observed", "healed", "recovered")
 END: Final = "end"
@@ -95,7 +98,7 @@ class Problem:
 
     def __str__(self) -> str:
         step = f" step {self.step}:" if self.step else ""
-        key = f" {self.key} = {_shown(self.value)}:" if self.key else ""
+        key = f" {self.key} = {shown(self.value)}:" if self.key else ""
         warning = " warning:" if self.severity == "warning" else ""
         return f"{self.where}:{warning}{step}{key} {self.text}"
 
@@ -326,6 +329,9 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
         ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
     """
     document = _without_lanes(document, where)
+    if (count := _step_count(document)) > MOST_STEPS:
+        text = f"{count:,} steps; at most {MOST_STEPS:,}"
+        raise ScheduleError([Problem(where, "", "", None, text)])
     try:
         read = _Document.model_validate(document)
     except ValidationError as error:
@@ -346,6 +352,11 @@ def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
     if problems:
         raise ScheduleError(problems)
     return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
+
+
+def _step_count(document: Mapping[str, Any]) -> int:
+    steps = document.get("step", [])
+    return len(steps) if isinstance(steps, list) else 0
 
 
 def _without_lanes(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -514,8 +525,3 @@ def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return value.model_dump(by_alias=True, exclude_none=True)
     return str(value)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 TargetKind = Literal["broker", "link", "machine", "sets", "client", "subscriber"]
@@ -18,7 +19,9 @@ class Verb:
         needs: on the machine, beyond the broker and its agent.
         effect: in a few words.
         seen_by: what shows that it had its effect.
-        undone_by: how it ends; what lasts ends so by schedule, `heal`, Ctrl-C and lease alike.
+        undone_by: what ends it; what lasts is ended so by schedule, `heal`, Ctrl-C and lease
+            alike. "" where there is nothing to undo.
+        needs_messages: whether it is seen by the messages it catches, so on idle brokers not.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Verb:
     undone_by: str
     options: tuple[str, ...] = ()
     needs: str = "nothing more"
+    needs_messages: bool = False
 
     @property
     def option_names(self) -> tuple[str, ...]:
@@ -43,6 +47,10 @@ class Verb:
 
 _LOAD: Final = "a load generator of `bench`; by schedule only"
 _NFT: Final = "nothing more; with backend = nft: nft, and root or CAP_NET_ADMIN"
+_MESSAGES: Final = "messages that pass meanwhile, as under `bench`; else it cannot be seen"
+_BROKER: Final = "the broker, which also ends it by itself when the lease is over"
+_BROKERS: Final = "the brokers, which also end it by themselves when the lease is over"
+_LOAD_ENDS: Final = "the load generator also does that by itself when the lease is over"
 
 VERB_TABLE: Final[Mapping[str, Verb]] = {
     verb.name: verb
@@ -53,7 +61,9 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "takes everything in and lets nothing but heartbeats out",
             "the broker's count of absorbed messages, and none forwarded",
-            "release, in order; dies with its broker or session",
+            "releasing what it holds, in order; that is lost when its broker or session ends first",
+            needs=_MESSAGES,
+            needs_messages=True,
         ),
         Verb(
             "blackhole",
@@ -61,7 +71,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "nothing passes, and nobody is told",
             "frames or packets that were dropped, or sessions given up",
-            "the broker, by its own clock too; nft: table deleted",
+            f"{_BROKER}; with nft by deleting its table",
             ("backend",),
             _NFT,
         ),
@@ -71,7 +81,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "connections are closed, and new ones refused",
             "both ends without the session",
-            "the broker, by its own clock too; nft: table deleted",
+            f"{_BROKER}; with nft by deleting its table",
             ("backend",),
             _NFT,
         ),
@@ -89,7 +99,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "brokers of different sets do not reach each other",
             "probes between every two brokers, across and inside the sets",
-            "the brokers, by their own clocks too; nft: tables deleted",
+            f"{_BROKERS}; with nft by deleting its tables",
             ("mode", "backend"),
             _NFT,
         ),
@@ -99,7 +109,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "everything arrives that much later, in order",
             "how long connecting takes",
-            "the broker, by its own clock too",
+            _BROKER,
             ("latency!",),
         ),
         Verb(
@@ -107,9 +117,11 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             ("broker", "link"),
             True,
             "no more bytes than that pass in a second",
-            "the broker's count of messages that were paced",
-            "the broker, by its own clock too",
+            "the broker's count of messages it held back",
+            _BROKER,
             ("bytes_per_second!",),
+            _MESSAGES,
+            needs_messages=True,
         ),
         Verb(
             "disk-full",
@@ -117,7 +129,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "writes beyond a quota are refused with ENOSPC; the machine's disk stays as it is",
             "a write probe that is refused",
-            "the broker, by its own clock too",
+            _BROKER,
             ("free_bytes",),
         ),
         Verb(
@@ -126,7 +138,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "what is durable is called so that much later",
             "a write probe that takes as long",
-            "the broker, by its own clock too",
+            _BROKER,
             ("latency!",),
         ),
         Verb(
@@ -134,8 +146,8 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             ("machine",),
             True,
             "kills all brokers of a machine at once",
-            "exit status of each, by this fault",
-            "started again, by the agent or the next one",
+            "how each of them ended",
+            "starting them again, by the agent or its successor",
         ),
         Verb(
             "kill",
@@ -160,16 +172,17 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             False,
             "starts a broker that has ended",
             "new pid and start time, and the broker's own status",
-            "nothing to undo",
+            "",
         ),
         Verb(
             "crash",
             ("broker",),
             False,
             "short for absorb (stall), kill, restart (down)",
-            "as these are",
-            "as these are",
+            "what shows these",
+            "what undoes these",
             ("stall", "down"),
+            f"nothing more; with stall: {_MESSAGES}",
         ),
         Verb(
             "client-disconnect",
@@ -177,7 +190,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "drops a client's connection without a word, and keeps it away",
             "its session log: the session lost, and no other",
-            "it connects again and resumes; the load generator, by its own clock too",
+            f"letting it connect and resume; {_LOAD_ENDS}",
             needs=_LOAD,
         ),
         Verb(
@@ -186,7 +199,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             True,
             "a subscriber takes in nothing more, and so acknowledges nothing",
             "publications that have come to it and wait",
-            "it takes in what waits; the load generator, by its own clock too",
+            f"letting it take in what waits; {_LOAD_ENDS}",
             needs=_LOAD,
         ),
         Verb(
@@ -195,7 +208,7 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             False,
             "a subscriber moves to another broker, with its subscription",
             "its session log: a session with the other broker",
-            "nothing to undo",
+            "",
             ("to!",),
             _LOAD,
         ),
@@ -219,6 +232,7 @@ SET_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "sets" in 
 MACHINE_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if "machine" in verb.on)
 
 
+@cache
 def takers(option: str) -> tuple[str, ...]:
     """The verbs that take an option."""
     return tuple(verb.name for verb in VERB_TABLE.values() if option in verb.option_names)

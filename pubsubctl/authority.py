@@ -70,8 +70,17 @@ class Authority:
         Raises:
             UserError: its files are damaged, or open to others.
         """
+        return cls.existing(folder) or cls._made_in(folder, now or datetime.now(UTC))
+
+    @classmethod
+    def existing(cls, folder: Path) -> "Authority | None":
+        """The authority whose files are in `folder`; None if there is none yet.
+
+        Raises:
+            UserError: its files are damaged, or open to others.
+        """
         if not (folder / CERTIFICATE_FILE).exists():
-            return cls._made_in(folder, now or datetime.now(UTC))
+            return None
         key_file = folder / KEY_FILE
         try:
             certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE_FILE).read_bytes())

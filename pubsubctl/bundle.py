@@ -28,7 +28,7 @@ WHEELHOUSE = "wheelhouse"
 
 # All of it, without what is only for the simulator and for the controller.
 _PACKAGES = ("bench", "brokerd", "fault_injection")
-_MODULES = ("expectation", "risks", "withheld")
+_MODULES = ("expectation", "terms")
 _NOT_ON_HOSTS = ("brokerd/simulator/",)
 _WHEEL_NAME = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+)-[^-]+-[^-]+-[^-]+\.whl")
 _PROJECT = Path(__file__).parents[1]

@@ -60,13 +60,51 @@ async def _issue(
     return paths, issued
 
 
+async def check_authority(lab: Lab) -> None:
+    """See that the brokers' certificates are of the authority that this account has.
+
+    Another account, or another state folder, has an authority of its own, which no broker that
+    runs knows: what it issued would be refused by them, or shut out whoever deployed.
+
+    Raises:
+        PreflightFailed: they are another's; says who deployed.
+        UserError: the authority's files cannot be used.
+    """
+    if not lab.inventory.uses_tls:
+        return
+    from pubsubctl.authority import Authority  # slow to import, and plaintext need not wait
+
+    folder = authority_folder(lab.inventory.name)
+    own = Authority.existing(folder)
+    strangers: dict[str, str] = {}
+
+    async def look(connector: Connector) -> None:
+        for name, certificate in (await _certificates_on(connector)).items():
+            if own is None or not own.has_issued(certificate):
+                record = await connector.read_deployment() or {}
+                by = f"{record.get('who', 'somebody')}, since {record.get('since', '?')}"
+                strangers[name] = f"host {connector.host.name}: deployed by {by}"
+
+    await lab.on_all(look)
+    if strangers:
+        has = "another authority" if own is not None else "no authority"
+        names = sorted(strangers)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise PreflightFailed(
+            f"{strangers[names[0]]}: the certificates of {', '.join(names[:3])}{more} are not of "
+            f"the authority here ({folder} holds {has})",
+            "work from the account that deployed, or `pubsubctl down` and deploy anew",
+        )
+
+
 async def renew_certificates(lab: Lab) -> dict[str, datetime]:
     """Give every broker that runs a new certificate; gives broker → when it ends.
 
     No session ends: what is up goes on, and new connections show the new one.
 
     Raises:
-        PreflightFailed: nothing is deployed, or it talks plaintext.
+        PreflightFailed: nothing is deployed, it talks plaintext, or its certificates are of
+            another operator's authority.
         HostError: a broker does not show its new one.
     """
     ends: dict[str, datetime] = {}
@@ -92,6 +130,7 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
 
     if not lab.inventory.uses_tls:
         raise PreflightFailed("what is deployed talks plaintext on loopback: no certificates")
+    await check_authority(lab)
     await lab.on_all(renew)
     if not ends:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
@@ -100,20 +139,34 @@ async def renew_certificates(lab: Lab) -> dict[str, datetime]:
 
 async def certificates_end(connector: Connector) -> dict[str, datetime]:
     """Broker → until when its certificate is accepted, of those on one host."""
+    certificates = await _certificates_on(connector)
+    if not certificates:
+        return {}
+    from cryptography import x509
+
+    return {
+        name: x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+        for name, certificate in certificates.items()
+    }
+
+
+async def _certificates_on(connector: Connector) -> dict[str, bytes]:
+    """Broker → its certificate, of those on one host that have a whole one."""
     record = await connector.read_deployment()
     if record is None or record.get("transport", PLAINTEXT) == PLAINTEXT:
         return {}
     from cryptography import x509
 
     folder = await connector.root() / SECRETS_FOLDER / "tls"
-    ends = {}
+    found = {}
     for row in Placement.from_mapping(record["placement"]).on(connector.host.name):
         try:
-            text = await connector.read_text(folder / f"broker-{row.broker}.pem")
-            ends[row.broker] = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
+            content = (await connector.read_text(folder / f"broker-{row.broker}.pem")).encode()
+            x509.load_pem_x509_certificate(content)
         except (HostError, ValueError):
             continue  # it has not been started, or is being renewed
-    return ends
+        found[row.broker] = content
+    return found
 
 
 async def all_certificates_end(lab: Lab) -> dict[str, datetime]:

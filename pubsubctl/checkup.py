@@ -174,14 +174,18 @@ def _memory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
 
 
 def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
-    for what, folder in (
-        ("state", xdg_folder("state")),
-        ("results", subject.project.results_folder(None)),
-    ):
+    folders = {
+        xdg_folder("state"): "state",
+        subject.project.results_folder(None): "results",
+    }
+    for host in subject.hosts:
+        if host.connector == "local" and host.data_dir:
+            folders[Path(host.data_dir).expanduser()] = f"durable files of {host.name}"
+    for folder, what in folders.items():
         free = shutil.disk_usage(_existing(folder)).free
         text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
         if free < FREE_BYTES_WANTED:
-            yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS and XDG_STATE_HOME"
+            yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS, XDG_STATE_HOME, data_dir"
         else:
             yield "ok", text, ""
 

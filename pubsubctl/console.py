@@ -6,8 +6,10 @@ While a command works it talks through the Console: what it does, warnings, prog
 
 import json
 import os
+import re
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from pubsubctl.errors import PubsubctlError, combined_status
 Style = Literal["good", "bad", "doubtful", "dim"]
 ColorChoice = Literal["auto", "always", "never"]
 PLAIN_LINE_EVERY_NS = 1_000_000_000
+LONGEST_MESSAGE = 2_000
+_STYLES: Mapping[Style, str] = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}
+_OWN_COLOR = re.compile(rf"(\x1b\[(?:0|{'|'.join(_STYLES.values())})m)")
 
 
 class NobodyReads(Exception):
@@ -97,7 +102,8 @@ class Console:
         verbose: how many -v.
         color: as --color says.
         progress: False for no animation.
-        environment: NO_COLOR and its relatives are looked up here.
+        environment: NO_COLOR, which also stops the animation, and its relatives are looked up
+            here.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class Console:
             and self._stderr.isatty()
             and environment.get("TERM") != "dumb"
             and not environment.get("CI")
+            and not environment.get("NO_COLOR")
         )
         self._may_move = progress and environment.get("TERM") != "dumb"
         self._live: Any = None
@@ -162,22 +169,22 @@ class Console:
     def say(self, text: str) -> None:
         """A line about what is being done."""
         if not self.quiet:
-            self._write_error_line(text)
+            self._write_error_line(visible(text))
 
     def detail(self, text: str) -> None:
         """A line for those who asked with -v."""
         if self.verbose and not self.quiet:
-            self._write_error_line(text)
+            self._write_error_line(visible(text))
 
     def warn(self, text: str) -> None:
         """Something that may matter and stops nothing."""
-        self._write_error_line(self._painted("warning: ", "33") + text)
+        self._write_error_line(self._painted("warning: ", "33") + _told(text))
 
     def error(self, text: str) -> None:
         """What went wrong; written even when quiet."""
-        for place, line in enumerate(text.splitlines() or [""]):
+        for place, line in enumerate(text.split("\n")):
             start = self._painted("error: ", "1;31") if place == 0 else "       "
-            self._write_error_line(start + line)
+            self._write_error_line(start + _told(line))
 
     def result(self, result: Result) -> None:
         """Print what a command found; called once per command."""
@@ -194,7 +201,8 @@ class Console:
             json.dump(document, self._stdout, ensure_ascii=False, indent=2, default=str)
             self._stdout.write("\n")
         elif result.text:
-            self._stdout.write(result.text.rstrip("\n") + "\n")
+            lines = result.text.rstrip("\n").split("\n")
+            self._stdout.write("".join(f"{_with_own_colors(line)}\n" for line in lines))
         self._stdout.flush()
 
     @contextmanager
@@ -244,8 +252,7 @@ class Console:
 
     def colored(self, text: str, style: Style) -> str:
         """Text for stdout in a colour that never is the only carrier of what it says."""
-        code = {"good": "32", "bad": "1;31", "doubtful": "33", "dim": "2"}[style]
-        return f"\x1b[{code}m{text}\x1b[0m" if self._out_colored else text
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._out_colored else text
 
     def _painted(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._err_colored else text
@@ -295,6 +302,28 @@ def visible(text: str) -> str:
     """A line without what could steer a terminal."""
     if text.isprintable():
         return text
+    return "".join(letter if _is_harmless(letter) else ascii(letter)[1:-1] for letter in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    # Spaces of all widths are no printable letters, and steer nothing.
+    return letter.isprintable() or letter == "\t" or unicodedata.category(letter) == "Zs"
+
+
+def _told(line: str) -> str:
+    """A line of a message, without what could steer a terminal, and not endless."""
+    more = len(line) - LONGEST_MESSAGE
+    return (
+        visible(line)
+        if more <= 0
+        else f"{visible(line[:LONGEST_MESSAGE])}… ({more:,} more characters)"
+    )
+
+
+def _with_own_colors(line: str) -> str:
+    """A line of a result: of what could steer a terminal, only the colours of `colored`."""
+    if line.isprintable():
+        return line
     return "".join(
-        letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text
+        part if _OWN_COLOR.fullmatch(part) else visible(part) for part in _OWN_COLOR.split(line)
     )

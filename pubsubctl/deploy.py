@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -22,7 +23,7 @@ from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
-from pubsubctl.certificates import certificate_of, check_transport, transport_of
+from pubsubctl.certificates import certificate_of, check_authority, check_transport, transport_of
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Progress
 from pubsubctl.deployment import Deployment
@@ -37,11 +38,13 @@ from pubsubctl.errors import (
 from pubsubctl.files import shown
 from pubsubctl.hosts import Lab
 from pubsubctl.interruption import Interruption
+from pubsubctl.membership import change_members
 from pubsubctl.pinning import check_pinning
 from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.placing import Placing, chosen_placement
 from pubsubctl.plan import Observed, Plan, Wanted, deploy_plan, down_plan
 from pubsubctl.readiness import wait_ready
+from pubsubctl.room import check_room
 
 DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
 READY_TIMEOUT_S = 60.0
@@ -50,8 +53,6 @@ SHUTDOWN_TIMEOUT_MS = 10_000
 CLEANUP_TIMEOUT_S = 30.0
 LEASE_MS = 15_000
 FIRST_LEASE_MS = 45_000
-
-_POLL_S = 0.05
 
 
 async def wanted_deployment(
@@ -127,7 +128,8 @@ async def deployed(
         may_change: whether brokers may join and leave a deployment that runs already.
 
     Raises:
-        PreflightFailed: as `planned`; also where it would take joining or leaving.
+        PreflightFailed: as `planned`; also where it would take joining or leaving, where the
+            certificates are of another authority, or a disk is full.
         HostError: an agent or broker did not start; says why.
     """
     with interruption.stoppable():
@@ -141,6 +143,8 @@ async def deployed(
             )
         found = await lab.observe()
         check_transport(found, lab.inventory)
+        await check_authority(lab)
+        await check_room(lab)
         deployment = Deployment(_recorded_identity(found), wanted, lab, plan)
     try:
         try:
@@ -151,14 +155,17 @@ async def deployed(
             with interruption.stoppable():
                 deployment.lease_ms = lease_ms
                 await deployment.keep()
-                if plan.of("change-topology"):
-                    await _change_topology(deployment, progress, purpose, timeout_s)
+                record = partial(_record, deployment, purpose, "change-record")
+                if plan.of("change-record"):
+                    await change_members(deployment, progress, record, timeout_s)
                 if plan.of("start-broker"):
                     await _start_brokers(deployment, progress)
                 brokers = len(wanted.placement.brokers)
                 patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
                 await wait_ready(deployment, progress, patience_s)
                 await check_pinning(deployment.agents, wanted.placement)
+                if plan.of("change-record"):
+                    await record()
         except BaseException:
             if plan.steps:
                 with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
@@ -197,7 +204,7 @@ async def take_down(
     """
     found, ports = await _observe_leniently(lab)
     plan = down_plan(found, purge=purge)
-    progress.phase("taking down", 2.0)
+    progress.phase("taking down")
 
     async def take_host_down(connector: Connector) -> None:
         try:
@@ -257,7 +264,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
     }
 
 
-async def _record(deployment: Deployment, purpose: str, verb: str = "record") -> None:
+async def _record(deployment: Deployment, purpose: str, verb: str = "record", **more: Any) -> None:
     """Write down what is going to run, on every host that the plan names for that."""
     content = {
         "schema": DEPLOYMENT_SCHEMA,
@@ -272,6 +279,7 @@ async def _record(deployment: Deployment, purpose: str, verb: str = "record") ->
         "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "purpose": purpose,
         "tool_version": importlib.metadata.version("pubsubctl"),
+        **more,
     }
     topology = toml_text(deployment.wanted.topology.to_mapping())
 
@@ -305,7 +313,7 @@ async def _start_agents(
     starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
     if not starting:
         return
-    progress.phase("starting agents", 1.0)
+    progress.phase("starting agents")
 
     async def start(connector: Connector) -> None:
         # From its first moment on: until all of them are reached nobody renews anything.
@@ -315,48 +323,10 @@ async def _start_agents(
     await lab.on_all(start, starting)
 
 
-async def _change_topology(
-    deployment: Deployment, progress: Progress, purpose: str, timeout_s: float
-) -> None:
-    """Let leaves go that nobody needs any more, and tell all others who joins and leaves.
-
-    Raises:
-        HostError: a leaving broker still has clients or publications; nothing has changed then.
-    """
-    plan = deployment.plan
-    leaving = {step.subject: step.host for step in plan.of("stop-broker")}
-    progress.phase("changing the topology", 1.0)
-    for name in leaving:
-        await _wait_until_drained(deployment, name, leaving[name], timeout_s)
-    await _record(deployment, purpose, "change-record")
-    for name, host in leaving.items():
-        await deployment.agents[host].stop(name)
-    for step in plan.of("change-topology"):
-        await deployment.broker(step.subject, "reload_topology")
-
-
-async def _wait_until_drained(
-    deployment: Deployment, name: str, host: str, timeout_s: float
-) -> None:
-    agent = deployment.agents[host]
-    status: dict[str, Any] = {}
-    with trio.move_on_after(timeout_s):
-        while True:
-            status = await agent.broker(name, "status", {})
-            if not (status["clients"] or status["own_subscriptions"] or status["queue"]):
-                return
-            await trio.sleep(_POLL_S)
-    raise HostError(
-        f"host {host}: {name} cannot leave: {status['clients']} clients, "
-        f"{status['own_subscriptions']} subscriptions of its own clients, "
-        f"{status['queue']} publications that are not done"
-    )
-
-
 async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
     wanted = {step.subject for step in deployment.plan.of("start-broker")}
     rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
-    progress.phase("starting brokers", 0.1 * len(rows))
+    progress.phase("starting brokers")
     started = 0
 
     async def start_on(connector: Connector) -> None:
@@ -375,16 +345,16 @@ async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
 
 
 async def _roll_back(deployment: Deployment, progress: Progress) -> None:
-    """Stop what this deploy started: everything, or only the brokers that were added."""
-    if not deployment.plan.of("record"):
-        for step in deployment.plan.of("start-broker"):
-            agent = deployment.agents.get(step.host)
-            if agent is not None:
-                try:
-                    await agent.stop(step.subject)
-                except ControlError:
-                    pass  # it never got there
-        return
+    """Stop what this deploy started: all of it on hosts that had nothing, else the new brokers."""
+    lab, plan = deployment.lab, deployment.plan
+    fresh = {step.host for step in plan.of("record")}
+    for step in plan.of("start-broker"):
+        agent = deployment.agents.get(step.host)
+        if step.host not in fresh and agent is not None:
+            try:
+                await agent.stop(step.subject)
+            except ControlError:
+                pass  # it never got there
 
     async def clear(connector: Connector) -> None:
         try:
@@ -396,7 +366,7 @@ async def _roll_back(deployment: Deployment, progress: Progress) -> None:
         await connector.remove(purge=False)
 
     try:
-        await deployment.lab.on_all(clear)
+        await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
     except* PubsubctlError as group:  # what is being rolled back for is the error to report
         for error in group.exceptions:
             progress.say(f"{error}; `pubsubctl down` once more")

@@ -258,8 +258,9 @@ def lab_for(call: Invocation) -> Lab:
 
 def numbers_text(outcome: RunOutcome) -> str:
     """The numbers of a run in one line."""
+    begins = "" if outcome.state == "complete" else f"the run is {outcome.state}; "
     parts = [
-        f"in measure: {outcome.published:,} published",
+        f"{begins}in measure: {outcome.published:,} published",
         f"{outcome.delivered:,} delivered",
         f"{outcome.delivered_per_s:,.0f}/s",
     ]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from brokerd.model.text import shown as shown
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
 
@@ -113,12 +114,6 @@ def dotted(place: Place) -> str:
             plain = len(part) <= 64 and part.isprintable() and part == part.strip()
             text += ("." if text else "") + (part if plain else shown(part))
     return text
-
-
-def shown(value: Any, limit: int = 80) -> str:
-    """A value for a message: quoted, one line, not endless."""
-    text = ascii(value) if not str(value).isprintable() else repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _problem(detail: Any, model: type[BaseModel], file: TomlFile) -> str:

@@ -1,16 +1,19 @@
 """`inject` on what is deployed: the schedule is carried out, watched, and healed at the end."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.clocks import ahead_ns, sample
+from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from fault_injection.deployed import DeployedBackend
 from fault_injection.draw import drawn_in_words
 from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
+from fault_injection.plan import PlannedStep
 from fault_injection.schedule import FaultSchedule
+from fault_injection.verbs import VERB_TABLE
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result
 from pubsubctl.deploy import attached
@@ -23,6 +26,8 @@ from pubsubctl.placement import Placement
 from pubsubctl.plan import Wanted
 
 CLOCK_ROUNDS = 10
+_STATES = {"unknown": "not seen"}
+"""A fault that was done, and had no effect that anybody saw: what people are told of it."""
 
 
 Settle = Callable[[Topology, Placement], FaultSchedule]
@@ -52,6 +57,8 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
                     prefix = f"inject-{secrets.token_hex(3)}-"
                     progress.phase(f"injecting {schedule.name}")
                     injector = Injector(settled, backend, log, prefix=prefix)
+                    if warning := await idle_warning(deployment, injector.steps):
+                        call.console.warn(warning)
                     for line in drawn_in_words(settled):
                         progress.say(line)
                     try:
@@ -66,6 +73,23 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
             work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
         )
     return _result(injection)
+
+
+async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> str:
+    """What to say before faults that only messages show, where nobody is there to send any."""
+    unseen = list(dict.fromkeys(s.verb for s in steps if VERB_TABLE[s.verb].needs_messages))
+    if not unseen:
+        return ""
+    for row in deployment.wanted.placement.brokers:
+        try:
+            if (await deployment.broker(row.broker, "status"))["clients"]:
+                return ""
+        except ControlError:
+            continue  # whoever is down has no clients
+    return (
+        f"no client is connected to any broker: {' and '.join(unseen)} can only be seen by the "
+        "messages that pass, so have something publish meanwhile, as `pubsubctl bench` does"
+    )
 
 
 async def backend_of(deployment: Deployment) -> DeployedBackend:
@@ -96,7 +120,10 @@ def _result(injection: Injection) -> Result:
         because.append(
             LabDirty(*(f"{fault} may still be in effect" for fault in injection.not_healed))
         )
-    lines = [f"{row['state']:10} {row['verb']} {row['target']}" for row in injection.rows]
+    lines = [
+        f"{_STATES.get(row['state'], row['state']):10} {row['verb']} {row['target']}"
+        for row in injection.rows
+    ]
     lines += [f"{broker} is down; `pubsubctl deploy` starts it" for broker in injection.down]
     return Result(
         document={

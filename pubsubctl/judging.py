@@ -121,7 +121,7 @@ def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> lis
     """Load and check runs, with one Spark session for all of them."""
     from results.spark import spark_session
 
-    progress.phase("starting Spark", 5.0)
+    progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
         return judge_with(spark, runs, progress)
 
@@ -134,7 +134,7 @@ def judge_with(spark: Any, runs: Sequence[Path], progress: Progress) -> list[Jud
 
     judged = []
     for run in runs:
-        progress.phase(f"checking {run.name}", 8.0)
+        progress.phase(f"checking {run.name}")
         if is_experiment_run(run):
             judged.append(Judged(run, check_simulated_run(spark, run)))
         else:
@@ -149,10 +149,10 @@ def judge_and_report(
     from results.report import write_report
     from results.spark import spark_session
 
-    progress.phase("starting Spark", 5.0)
+    progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
         judged = judge_with(spark, runs, progress)
-        progress.phase("drawing the report", 10.0)
+        progress.phase("drawing the report")
         write_report(spark, runs, report)
     return judged
 
@@ -166,7 +166,7 @@ def draw_and_judge(
     from results.spark import spark_session
 
     judged: dict[Path, Judged] = {}
-    progress.phase("starting Spark", 5.0)
+    progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
         for run in runs:
             about = load_experiment_run(spark, run).manifest
@@ -175,6 +175,6 @@ def draw_and_judge(
             figure = str(about["figure"])
             for name in FIGURES:
                 if name == figure or name.startswith(f"{figure}."):
-                    progress.phase(f"drawing {name} of {run.name}", 5.0)
+                    progress.phase(f"drawing {name} of {run.name}")
                     draw(name, spark, run)
     return judged

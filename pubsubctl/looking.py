@@ -101,7 +101,10 @@ def look_at_hosts(
     trio.run(work)
     machines = {name: found.probe for name, found in looks.items() if found.probe}
     if machines:
-        remember_facts(inventory, machines)
+        try:
+            remember_facts(inventory, machines)
+        except OSError:
+            pass  # a cache; where state cannot be written, doctor says so among the rest
     return list(looks.values())
 
 

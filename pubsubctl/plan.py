@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import members_may_change
 from pubsubctl.errors import PreflightFailed
 from pubsubctl.placement import Placement
 
@@ -121,6 +122,7 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
         Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
     ]
     changes = _changes(wanted, found)
+    _refuse_changes(wanted, changes)
     steps += changes
     started: list[str] = []
     for row in wanted.placement.brokers:
@@ -138,7 +140,9 @@ def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
 def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
     """What it takes that brokers join and leave what runs already."""
     recorded = [row.deployment for row in found if row.deployment is not None]
-    before = recorded[0]["topology"] if recorded else wanted.topology.to_mapping()
+    topologies = [row["before"] for row in recorded if "before" in row]
+    topologies += [row["topology"] for row in recorded]
+    before = topologies[0] if topologies else wanted.topology.to_mapping()
     if before == wanted.topology.to_mapping():
         return []
     there = Topology.from_mapping(before, "deployment.json").present()
@@ -161,6 +165,17 @@ def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
         elif placed.broker not in there:
             steps.append(Step("join", placed.host, placed.broker))
     return steps
+
+
+def _refuse_changes(wanted: Wanted, changes: Sequence[Step]) -> None:
+    """Refuse joining and leaving where the protocol knows neither."""
+    words = {"join": "would join", "stop-broker": "would leave"}
+    moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
+    if changes and not members_may_change(wanted.protocol):
+        raise PreflightFailed(
+            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins "
+            "or leaves what runs; `pubsubctl down`, then `pubsubctl deploy`"
+        )
 
 
 def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:

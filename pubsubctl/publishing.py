@@ -56,7 +56,8 @@ def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
         UserError: the folder is there; or a host has a name that something else in the run has.
         IntegrityError: the run is not what was written when it ended.
     """
-    from results.manifest import CHECKSUMS, DERIVED, read_run, seal, verify_seal
+    from results.manifest import read_run
+    from results.seals import CHECKSUMS, DERIVED, seal, verify_seal
 
     if folder.exists():
         raise UserError(f"{folder} is there already")
@@ -161,8 +162,8 @@ def _renamed(text: str, words: re.Pattern[str] | None, renames: dict[str, str]) 
 
 def _check(folder: Path) -> None:
     """What was copied must still be a run."""
+    from results.json_files import IntegrityError as Damaged
     from results.logs import read_logs
-    from results.manifest import IntegrityError as Damaged
     from results.manifest import read_run
 
     try:

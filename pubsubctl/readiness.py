@@ -23,7 +23,7 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
     """
     names = [row.broker for row in deployment.wanted.placement.brokers]
     pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
-    progress.phase("waiting for sessions", 2.0)
+    progress.phase("waiting for sessions")
     with trio.move_on_after(timeout_s):
         while pending:
             sessions = wanted_sessions = 0

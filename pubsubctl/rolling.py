@@ -65,13 +65,13 @@ async def roll(
     if max_unavailable < 1:
         raise UserError(f"--max-unavailable = {max_unavailable}; 1 or more")
     rolled = Rolled()
-    progress.phase("replacing agents", 3.0 * len(hosts))
+    progress.phase("replacing agents")
     for host in hosts:
         await deployment.replace_agent(host)
         rolled.agents.append(host)
         progress.update({"agents": f"{len(rolled.agents)}/{len(hosts)}"})
     brokers = [row.broker for row in deployment.wanted.placement.brokers if row.host in hosts]
-    progress.phase("replacing brokers", 3.0 * len(brokers))
+    progress.phase("replacing brokers")
     # A broker away already would make it one too many.
     await wait_ready(deployment, progress, timeout_s)
     for batch in batches(topology, brokers, max_unavailable):

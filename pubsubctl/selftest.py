@@ -24,6 +24,7 @@ from fault_injection.injector import Injection, Injector
 from fault_injection.log import FaultLog
 from fault_injection.schedule import SCHEMA, FaultSchedule, read_schedule
 from fault_injection.separations import around, check_nft_can_tell
+from pubsubctl.certificates import check_authority
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Progress, Result
 from pubsubctl.deploy import attached
@@ -147,6 +148,7 @@ def selftest_now(call: Invocation) -> Result:
                 attached(lab, await running(lab)) as deployment,
             ):
                 with interruption.stoppable():
+                    await check_authority(lab)
                     await _try_all(deployment, findings, progress)
 
         run_interruptibly(

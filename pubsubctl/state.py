@@ -11,6 +11,7 @@ from brokerd.errors import ControlError
 from pubsubctl.connectors.base import Connector
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts import Lab
+from pubsubctl.room import lack_of_room
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class LabState:
         agentless: those of them that can be asked.
         faults: the rows of all faults that are in effect.
         leases_ms: host → what is left of the deployment's lease, for those that have one.
+        full_disks: host → what to say of its disk, for those where it is full.
     """
 
     deployment: Mapping[str, Any] | None = None
@@ -62,6 +64,7 @@ class LabState:
     agentless: list[str] = field(default_factory=list)
     faults: list[dict[str, Any]] = field(default_factory=list)
     leases_ms: dict[str, int] = field(default_factory=dict)
+    full_disks: dict[str, str] = field(default_factory=dict)
 
 
 async def lab_state(lab: Lab) -> LabState:
@@ -84,6 +87,8 @@ async def lab_state(lab: Lab) -> LabState:
         if record is None:
             return
         state.deployment = record
+        if full := await lack_of_room(connector):
+            state.full_disks[name] = full
         rows = [row for row in record["placement"]["brokers"] if row["host"] == name]
         try:
             async with connector.open_agent() as agent:

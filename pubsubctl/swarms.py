@@ -11,7 +11,7 @@ from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.simulator.ablations import ABLATIONS, SEEDS, Caught, catch_all
-from brokerd.simulator.campaign import CAMPAIGN, Setting
+from brokerd.simulator.campaign import ROWS, Setting
 from brokerd.simulator.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.ledger import (
     Campaign,
@@ -22,13 +22,15 @@ from brokerd.simulator.ledger import (
     with_caught,
     with_runs,
 )
+from brokerd.simulator.mark_registry import marks_of
+from brokerd.simulator.marks import Reached, in_words, reached
 from brokerd.simulator.plan import PlanError, read_plan
 from brokerd.simulator.seed_report import SeedReport, total
 from brokerd.simulator.shrink import shrink
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console import Result, grouped
-from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.files import shown
 
 
@@ -90,7 +92,10 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen)
         _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
+    marks = reached(marks_of(swarm.protocol), reports)
     sentences = [in_one_line(counted)]
+    if marks:
+        sentences.append(in_words(marks))
     if canaries:
         seen = sum(canary.failed_at >= 0 for canary in canaries)
         sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
@@ -108,11 +113,13 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             "seeds": [_row_of(report) for report in reports],
             "canaries": [_canary_row(canary) for canary in canaries],
             "differing_seeds": differing,
+            "marks": _mark_rows(marks),
             "total": counted,
         },
         text="\n".join(sentences),
         because=(
             *(_complaint(report) for report in wrong[:20]),
+            *(_unreached(marks) if plain else ()),
             *_survivors(canaries),
             *(
                 VerdictInvalid(f"seed {seed}: another history in another interpreter")
@@ -129,8 +136,8 @@ def check_rows(rows: Iterable[str]) -> None:
         UserError: names it and the nearest one.
     """
     for name in rows:
-        if name not in CAMPAIGN:
-            raise UserError(f"no campaign row called {shown(name)}{nearest(name, tuple(CAMPAIGN))}")
+        if name not in ROWS:
+            raise UserError(f"no campaign row called {shown(name)}{nearest(name, tuple(ROWS))}")
 
 
 def simulate_campaign(
@@ -138,18 +145,21 @@ def simulate_campaign(
 ) -> Result:
     """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
     document = _read_ledger(ledger)
-    played, because = [], []
-    lines = []
+    played: list[dict[str, Any]] = []
+    because: list[PubsubctlError] = []
+    lines: list[str] = []
+    all_reports: list[SeedReport] = []
     with call.console.progress() as progress:
         for name, row in _chosen(rows):
             progress.phase(name)
-            reports: list[SeedReport] = []
-            count = row.runs if runs is None else runs
+            reports = []
+            count = row.runs if runs is None else min(runs, row.runs)
             options = SwarmOptions(campaign=name)
             for report in run_swarm(range(count), "delta_tree", processes, options):
                 reports.append(report)
                 progress.update({"seeds": f"{len(reports)}/{count}"})
             wrong = [report for report in reports if report.violations]
+            all_reports += reports
             counted = total(reports)
             played.append(
                 {
@@ -170,13 +180,17 @@ def simulate_campaign(
             document = with_runs(document, _campaign("delta_tree", name, frozenset()), reports)
     if ledger is not None:
         _write_ledger(ledger, document)
+    marks = reached(marks_of("delta_tree"), all_reports)
+    if not rows:
+        because += _unreached(marks)
     return Result(
         document={
             "schema": "pubsubctl/campaign/1",
             "rows": played,
+            "marks": _mark_rows(marks),
             "total": document["total"],
         },
-        text="\n".join(lines),
+        text="\n".join([*lines, in_words(marks)]),
         because=tuple(because),
     )
 
@@ -297,7 +311,7 @@ def play_plan(path: Path, text: str) -> Result:
 
 
 def _chosen(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
-    return ((name, row) for name, row in CAMPAIGN.items() if not rows or name in rows)
+    return ((name, row) for name, row in ROWS.items() if not rows or name in rows)
 
 
 def _row_of(report: SeedReport) -> dict[str, Any]:
@@ -319,6 +333,24 @@ def _canary_row(canary: CanaryReport) -> dict[str, Any]:
         "rule": canary.rule,
         "tries": canary.tries,
     }
+
+
+def _mark_rows(marks: Iterable[Reached]) -> list[dict[str, Any]]:
+    return [
+        {"mark": row.mark.name, "seeds": row.seeds, "times": row.times, "required": row.required}
+        for row in marks
+    ]
+
+
+def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
+    """Too few seeds came to something for their verdict to speak of it."""
+    return [
+        VerdictUnknown(
+            f"mark {row.mark.name}: {row.mark.what} in {row.seeds} seeds of {row.required} required"
+        )
+        for row in marks
+        if not row.is_enough
+    ]
 
 
 def _complaint(report: SeedReport) -> PubsubctlError:

@@ -17,9 +17,10 @@ from pubsubctl.project import Project
 
 KINDS = ("chain", "tree", "star", "random", "demo")
 
-PAPER_WARNING = (
-    "profile paper tells duplicates by sequence vectors: a broker that crashes may cause "
-    "duplicates, disorder or loss; profile robust does not (brokerd/PROTOCOLS.md)"
+VECTOR_WARNING = (
+    "duplicates are told by sequence vectors (profile paper): a broker that crashes may cause "
+    'duplicates, disorder or loss; not so with dedupe = "source", as in profile robust '
+    "(brokerd/PROTOCOLS.md)"
 )
 
 
@@ -118,10 +119,10 @@ def sessions_of(topology: Topology) -> str:
     return "".join(f", {key} {value}" for key, value in topology.session_in_words().items())
 
 
-def warn_of_profile(console: Console, topology: Topology, protocol: str) -> None:
-    """Say what profile paper of delta_tree does not promise, where a topology asks for it."""
-    if protocol == "delta_tree" and topology.delta_tree_parameters().profile == "paper":
-        console.warn(PAPER_WARNING)
+def warn_of_vectors(console: Console, topology: Topology, protocol: str) -> None:
+    """Say what delta_tree does not promise where a topology has it tell duplicates by vectors."""
+    if protocol == "delta_tree" and topology.delta_tree_parameters().dedupe == "vector":
+        console.warn(VECTOR_WARNING)
 
 
 def summary(topology: Topology) -> dict[str, Any]:

@@ -124,7 +124,8 @@ def _alarms(view: View) -> Iterator[Line]:
         yield ((f"! and {_plural(len(view.faults) - 4, 'more fault')}", "doubtful"),)
     if view.leases_ms:
         left = min(view.leases_ms.values()) / 1000
-        yield ((f"stops by itself in {left:.0f} s unless its owner renews the lease", "dim"),)
+        text = f"kept up by the command that deployed it; stops within {left:.0f} s of its end"
+        yield ((text, "dim"),)
 
 
 def _table(view: View, width: int, height: int) -> Iterator[Line]:

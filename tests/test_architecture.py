@@ -230,7 +230,7 @@ LAYERS = (
             "brokerd.agent.commands",
             "fault_injection",
             "results.expectation",
-            "results.withheld",
+            "results.terms",
         ),
         except_=("brokerd.runtime", "brokerd.agent.agent"),
         third_party=frozenset({"trio", "psutil", "pydantic"}),
@@ -265,23 +265,33 @@ LAYERS = (
         "a checker that shares code with what it checks would share its mistakes",
     ),
     Layer(
-        "results.reference_check",
+        "results.reference",
+        "a second opinion that shares rules with the first would share its mistakes",
+        ours=("results.terms",),
+    ),
+    Layer(
+        "results.terms",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.expectation", "results.risks", "results.verdicts", "results.withheld"),
     ),
     Layer(
         "results.verdicts",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.risks", "results.withheld"),
+        ours=("results.terms", "results.words"),
+    ),
+    Layer(
+        "results.words",
+        "a checker that shares code with what it checks would share its mistakes",
+        ours=("results.terms",),
     ),
     Layer(
         "results.withheld",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.risks",),
+        ours=("results.terms", "results.risks"),
     ),
     Layer(
         "results.risks",
         "a checker that shares code with what it checks would share its mistakes",
+        ours=("results.terms",),
     ),
     Layer(
         "results",
@@ -345,7 +355,6 @@ ALLOWED_NAMES = frozenset({("random", "Random")})
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
-    "results.reference_check": "the checkers on Spark and in the load generator must agree with it",
 }
 
 
@@ -411,7 +420,8 @@ def forbidden(root: Path) -> list[str]:
         ("bench.coordinator", "import results.checks", "imports results.checks"),
         ("results.expectation", "import brokerd.model", "imports brokerd.model"),
         ("results.expectation", "import numpy", "imports the package numpy"),
-        ("results.reference_check", "import results.schema", "imports results.schema"),
+        ("results.reference.rule", "import results.risks", "imports results.risks"),
+        ("results.reference.contents", "import cbor2", "imports the package cbor2"),
         ("results.withheld", "import brokerd.model.identity", "imports brokerd.model.identity"),
         ("results.load", "import brokerd.model.identity", "imports brokerd.model.identity"),
         ("pubsubctl.commands.plot", "import results.figures", "outside a function"),
@@ -438,7 +448,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("bench.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
         ("bench.machine", "from bench.load_generator import run"),
         ("bench.coordinator", "import brokerd.agent.client, results.expectation"),
-        ("results.reference_check", "from results import expectation"),
+        ("results.reference.rule", "from results import terms"),
         ("results.load", "import pyspark, brokerd.history.reader, results.expectation"),
         ("pubsubctl.commands.plot", "def plot():\n    import results.figures"),
         ("pubsubctl.deploy", "from brokerd.agent.client import attach\nimport fabric"),
@@ -447,6 +457,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
 def test_an_allowed_import_is_left_alone(tmp_path: Path, importer: str, source: str) -> None:
     plant(tmp_path, {"brokerd.model.identity": "", "brokerd.protocols.ges.messages": ""})
     plant(tmp_path, {"brokerd.protocols.interface": "", "results.expectation": ""})
+    plant(tmp_path, {"results.terms": ""})
     plant(tmp_path, {importer: source})
     assert forbidden(tmp_path) == []
 
@@ -571,4 +582,4 @@ def test_a_finding_says_where_what_and_why() -> None:
 
 
 def test_console_scripts_are_read_from_the_project_file() -> None:
-    assert console_scripts(ROOT / "pyproject.toml") == {"pubsubctl.commands.app"}
+    assert console_scripts(ROOT / "pyproject.toml") == {"pubsubctl.entry"}

@@ -1,6 +1,8 @@
 """The lock files: complete, hash-checked, and silent about where packages were fetched."""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -39,3 +41,56 @@ def test_every_declared_dependency_is_locked() -> None:
     declared = [*project["dependencies"], *(name for extra in extras for name in extra)]
     names = {re.match(r"[a-z0-9-]+", requirement).group() for requirement in declared}
     assert names <= locked("requirements.lock").keys(), "run `make locks`"
+
+
+STAND_IN = """\
+#!/bin/bash
+echo "$*" >> "$0.calls"
+case "$*" in
+{cases}
+esac
+"""
+
+
+def made(folder: Path, program: str, cases: str, *arguments: str) -> tuple[int, list[str]]:
+    """The status of `make`, and how a stand-in for a program of ours was called."""
+    path = folder / program
+    path.write_text(STAND_IN.format(cases=cases))
+    path.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+    command = ["make", "--old-file=setup", f"BIN={folder}", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, (folder / f"{program}.calls").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "first, second, options, status",
+    [(0, 0, "", 0), (1, 0, "", 2), (0, 1, "", 2), (5, 0, "-k delta", 0), (5, 0, "", 2)],
+)
+def test_both_halves_of_the_suite_run_and_either_may_fail_it(
+    tmp_path: Path, first: int, second: int, options: str, status: int
+) -> None:
+    cases = f"*'-m not'*) exit {first};; *) exit {second};;"
+    came, calls = made(tmp_path, "python", cases, "test", f"TEST_OPTIONS={options}")
+    assert came == status
+    assert len(calls) == 2
+    assert calls[0].startswith("-m pytest -m not (spark or end_to_end or lab) and not report ")
+    assert calls[1].startswith("-m pytest -m (spark or end_to_end or lab) and not report ")
+
+
+@pytest.mark.parametrize(
+    "up, demo, status, said",
+    [(4, 0, 2, ["up"]), (0, 0, 0, ["up", "demo", "down"]), (0, 1, 2, ["up", "demo", "down"])],
+)
+def test_test_hosts_are_taken_down_where_there_were_any(
+    tmp_path: Path, up: int, demo: int, status: int, said: list[str]
+) -> None:
+    cases = f"*up*) exit {up};; *demo) exit {demo};;"
+    came, calls = made(tmp_path, "pubsubctl", cases, "lab-demo", "LAB=x")
+    assert came == status
+    assert calls == [
+        {"up": "lab up --name x --hosts 8", "demo": "-i x demo", "down": "lab down --name x"}[verb]
+        for verb in said
+    ]

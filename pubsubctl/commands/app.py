@@ -123,6 +123,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGHUP, _raise_terminated)
     try:
         status = run(sys.argv[1:])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what there was to do is done
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read the result has seen enough. Python must not try to flush once more.
@@ -149,17 +150,17 @@ def run(arguments: Sequence[str]) -> int:
             call.console.result(returned)
             return returned.exit_status
         if isinstance(returned, int) and returned in (INTERRUPTED, TERMINATED):
-            return _report(call.console, [Interrupted("interrupted")])
+            return _report(call.console, [_stopped_by_signal()])
         return returned if isinstance(returned, int) else 0
     except BrokenPipeError:
         raise
     except NobodyReads:
         raise BrokenPipeError from None
-    except TerminationSignal:
-        return _report(call.console, [Terminated("terminated")])
     except KeyboardInterrupt:
-        return _report(call.console, [Interrupted("interrupted")])
+        return _report(call.console, [_stopped_by_signal()])
     except Exception as error:
+        if _ended_by:  # what a signal came in the way of may fail in any way
+            return _report(call.console, [_stopped_by_signal()])
         reported: list[PubsubctlError] = []
         for leaf in _leaves(error):
             known = _reportable(leaf)
@@ -169,10 +170,8 @@ def run(arguments: Sequence[str]) -> int:
                 reported.append(known)
         return _report(call.console, reported)
     except BaseExceptionGroup as group:  # a signal that came while tasks were running side by side
-        if group.subgroup(TerminationSignal):
-            return _report(call.console, [Terminated("terminated")])
         if group.subgroup(KeyboardInterrupt):
-            return _report(call.console, [Interrupted("interrupted")])
+            return _report(call.console, [_stopped_by_signal()])
         raise
 
 
@@ -191,7 +190,7 @@ def global_options(
             "--inventory",
             "-i",
             metavar="INV",
-            help="A path or a bare name.",
+            help="Inventory: a path or a bare name.",
             autocompletion=names.inventories,
         ),
     ] = None,
@@ -207,7 +206,9 @@ def global_options(
     ] = None,
     forks: Annotated[
         int | None,
-        typer.Option("--forks", "-f", metavar="N", min=1, max=1024, help="Hosts at the same time."),
+        typer.Option(
+            "--forks", "-f", metavar="N", min=1, max=1024, help="How many hosts at a time."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Say what would be done; change nothing.")
@@ -223,7 +224,7 @@ def global_options(
     color: Annotated[
         str, typer.Option("--color", metavar="auto|always|never", help="When to use colour.")
     ] = "auto",
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No moving bars.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bars.")] = False,
     use_ssh_config: Annotated[
         bool,
         typer.Option("--use-ssh-config", help="Let ~/.ssh/config say what the inventory does not."),
@@ -282,8 +283,18 @@ class _Internal(PubsubctlError):
     exit_status = INTERNAL_ERROR
 
 
+_ended_by: list[int] = []
+"""The signals that were to end this process."""
+
+
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    _ended_by.append(number)
     raise TerminationSignal
+
+
+def _stopped_by_signal() -> PubsubctlError:
+    """What to say of an interruption, by the signal: libraries make a KeyboardInterrupt of all."""
+    return Terminated("terminated") if _ended_by else Interrupted("interrupted")
 
 
 def _first_console(arguments: Sequence[str]) -> Console:

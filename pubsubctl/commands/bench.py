@@ -29,51 +29,61 @@ def bench(
         typer.Option(
             "--faults",
             metavar="SCHEDULE",
-            help="What to break meanwhile.",
+            help="What to break during the run.",
             autocompletion=names.schedules,
         ),
     ] = None,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="In place of the workload's.")
+        str | None, typer.Option("--protocol", help="This one, not the workload's.")
     ] = None,
     topology: Annotated[
-        str | None, typer.Option("--topology", help="In place of the workload's.")
+        str | None, typer.Option("--topology", help="This one, not the workload's.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of everything drawn.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="What is random is drawn from it.")
+    ] = None,
     rate: Annotated[
-        str | None, typer.Option("--rate", "-r", help="Of each publisher: 25/s, or max.")
+        str | None,
+        typer.Option("--rate", "-r", help="How often each publisher publishes: 25/s, or max."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--duration", "-d", help="Of the measure phase: 10s.")
+        str | None, typer.Option("--duration", "-d", help="How long to measure: 10s.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option("--size", "-s", help="Of each payload: 100B, 4KiB.")
+        str | None, typer.Option("--size", "-s", help="How large each payload is: 100B, 4KiB.")
     ] = None,
     publishers: Annotated[
-        int | None, typer.Option("--publishers", "-p", help="At each of their brokers.")
+        int | None, typer.Option("--publishers", "-p", help="How many at each of their brokers.")
     ] = None,
     subscribers: Annotated[
-        int | None, typer.Option("--subscribers", "-c", help="At each of their brokers.")
+        int | None, typer.Option("--subscribers", "-c", help="How many at each of their brokers.")
     ] = None,
-    warmup: Annotated[str | None, typer.Option("--warmup", help="Before measuring: 2s.")] = None,
+    warmup: Annotated[
+        str | None, typer.Option("--warmup", help="How long to load before measuring: 2s.")
+    ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="K=V", help="For the record.")
+        list[str] | None,
+        typer.Option("--label", metavar="K=V", help="Written into the manifest; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs go, if not to results/runs."),
     ] = None,
     rolling: Annotated[
         bool,
-        typer.Option("--rolling", help="Replace all brokers meanwhile, as an upgrade would."),
+        typer.Option("--rolling", help="Replace all brokers during the run, as an upgrade would."),
     ] = False,
     max_unavailable: Annotated[
-        int, typer.Option("--max-unavailable", metavar="N", min=1, help="So many at once.")
+        int,
+        typer.Option(
+            "--max-unavailable", metavar="N", min=1, help="With --rolling: how many at a time."
+        ),
     ] = 1,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Judge the run with Spark.")
     ] = True,
     no_teardown: Annotated[
-        bool, typer.Option("--no-teardown", help="Leave what was deployed for it running.")
+        bool, typer.Option("--no-teardown", help="Leave running what was deployed for the run.")
     ] = False,
 ) -> Result:
     """Load brokers, break them, judge the run.
@@ -138,10 +148,10 @@ def experiment_of(
     from fault_injection.draw import drawn_in_words
     from pubsubctl.faults import checked, schedule_of, settled
     from pubsubctl.placing import would_be_placed
-    from pubsubctl.topologies import warn_of_profile
+    from pubsubctl.topologies import warn_of_vectors
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
-    warn_of_profile(call.console, spec.topology, spec.protocol)
+    warn_of_vectors(call.console, spec.topology, spec.protocol)
     if faults is None:
         return spec, None
     schedule = schedule_of(call.project, faults)

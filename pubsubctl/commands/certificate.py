@@ -13,6 +13,7 @@ from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
     from pubsubctl.inventory import Inventory
+    from pubsubctl.plan import Observed
 
 RENEW = "renew"
 
@@ -37,6 +38,7 @@ def certificate(
     import trio
 
     from pubsubctl.authority import Authority
+    from pubsubctl.certificates import check_authority
     from pubsubctl.hosts import Lab, reached
     from pubsubctl.project import authority_folder
 
@@ -47,7 +49,13 @@ def certificate(
     if client == RENEW:
         return _renew(call, inventory)
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    found = trio.run(reached, lab, lab.observe)
+
+    async def look() -> "list[Observed]":
+        found = await lab.observe()
+        await check_authority(lab)
+        return found
+
+    found = trio.run(reached, lab, look)
     deployments = [row.deployment for row in found if row.deployment is not None]
     if not deployments:
         raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")

@@ -20,7 +20,8 @@ def check(
     ],
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
     ] = None,
 ) -> Result:
     """Judge runs from their logs.

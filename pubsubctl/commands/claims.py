@@ -17,7 +17,7 @@ app = typer.Typer(
     help="What papers say, and whether our figures bear it out.", invoke_without_command=True
 )
 
-FILE_HELP = "Files of claims, or bare names in bench/claims; all of those without."
+FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
 RUNS_HELP = "Where the runs lie, in place of results/runs."
 _STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
 
@@ -57,10 +57,10 @@ def run_claims(
         from results.spark import spark_session
 
         with call.console.progress() as progress:
-            progress.phase("starting Spark", 5.0)
+            progress.phase("starting Spark")
             with spark_session("pubsubctl claims", call.master(master)) as spark:
                 for figure, run in wanted:
-                    progress.phase(f"drawing {figure} of {run.name}", 5.0)
+                    progress.phase(f"drawing {figure} of {run.name}")
                     draw(figure, spark, run)
     return _judged(call, files or [], runs)
 

@@ -23,7 +23,7 @@ def group() -> None:
 @app.command("show")
 def show(
     context: typer.Context,
-    origin: Annotated[bool, typer.Option("--origin", help="Who said so, too.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Also say where each was set.")] = False,
 ) -> Result:
     """Show each setting: from a flag, PUBSUBCTL_*, the project's file, the user's, or a default."""
     from pubsubctl.project import DEFAULTS

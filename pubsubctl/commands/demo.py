@@ -17,13 +17,14 @@ PROTOCOLS = ("delta_tree", "best_effort")
 def demo(
     context: typer.Context,
     protocol: Annotated[
-        str | None, typer.Option("--protocol", help="Only this one; both without.")
+        str | None, typer.Option("--protocol", help="Only this one, not both.")
     ] = None,
     no_teardown: Annotated[
         bool, typer.Option("--no-teardown", help="Leave the last deployment running.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs go, if not to results/runs."),
     ] = None,
 ) -> Result:
     """Kill a broker under load, twice; judge both.

@@ -31,16 +31,22 @@ def deploy(
         str, typer.Option("--protocol", help="delta_tree or best_effort.")
     ] = "delta_tree",
     expect_noop: Annotated[
-        bool, typer.Option("--expect-noop", help="Fail, and change nothing, if there is work.")
+        bool,
+        typer.Option("--expect-noop", help="Fail, and change nothing, if there is anything to do."),
     ] = False,
     rolling: Annotated[
         bool,
-        typer.Option("--rolling", help="Replace an older program, broker by broker, under load."),
+        typer.Option(
+            "--rolling", help="Replace brokers of an older program one after the other, under load."
+        ),
     ] = False,
     max_unavailable: Annotated[
         int,
         typer.Option(
-            "--max-unavailable", metavar="N", min=1, help="So many at once; never delta in a row."
+            "--max-unavailable",
+            metavar="N",
+            min=1,
+            help="With --rolling: how many at a time; never delta in a row.",
         ),
     ] = 1,
     policy: Annotated[
@@ -48,14 +54,22 @@ def deploy(
     ] = None,
     delta_safe: Annotated[
         bool,
-        typer.Option("--delta-safe", help="No lost machine may take more than delta in a row."),
+        typer.Option(
+            "--delta-safe",
+            help="Refuse a placement in which one machine takes more than delta in a row with it.",
+        ),
     ] = False,
     placement: Annotated[
         Path | None,
-        typer.Option("--placement", metavar="FILE", help="As `topology place -o` wrote it."),
+        typer.Option(
+            "--placement", metavar="FILE", help="Placement, as `topology place -o` writes it."
+        ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Wait so long for brokers.")
+        float,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, help="How long to wait until brokers are ready."
+        ),
     ] = 60.0,
 ) -> Result:
     """Start agents and brokers; done when every session is up."""
@@ -65,7 +79,7 @@ def deploy(
     from pubsubctl.interruption import Interruption, run_interruptibly
     from pubsubctl.placing import Placing
     from pubsubctl.rolling import Rolled, outdated_hosts, roll
-    from pubsubctl.topologies import load_topology, warn_of_profile
+    from pubsubctl.topologies import load_topology, warn_of_vectors
 
     if placement is not None and (policy is not None or delta_safe):
         raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
@@ -74,7 +88,7 @@ def deploy(
     wanted_topology = load_topology(call.project.find("topology", topology))
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    warn_of_profile(call.console, wanted_topology, protocol)
+    warn_of_vectors(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
         return _steps(lab, wanted_topology, protocol, placing, must_be_none=not call.dry_run)
     purpose = f"deploy {topology}"

@@ -21,7 +21,7 @@ def doctor(
         typer.Option(
             "--for",
             metavar="WORKLOAD",
-            help="What that will take, too.",
+            help="Also say what time, disk and connections it takes.",
             autocompletion=names.workloads,
         ),
     ] = None,

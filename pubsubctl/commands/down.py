@@ -15,7 +15,7 @@ def down(
         bool, typer.Option("--verify", help="Prove that no process, port, socket or file is left.")
     ] = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove the folders that held our files, too.")
+        bool, typer.Option("--purge", help="Also remove the folders that held our files.")
     ] = False,
 ) -> Result:
     """Stop everything of ours, remove its files."""

@@ -15,7 +15,7 @@ def execute(
         list[str], typer.Argument(metavar="-- CMD...", help="The command, word by word.")
     ],
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="D", help="For each host: 60s.")
+        str, typer.Option("--timeout", metavar="D", help="How long it may take on each host.")
     ] = "60s",
 ) -> Result:
     """Run a command on the hosts that --limit leaves, at most --forks at a time.

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def heal(
     context: typer.Context,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Look again afterwards; 7 if anything is left.")
+        bool,
+        typer.Option("--verify", help="Look again afterwards; exit status 7 if anything is left."),
     ] = False,
 ) -> Result:
-    """End every fault that is in effect, also what brokers were told by others.
+    """End every fault that is in effect, whoever began it.
 
-    Where no agent answers, one is started that knows from the journal what the last one did.
-    Brokers that were killed stay so; `deploy` starts them again.
+    Where no agent answers, a new one is started; it reads in the journal what the last one did.
+    Brokers that were killed stay down until `deploy` starts them again.
     """
     import trio
 

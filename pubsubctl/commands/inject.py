@@ -29,47 +29,59 @@ def inject(
         str | None, typer.Option("--for", metavar="TIME", help="How long: 2.5s, or 2s..3s.")
     ] = None,
     stall: Annotated[
-        str | None, typer.Option("--stall", metavar="TIME", help="Of crash: absorb before.")
+        str | None,
+        typer.Option("--stall", metavar="TIME", help="With crash: absorb for so long first."),
     ] = None,
     down: Annotated[
-        str | None, typer.Option("--down", metavar="TIME", help="Of crash: restart after.")
+        str | None,
+        typer.Option("--down", metavar="TIME", help="With crash: restart so long after the kill."),
     ] = None,
     sig: Annotated[
-        str | None, typer.Option("--signal", metavar="NAME", help="Of kill; KILL without.")
+        str | None,
+        typer.Option("--signal", metavar="NAME", help="With kill: which signal; KILL by default."),
     ] = None,
     latency: Annotated[
-        str | None, typer.Option("--latency", metavar="TIME", help="Of delay and slow-fsync.")
+        str | None,
+        typer.Option(
+            "--latency", metavar="TIME", help="With delay and slow-fsync: how much later."
+        ),
     ] = None,
     bytes_per_second: Annotated[
-        int | None, typer.Option("--bytes-per-second", min=1, help="Of bandwidth.")
+        int | None,
+        typer.Option("--bytes-per-second", min=1, help="With bandwidth: how many may pass."),
     ] = None,
     free_bytes: Annotated[
         int | None,
-        typer.Option("--free-bytes", min=0, help="Of disk-full: what may still be written."),
+        typer.Option("--free-bytes", min=0, help="With disk-full: how much may still be written."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="Of partition: blackhole or cut.")
+        str | None, typer.Option("--mode", help="With partition: blackhole or cut.")
     ] = None,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="Of blackhole, cut, partition: broker or nft."),
+        typer.Option("--backend", help="With blackhole, cut, partition: broker or nft."),
     ] = None,
     pick: Annotated[
         str | None,
         typer.Option(
-            "--pick", metavar="N|SHARE", help="Draw targets: 2 or 17%, of TARGET (b1,b2) or of all."
+            "--pick",
+            metavar="N|SHARE",
+            help="Draw so many targets: 2 or 17%, out of TARGET (b1,b2) or all.",
         ),
     ] = None,
     chains: Annotated[
         str | None,
-        typer.Option("--chains", help="Of --pick: <=delta in a row, or at least one >delta."),
+        typer.Option(
+            "--chains",
+            help="With --pick: at most delta in a row (<=delta), or one longer chain (>delta).",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="What is random is drawn from it.")
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option("--topology", help="Check against this, not against what is deployed."),
+        typer.Option("--topology", help="Check against this topology, not the deployed one."),
     ] = None,
     only_lint: Annotated[bool, typer.Option("--lint", help="Check only; needs no lab.")] = False,
     preview: Annotated[
@@ -193,7 +205,8 @@ def _preview(
     settled, warnings = _settled(call, schedule, seed, known, placement)
     steps = expand(settled)
     machines = placement.machines() if placement else None
-    windows = preview_windows(steps, targets_of(settled, known, machines), known)
+    targets = targets_of(settled, known, machines)
+    windows = [] if only_lint else preview_windows(steps, targets, known)
     shown = [*map(str, steps), *(window.text() for window in windows)]
     lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
     return Result(
@@ -261,8 +274,8 @@ def _listing(call: Invocation) -> Result:
     lines = [call.console.table(("VERB", "ON", "OPTIONS"), rows), ""]
     for verb in VERB_TABLE.values():
         lines.append(f"{verb.name}: {verb.effect}")
-        lines.append(f"  needs {verb.needs}; seen by {verb.seen_by}")
-        lines.append(f"  undone by {verb.undone_by}")
+        lines += [f"  needs: {verb.needs}", f"  seen by: {verb.seen_by}"]
+        lines += [f"  undone by: {verb.undone_by}"] * bool(verb.undone_by)
     lines += ["", f"schedules: {', '.join(schedules)}"]
     return Result(
         document={

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pubsubctl.ssh.line import Hop
     from pubsubctl.ssh.trust import Ask
 
-app = typer.Typer(help="The hosts one may use.")
+app = typer.Typer(help="Inventories: which hosts there are.")
 
 
 @app.command("list")
@@ -158,7 +158,7 @@ def schema(context: typer.Context) -> Result:
 def lint(
     context: typer.Context,
     files: Annotated[
-        list[str] | None, typer.Argument(help="Inventories; without any, the one that holds.")
+        list[str] | None, typer.Argument(help="Inventories; by default the one in use.")
     ] = None,
 ) -> Result:
     """Check inventories; every problem is named."""
@@ -196,7 +196,8 @@ def import_inventory(
     kind: Annotated[str, typer.Argument(help="ansible or ssh-config: what SRC is.")],
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Their file; read as data only.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the inventory; that of the file without.")
+        str | None,
+        typer.Option("--name", help="Name of the inventory; by default the name of the file."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")

@@ -18,11 +18,12 @@ def load(
         typer.Argument(metavar="RUN...", help=RUNS_HELP, autocompletion=names.runs),
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Write them even where they are there.")
+        bool, typer.Option("--force", help="Write them even where they exist.")
     ] = False,
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
     ] = None,
 ) -> Result:
     """Write the tables of runs.
@@ -38,10 +39,10 @@ def load(
     call.refuse_dry_run("load")
     folders = find_runs(call.project, runs, output)
     with call.console.progress() as progress:
-        progress.phase("starting Spark", 5.0)
+        progress.phase("starting Spark")
         with spark_session("pubsubctl load", call.master(master)) as spark:
             for folder in folders:
-                progress.phase(f"loading {folder.name}", 8.0)
+                progress.phase(f"loading {folder.name}")
                 if is_experiment_run(folder):
                     load_experiment_run(spark, folder, force=force)
                 else:

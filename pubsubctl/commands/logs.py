@@ -23,7 +23,7 @@ def logs(
         list[str] | None,
         typer.Argument(
             metavar="[BROKER...]",
-            help="`agent` for the agents' own; brokers and agents without any.",
+            help="Whose logs: brokers, or `agent`; by default all.",
             autocompletion=names.logged,
         ),
     ] = None,
@@ -31,22 +31,24 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as more is written; Ctrl-C ends.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="D", help="Only what is younger: 30s, 5min.")
+        str | None,
+        typer.Option("--since", metavar="D", help="Only what is not older than this: 30s, 5min."),
     ] = None,
     grep: Annotated[
         str | None, typer.Option("--grep", metavar="RE", help="Only lines that match.")
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="By time across brokers and hosts, with the time.")
+        bool,
+        typer.Option("--merge", help="Sort lines by time across brokers and hosts, and show it."),
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", metavar="N", min=1, help="At most so many of each file.")
+        int, typer.Option("--lines", metavar="N", min=1, help="At most this many of each file.")
     ] = 100,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="The counters too that are written each second.")
+        bool, typer.Option("--statistics", help="Also the counters that are written each second.")
     ] = False,
 ) -> Result | None:
-    """Print the end of the logs of brokers; while a run lasts, of what they write for it.
+    """Print the end of brokers' logs; during a run, of the logs of that run.
 
     Times are those of this machine's clock, whatever the hosts' clocks say.
     """

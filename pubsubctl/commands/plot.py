@@ -23,7 +23,9 @@ def plot(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN...]", help=f"{RUNS_HELP} latest without.", autocompletion=names.runs
+            metavar="[RUN...]",
+            help=f"{RUNS_HELP} By default the latest.",
+            autocompletion=names.runs,
         ),
     ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
@@ -32,7 +34,8 @@ def plot(
     ] = "svg,png",
     master: Annotated[str | None, typer.Option("--master", help="Where Spark runs.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs are, if not in results/runs."),
     ] = None,
 ) -> Result:
     """Draw a figure of runs.
@@ -69,10 +72,10 @@ def plot(
         document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
         return Result(document=document, text="\n".join(files))
     with call.console.progress() as progress:
-        progress.phase("starting Spark", 5.0)
+        progress.phase("starting Spark")
         with spark_session("pubsubctl plot", call.master(master)) as spark:
             for folder in folders:
-                progress.phase(f"drawing {figure} of {folder.name}", 5.0)
+                progress.phase(f"drawing {figure} of {folder.name}")
                 files += map(str, draw(figure, spark, folder, wanted))
     document = {"schema": "pubsubctl/plot/1", "figure": figure, "files": files}
     return Result(document=document, text="\n".join(files))

@@ -11,7 +11,7 @@ from pubsubctl.console import Result
 
 app = typer.Typer(
     name="results",
-    help="Runs that are there.",
+    help="Work with finished runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -30,7 +30,7 @@ def pack(
         Path, typer.Option("--output-dir", "-o", metavar="DIR", help="The new folder.")
     ],
     keep_hosts: Annotated[
-        bool, typer.Option("--keep-hosts", help="With the names of hosts and users.")
+        bool, typer.Option("--keep-hosts", help="Keep the names of hosts and users.")
     ] = False,
 ) -> Result:
     """Copy a run for publication: no names of hosts, users or folders.

@@ -43,92 +43,117 @@ def simulate(
         ),
     ] = None,
     faults: Annotated[
-        str | None, typer.Option("--faults", metavar="SCHEDULE", help="What breaks a workload.")
+        str | None,
+        typer.Option("--faults", metavar="SCHEDULE", help="What to break while a workload runs."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Of a workload; by default its own.")
+        int | None, typer.Option("--seed", min=0, help="Seed of a workload; by default its own.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", metavar="A..B", help="Both included.")] = "1..20",
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="A..B", help="First and last seed.")
+    ] = "1..20",
     mutant: Annotated[
         list[str] | None,
-        typer.Option("--mutant", metavar="NAME", help="A named bug that every broker has."),
+        typer.Option("--mutant", metavar="NAME", help="Give every broker this named bug."),
     ] = None,
     campaign: Annotated[
         str,
-        typer.Option("--campaign", metavar="ROW", help="The tree and failures of a named row."),
+        typer.Option(
+            "--campaign", metavar="ROW", help="Take tree and failures of this row of the campaign."
+        ),
     ] = "",
     profile: Annotated[
         str,
         typer.Option(
             "--profile",
             metavar="NAME",
-            help="Of delta_tree: robust, paper, or paper-literal, which must fail.",
+            help="With delta_tree: robust; paper, which bears failing links, and fails in about "
+            "one plain seed in four, where brokers crash; or paper-literal, which must fail.",
         ),
     ] = "",
     setting: Annotated[
         str,
-        typer.Option("--setting", metavar="ROW", help="Of the adversary: a row of the campaign."),
+        typer.Option("--setting", metavar="ROW", help="With adversary: a row of the campaign."),
     ] = "",
     short: Annotated[
-        bool, typer.Option("--shrink", help="Of the adversary: cut the first failing seed down.")
+        bool, typer.Option("--shrink", help="With adversary: cut the first failing seed down.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter, whatever a seed says."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Set a parameter, whatever the seeds say."
+        ),
     ] = None,
     moves: Annotated[
         bool,
-        typer.Option("--moves", help="Of the swarm: clients move, brokers join and depart, too."),
+        typer.Option("--moves", help="With swarm: clients also move, brokers join and leave."),
     ] = False,
     runs: Annotated[
         int | None,
-        typer.Option("--runs", metavar="N", min=1, help="Of each row or mutant; else all."),
+        typer.Option("--runs", metavar="N", min=1, help="How often to run each row or mutant."),
     ] = None,
     schedules: Annotated[
         int | None,
-        typer.Option("--schedules", metavar="N", min=1, help="Of each class, for `dedupe`; 25."),
+        typer.Option(
+            "--schedules", metavar="N", min=1, help="With dedupe: how many of each class; 25."
+        ),
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option("--ledger", metavar="FILE", help="Count what was run in this file too."),
+        typer.Option("--ledger", metavar="FILE", help="Also count what was run in this file."),
     ] = None,
     verify_determinism: Annotated[
         bool,
         typer.Option(
-            "--verify-determinism", help="Each seed in two more interpreters; compare histories."
+            "--verify-determinism",
+            help="Run each seed in two more interpreters and compare histories.",
         ),
     ] = False,
     plan_file: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where a shrunk seed goes.")
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="With shrink: where the plan goes."),
     ] = None,
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=0, help="0 for one per core.")
+        int,
+        typer.Option(
+            "--processes", metavar="N", min=0, help="How many at a time; 0 for one per core."
+        ),
     ] = 0,
     full: Annotated[
-        bool, typer.Option("--full", help="Of a figure: all draws, for hours.")
+        bool, typer.Option("--full", help="For a figure: all draws, which takes hours.")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Of a workload: a run folder, for check and plot.")
+        bool,
+        typer.Option("--record", help="For a workload: write a run folder, for check and plot."),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="In place of results/runs.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Where runs go, if not to results/runs."),
     ] = None,
 ) -> Result:
     """Run the protocols on a virtual clock.
 
-    `swarm` draws topology, workload and faults from each seed and checks every rule after every
-    step; the last of each hundred seeds runs a named bug besides, which must be seen. `adversary`
-    does so without a clock: whatever may happen next may happen next. `campaign` runs the settings
-    in which the δ tree must hold, `mutants` each named bug from seed 0 on until one shows it.
-    `dedupe` says which way of telling duplicates bears which failures, and what it costs.
-    `shrink SEED` cuts a failing seed down and
-    writes what is left as a plan. A workload runs as on real brokers, broken by its fault
-    schedule, and is judged exactly once, in order, without a gap. A scenario is a text of
-    commands; what comes of them is printed, and must be what the text says where it says
-    something. A plan is a text too, and is judged as a seed is. A figure's experiment writes the
-    rows from which `plot` draws it. `stalls` counts what waits for links that stay down, without
-    and with sessions that a third broker relays. `speed` says how many events simulated brokers
-    handle in a second of processor time.
+    \b
+    swarm       draws topology, workload and faults from each seed, and checks
+                every rule after every step; every hundredth seed also runs a
+                named bug, which must be found
+    adversary   the same without a clock: any possible event may come next
+    campaign    the settings in which the δ tree must keep its promises
+    mutants     runs each named bug, from seed 0 on, until a seed finds it
+    shrink SEED cuts a failing seed down and writes what is left as a plan
+    dedupe      which way of telling duplicates withstands which failures, and
+                what it costs
+    stalls      how much waits for links that stay down, with and without
+                sessions that a third broker relays
+    speed       how many events brokers handle in a second of processor time
+    WORKLOAD    runs it as `bench` would, with the faults of --faults, and
+                judges it
+    FIGURE      runs a figure's experiment, for `plot` to draw
+    FILE        a scenario (commands, and what must come of them) or a plan,
+                which is judged as a seed is
+
+    `--set` takes parameters that brokers refuse because publications get lost with them, such as
+    `accept=late` without `cut=full`: here it can be seen.
     """
     call = invocation(context)
     call.refuse_dry_run("simulate")
@@ -214,7 +239,7 @@ def simulate(
 
 
 def _check_profile(call: Invocation, profile: str, protocol: str, verify_determinism: bool) -> None:
-    from pubsubctl.topologies import PAPER_WARNING
+    from pubsubctl.topologies import VECTOR_WARNING
 
     known = (*PROFILES, "paper-literal")
     if profile not in known:
@@ -223,7 +248,7 @@ def _check_profile(call: Invocation, profile: str, protocol: str, verify_determi
         what = "--verify-determinism" if verify_determinism else protocol
         raise UserError(f"--profile is of delta_tree, and not for {what}")
     if profile != "robust":
-        call.console.warn(PAPER_WARNING)
+        call.console.warn(VECTOR_WARNING)
 
 
 def _check_workload(workload: str, faults: str | None) -> None:
@@ -265,7 +290,7 @@ def _speed(call: Invocation) -> Result:
     from bench.simulator_speed import measure_speed
 
     with call.console.progress() as progress:
-        progress.phase("simulating", 10.0)
+        progress.phase("simulating")
         measured = measure_speed()
     rows = [
         (row.what, grouped(row.broker_events), f"{row.processor_s:.2f}", grouped(row.per_second))

@@ -75,6 +75,7 @@ def status(
             "brokers": [asdict(row) for row in state.brokers],
             "faults": state.faults,
             "leases_ms": state.leases_ms,
+            "full_disks": state.full_disks,
             "unreachable": state.unreachable,
         },
         text="\n".join(lines),
@@ -115,9 +116,14 @@ def _notes(state: "LabState") -> Iterator[str]:
     for row in state.faults:
         peer = row.get("peer") or ""
         yield f"fault {row['fault_id']}: {row['verb']} {row['process']} {peer}".rstrip()
+    for host, text in state.full_disks.items():
+        yield f"host {host}: {text}"
     for host, left_ms in state.leases_ms.items():
         left_s = left_ms / 1000
-        yield f"host {host}: stops by itself in {left_s:.0f} s unless the lease is renewed"
+        yield (
+            f"host {host}: kept up by the command that deployed it; when that has ended, it stops "
+            f"within {left_s:.0f} s"
+        )
 
 
 def _cores(row: "BrokerState") -> str:

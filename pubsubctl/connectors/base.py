@@ -204,6 +204,11 @@ class Connector:
         found = await self._ask("use_data_folder", folder=self.host.data_dir)
         return Path(found["path"]) / broker / "state"
 
+    async def data_room(self) -> tuple[str, int] | None:
+        """The folder of durable files and what its disk has free, in bytes; None in a dry run."""
+        found = await self._ask("data_room", folder=self.host.data_dir or "")
+        return (found["folder"], found["free_bytes"]) if found else None
+
     async def read_text(self, path: Path) -> str:
         """The end of a text file below the root; HostError when it is elsewhere, or missing."""
         return str((await self._ask("read_text", path=str(path))).get("text", ""))

@@ -112,7 +112,7 @@ def _unchanged(state: LabState, hosts: int, gateways: int) -> LabState:
 
 async def _build(files: Files, progress: Progress, lock: int) -> None:
     spec = files.spec
-    progress.phase("making the lab", 0.15 * len(spec.machines))
+    progress.phase("making the lab")
     files.write()
     await _run_all(switch_commands(spec), lock)
     up = 0

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.conftest import Lab, wait_until
+from tests.end_to_end.conftest import LONGEST_COMMAND_S, Lab, wait_until
 from tests.helpers.ports import OWN_PORTS
+from tests.helpers.small_disk import filled, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
 
@@ -110,6 +111,59 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     down = lab.call("down", "--verify")
     assert down.status == 0, down.err
     assert lab.left_behind() == []
+
+
+def test_a_protocol_without_joining_and_leaving_says_so_before_anything_is_changed(
+    lab: Lab,
+) -> None:
+    tree = lab.folder / "project" / "tree.toml"
+    tree.write_text((ROOT / "bench" / "topologies" / "chain3.toml").read_text())
+    deploy = ("deploy", "tree.toml", "--protocol", "best_effort")
+    assert lab.call(*deploy).status == 0
+    records = sorted(lab.state.glob("*/deployment.json"))
+    before = [path.read_text() for path in records]
+    assert before
+    for verb, broker, more in (("join", "n1", ("--at", "c3")), ("leave", "c3", ())):
+        content = tree.read_text()
+        assert lab.call("topology", verb, "tree.toml", broker, *more).status == 0
+        refused = lab.call(*deploy)
+        assert refused.status == 4
+        assert f"{broker} would {verb}: with best_effort" in refused.err
+        assert [path.read_text() for path in records] == before
+        tree.write_text(content)
+    assert lab.call(*deploy, "--expect-noop").status == 0
+
+
+def test_a_full_disk_is_named_and_a_broker_that_was_killed_waits_for_room(lab: Lab) -> None:
+    with mounted_disk(lab.folder / "disk", 6) as disk:
+        inventory = lab.folder / "project" / "inventories" / "local.toml"
+        text = inventory.read_text().replace('"e[1:2]"', '"e1"')
+        inventory.write_text(f'{text}data_dir = "{disk}"\n')
+        assert lab.call("deploy", "chain3").status == 0
+        filler = filled(disk)
+        full = f"host e1: 0 bytes free in {disk}: brokers there wait until there is room"
+
+        status = lab.call("status")
+        assert (status.status, status.out.splitlines()[-1]) == (0, full)
+        for command in (("bench", "chain3", "--no-check"), ("deploy", "chain3")):
+            refused = lab.call(*command)
+            assert refused.status == 4
+            assert full in refused.err
+        doctor = lab.call("doctor", "--only", "disk")
+        assert doctor.status == 4
+        assert f"0.0 GiB free for durable files of e1 ({disk})" in doctor.out
+
+        rows = {row["broker"]: row for row in lab.call("status", "-j").document["brokers"]}
+        os.kill(rows["c2"]["pid"], signal.SIGKILL)
+        wait_until("c2 is seen to have ended", lambda: _state(lab, "c2") == "exited")
+        restart = lab.start("inject", "restart", "c2")
+        wait_until("c2 waits for room", lambda: _state(lab, "c2") == "no room on its disk")
+        filler.unlink()
+        _out, err = restart.communicate(timeout=LONGEST_COMMAND_S)
+        assert restart.returncode == 0, err
+        wait_until("c2 runs", lambda: _state(lab, "c2") == "running")
+        assert lab.call("deploy", "chain3", "--expect-noop").status == 0
+        assert lab.call("down", "--verify").status == 0
 
 
 def test_heal_and_deploy_replace_a_killed_agent_and_its_brokers_live_on(lab: Lab) -> None:

@@ -221,7 +221,7 @@ def test_absorb_then_kill_then_restart_loses_nothing(host: Host) -> None:
     )
     assert injection.problems == ()
     absorb = injection.rows[0]
-    assert absorb["absorbed_msgs"] > 10
+    assert absorb["absorbed_msgs"] > 0
     assert absorb["healed_by"] == "process-death"
     assert [row["state"] for row in injection.rows] == ["healed", "recovered", "recovered"]
 

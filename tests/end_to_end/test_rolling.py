@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from results.reference.reading import judge_folder
 from tests.end_to_end.conftest import Lab
-from tests.helpers.plain_history import judged
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -59,7 +59,7 @@ def test_nothing_is_lost_or_twice_while_every_broker_is_replaced_under_load(lab:
     assert online["owed"] == online["deliveries"] > 5000
     assert online["missing"] == online["duplicate"] == online["reordered"] == 0
     run = Path(bench.document["run_directory"])
-    judgement = judged(run)
+    judgement = judge_folder(run)
     assert judgement.verdict == "VALID", judgement.because
     raw = run / "raw"
     sessions = (raw / "e1" / "load-pub" / "sessions.jsonl").read_text()

@@ -5,6 +5,7 @@ tests/security.
 """
 
 import json
+import shutil
 import socket
 import stat
 import threading
@@ -18,6 +19,7 @@ import trio
 
 from brokerd.client.client import connect
 from brokerd.config import TlsFiles
+from pubsubctl.authority import Authority
 from tests.end_to_end.conftest import Lab
 from tests.helpers.ports import OWN_PORTS
 
@@ -192,3 +194,38 @@ def test_a_secured_deployment_shows_its_secrets_to_nobody(secured: Lab) -> None:
     assert files_with(secrets, secured.folder / "results", state) == []
     assert not [text for text in (*printed, *seen) for secret in secrets if secret in text]
     assert not list(state.rglob("tls/*"))
+
+
+def test_another_operators_home_has_no_say_over_a_deployment_that_runs(secured: Lab) -> None:
+    deployed = secured.call("deploy", "chain3")
+    assert deployed.status == 0, deployed.err
+    record = json.loads(next(secured.state.glob("*/deployment.json")).read_text())
+    certificates = {path: path.read_bytes() for path in secured.state.rglob("tls/*")}
+    authorities = secured.state.parent / "authorities"
+    ours = authorities / "e2e"
+    away = ours.rename(secured.folder / "away")
+
+    for is_there, holds in ((False, "no authority"), (True, "another authority")):
+        if is_there:
+            Authority.of(ours)
+        for command in (
+            ("certificate", "renew"),
+            ("certificate", "me", "-o", str(secured.folder / "mine")),
+            ("bench", "secured.toml", "--no-check"),
+            ("deploy", "chain3"),
+            ("inject", "--selftest"),
+        ):
+            refused = secured.call(*command)
+            assert refused.status == 4, command
+            assert f"deployed by {record['who']}, since {record['since']}" in refused.err
+            assert f"{ours} holds {holds}" in refused.err
+        assert ours.exists() == is_there
+    assert not (secured.folder / "mine").exists()
+    assert {path: path.read_bytes() for path in secured.state.rglob("tls/*")} == certificates
+
+    shutil.rmtree(ours)
+    away.rename(ours)
+    renewed = secured.call("certificate", "renew")
+    assert renewed.status == 0, renewed.err
+    down = secured.call("down", "--verify")
+    assert down.status == 0, down.err

@@ -227,7 +227,43 @@ def test_a_fault_without_visible_effect_is_unknown_and_still_healed() -> None:
     injection, lines = play(ABSORB, backend)
     assert row(injection, "a")["state"] == "unknown"
     assert "healed" in stages(lines, "a")
-    assert injection.problems == ("a: no effect seen while absorb lasted",)
+    (problem,) = injection.problems
+    assert problem.startswith("a: no effect seen while absorb lasted; only messages show it")
+
+
+def test_a_fault_that_its_host_says_it_undid_is_not_believed_until_it_is_seen_to_be_gone() -> None:
+    class Slow(MadeUpBackend):
+        """Says at once that a fault is undone, and takes as long over it as a story wants."""
+
+        def __init__(self, lingers_s: float) -> None:
+            super().__init__()
+            self.lingers_s = lingers_s
+            self.gone_at_s = 0.0
+
+        async def undo(self, fault: Fault) -> Evidence:
+            self.gone_at_s = self.gone_at_s or trio.current_time() + self.lingers_s
+            return {"t_ns": clock_ns()}
+
+        async def verify_undone(self, fault: Fault) -> Evidence | None:
+            is_gone = 0 < self.gone_at_s <= trio.current_time()
+            return {"gone_at_s": self.gone_at_s} if is_gone else None
+
+        async def verify_recovered(self, fault: Fault) -> Evidence | None:
+            assert trio.current_time() >= self.gone_at_s > 0, "nobody has seen that it is gone"
+            return {"state": "running"}
+
+    cut = step(id='"c"', at='"1s"', do='"cut"', on='"b3-s3"', for_='"2s"')
+    late = Slow(lingers_s=5.0)
+    injection, lines = play(cut, late)
+    assert (injection.problems, injection.not_healed) == ((), ())
+    (healed,) = [line for line in lines if line["stage"] == "healed"]
+    assert healed["evidence"]["gone_at_s"] == late.gone_at_s, "what showed it is written down"
+
+    never = Slow(lingers_s=1e9)
+    injection, lines = play(cut, never)
+    assert injection.not_healed == ("c",)
+    assert injection.problems == ("c: may still be there: not seen to be gone",)
+    assert not [line for line in lines if line["stage"] in ("healed", "recovered")]
 
 
 def test_a_kill_recorded_with_another_signal_did_not_land() -> None:

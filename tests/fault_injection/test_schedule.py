@@ -532,3 +532,34 @@ def test_names_that_hold_a_dash_are_told_apart_by_the_topology() -> None:
     assert read_target("a-b", dashes) == Target(("a-b",)), "a broker comes first"
     assert read_target("a-b-c", dashes) == Target(("a", "b-c"))
     assert read_target("a-a-b", dashes) == Target(("a", "a-b"))
+
+
+# ---------------------------------------------------------------- many steps
+
+
+def many_cuts(count: int) -> str:
+    return "".join(
+        step(id=f'"s{n}"', at=f'"{n * 100}ms"', do='"cut"', on='"b3-s3"', for_='"10ms"')
+        for n in range(count)
+    )
+
+
+def test_how_many_steps_there_may_be_is_said() -> None:
+    with pytest.raises(ScheduleError, match="20,000 steps; at most 2,000"):
+        read(many_cuts(20_000))
+    assert len(read(many_cuts(2_000)).steps) == 2_000
+
+
+def test_lint_looks_at_each_target_a_few_times_however_many_steps_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule = read(many_cuts(300))
+    looked: list[str] = []
+
+    def counted(text: str, *more: Any) -> Target:
+        looked.append(text)
+        return read_target(text, *more)
+
+    monkeypatch.setattr("fault_injection.lint.read_target", counted)
+    assert [p for p in lint(schedule, TOPOLOGY) if p.severity == "error"] == []
+    assert 300 <= len(looked) < 10 * 300

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from results.reference.reading import judge_folder
 from tests.end_to_end.conftest import wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
-from tests.helpers.plain_history import judged
 from tests.lab.conftest import Controller
 
 pytestmark = pytest.mark.lab
@@ -55,7 +55,7 @@ def test_a_crash_under_load_over_ssh_loses_nothing_and_leaves_nothing(lab: Contr
     found = answer.document
     assert (found["state"], found["published"]) == ("complete", 600), found["reasons"]
     assert lab.left_behind() == []
-    judgement = judged(Path(found["run_directory"]))
+    judgement = judge_folder(Path(found["run_directory"]))
     assert judgement.verdict == "VALID", judgement.because
     assert judgement.counts.recovered == judgement.counts.at_risk > 0
 

@@ -1,12 +1,16 @@
 """Stories about the command line itself: options, streams, exit statuses, what is never lost."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from pubsubctl import errors
 from pubsubctl.commands import app as command_line
@@ -14,6 +18,8 @@ from pubsubctl.commands.app import global_options_first
 from pubsubctl.console import Console
 from pubsubctl.errors import PubsubctlError, combined_status
 from tests.pubsubctl.conftest import Call
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,20 @@ def test_a_topology_that_cannot_be_is_refused(
         assert answer.status == 2
         assert "t.toml: " in answer.err
         assert said in answer.err
+
+
+def test_switches_that_lose_publications_are_found_before_anything_is_deployed(
+    call: Call, project: Path
+) -> None:
+    (project / "t.toml").write_text(
+        'schema = "pubsubctl/topology/1"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b"]\n'
+        'links = [["a", "b"]]\n[parameters]\naccept = "late"\n'
+    )
+    for arguments in (("topology", "lint", "t.toml"), ("deploy", "t.toml", "--dry-run")):
+        answer = call(*arguments)
+        assert answer.status == 2
+        assert "t.toml: parameters: accept = 'late' with cut = 'src' loses" in answer.err
+        assert "it needs cut = 'full'" in answer.err
 
 
 def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
@@ -242,17 +262,57 @@ def test_ctrl_c_exits_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("inventory", "list", "-j").document["exit_status"] == 130
 
 
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback(tmp_path: Path) -> None:
+    slow = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "typer.py").write_text(slow)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pubsubctl", "--help"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", "error: interrupted\n")
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("came, status", [([], 130), ([signal.SIGTERM], 143)])
 @pytest.mark.parametrize(
-    "signalled, status", [(KeyboardInterrupt, 130), (command_line.TerminationSignal, 143)]
+    "failure",
+    [
+        KeyboardInterrupt(),
+        BaseExceptionGroup("tasks", [BaseExceptionGroup("", [KeyboardInterrupt()])]),
+    ],
+    ids=["alone", "among tasks"],
 )
-def test_a_signal_among_tasks_side_by_side_counts_like_any_other(
-    call: Call, monkeypatch: pytest.MonkeyPatch, signalled: type[BaseException], status: int
+def test_a_signal_counts_whatever_libraries_make_of_it(
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    came: list[int],
+    status: int,
 ) -> None:
     def interrupted(self: object, selectors: object) -> None:
-        raise BaseExceptionGroup("tasks", [BaseExceptionGroup("tasks", [signalled()])])
+        raise failure
 
     monkeypatch.setattr("pubsubctl.inventory.Inventory.select", interrupted)
+    monkeypatch.setattr(command_line, "_ended_by", came)
     assert call("inventory", "list").status == status
+
+
+def test_what_fails_because_of_a_signal_is_no_bug(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object, selectors: object) -> None:
+        raise ConnectionResetError("the other process has had the signal, too")
+
+    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    monkeypatch.setattr(command_line, "_ended_by", [signal.SIGTERM])
+    answer = call("inventory", "list")
+    assert (answer.status, answer.err) == (143, "error: terminated\n")
 
 
 @pytest.mark.parametrize(
@@ -503,3 +563,27 @@ def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
 
     text = call("help", "faults").out
     assert [verb for verb in VERB_TABLE if f"    {verb} " not in text] == []
+
+
+def test_what_an_option_does_can_be_read_without_its_name() -> None:
+    """An explanation that begins with "of" wants its reader to put the sentence together."""
+    halves = []
+
+    def look(command: Any, name: str) -> None:
+        for parameter in command.params:
+            said = getattr(parameter, "help", None) or ""
+            if said.startswith(("Of ", "In place of")) or said.endswith((" without.", " too.")):
+                halves.append(f"{name} {parameter.opts[-1]}: {said}")
+        for verb, inner in getattr(command, "commands", {}).items():
+            look(inner, f"{name} {verb}")
+
+    look(typer.main.get_command(command_line.app), "pubsubctl")
+    assert halves == []
+
+
+def test_help_fits_a_terminal(call: Call) -> None:
+    for verb in ("simulate", "bench", "inject", "deploy", "logs"):
+        lines = call(verb, "--help").out.splitlines()
+        assert [line for line in lines if len(line) > 80 and "|swarm" not in line[:40]] == [
+            line for line in lines if line.startswith("  swarm|adversary|")
+        ]

@@ -104,3 +104,16 @@ def test_where_nothing_is_deployed_there_is_nothing_to_do(call: Call, verb: str)
     answer = call(verb)
     assert answer.status == 0
     assert "nothing" in answer.out
+
+
+def test_where_state_cannot_be_written_everything_is_examined_all_the_same(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/nonexistent")
+
+    monkeypatch.setattr("pubsubctl.looking.remember_facts", refuse)
+    answer = call("doctor")
+    assert answer.status in (0, 4)
+    assert "python" in answer.out
+    assert "Permission denied" not in answer.err

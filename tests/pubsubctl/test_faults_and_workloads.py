@@ -1,20 +1,24 @@
 """Stories about naming faults and workloads: what is refused before anything is started."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.outcome import RunOutcome
 from bench.spec import load_experiment, load_topology
 from brokerd.overlay.generate import balanced_tree
 from fault_injection.lint import lint
 from fault_injection.schedule import load_schedule
 from fault_injection.verbs import CLIENT_VERBS, VERBS
+from pubsubctl.experiment import numbers_text
 from pubsubctl.faults import settled
 from pubsubctl.placement import PlacedBroker, Placement
 from pubsubctl.selftest import trials
 from tests.pubsubctl.conftest import Call
 
+ROOT = Path(__file__).parents[2]
 SCHEDULE = """\
 schema = "pubsubctl/faults/1"
 name = "mine"
@@ -97,7 +101,9 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
     assert "demo" in answer.out
     verbs = call("inject", "--list", "-j").document["verbs"]
     assert {row["verb"] for row in verbs} >= {"kill", "partition", "disk-full", "host-loss"}
-    assert all(row["needs"] and row["seen_by"] and row["undone_by"] for row in verbs)
+    assert all(row["needs"] and row["seen_by"] for row in verbs)
+    assert {row["verb"] for row in verbs if not row["undone_by"]} == {"restart", "client-roam"}
+    assert "nothing to undo" not in answer.out
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,7 @@ def test_verbs_and_schedules_are_listed(call: Call) -> None:
         (["demo", "--protocol", "delta_trees"], "did you mean 'delta_tree'?"),
         (["demo", "--rate", "25"], "a rate has a number and a period"),
         (["demo", "--duration", "10"], "a duration has a number and a unit"),
+        (["demo", "--duration", "99999999999h"], "a duration is at most 10000h"),
         (["demo", "--size", "many"], "a size has a number and a unit"),
         (["demo", "--faults", "demos"], "did you mean 'demo'?"),
         (["demo", "--topology", "chain3"], "topology 'chain3' has no such broker"),
@@ -231,3 +238,23 @@ def test_healing_where_nothing_is_broken_changes_nothing(call: Call) -> None:
         assert (answer.status, answer.out) == (0, "nothing to heal\n")
     answer = call("heal", "--verify")
     assert (answer.status, answer.out) == (0, "nothing to heal\nno host: nothing is deployed\n")
+
+
+def test_a_filter_of_very_many_values_is_not_echoed_whole(call: Call, project: Path) -> None:
+    values = ", ".join(map(str, range(200_000)))
+    workload = (ROOT / "bench" / "workloads" / "chain3.toml").read_text()
+    bad = re.sub(r'filter = ".*"', f'filter = "symbol in ({values}) and"', workload)
+    (project / "bad.toml").write_text(bad)
+    answer = call("bench", "bad.toml", "-n")
+    assert answer.status == 2
+    assert "subscribers[0].filter = 'symbol in (0, 1, 2," in answer.err
+    assert len(answer.err) < 1_000
+
+
+def test_the_numbers_of_a_run_that_is_not_complete_say_so(tmp_path: Path) -> None:
+    assert numbers_text(RunOutcome(run_directory=tmp_path, state="complete")).startswith(
+        "in measure: "
+    )
+    assert numbers_text(RunOutcome(run_directory=tmp_path, state="partial")).startswith(
+        "the run is partial; in "
+    )

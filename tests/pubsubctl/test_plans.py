@@ -77,6 +77,16 @@ def test_the_same_question_gives_the_same_bytes() -> None:
     assert Placement.from_mapping(wanted.placement.to_mapping()) == wanted.placement
 
 
+@pytest.mark.parametrize("name, who", [("joining", "d would join"), ("leaving", "d would leave")])
+def test_what_a_protocol_does_not_know_is_refused_before_there_is_a_plan(
+    name: str, who: str
+) -> None:
+    case = Path(__file__).parent / "plans" / name
+    wanted = wanted_in(case, "best_effort")
+    with pytest.raises(PreflightFailed, match=f"^{who}: with best_effort .*`pubsubctl down`"):
+        deploy_plan(wanted, found_in(case, wanted))
+
+
 def test_down_stops_agents_and_strays_and_removes_files_where_there_are_any() -> None:
     found = [
         Observed("a", agent="d1", processes={"b1": "running", "b2": "exited"}, files=True),

@@ -10,7 +10,8 @@ import pytest
 from pubsubctl.errors import UserError
 from pubsubctl.publishing import pack_run
 from results.logs import read_logs
-from results.manifest import read_run, seal, verify_seal
+from results.manifest import read_run
+from results.seals import seal, verify_seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
 

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 import bench
-from results.reference_check import check
-from tests.helpers.plain_history import read_history
+from brokerd.simulator import campaign
+from brokerd.simulator.marks import Mark
+from pubsubctl import swarms
+from results.reference.reading import read_history
+from results.reference.rule import check
 from tests.pubsubctl.conftest import Call
 
 SCENARIO = """\
@@ -29,6 +32,22 @@ def test_a_swarm_says_one_digest_per_seed_and_the_same_again(call: Call) -> None
     assert first["total"]["deliveries"] > 0
     again = call(*arguments, "--processes", "2").document
     assert first["seeds"] == again["seeds"]
+
+
+@pytest.mark.parametrize("what", [("swarm", "--seeds", "1..4"), ("campaign", "--runs", "1")])
+def test_what_came_to_too_little_is_unknown(
+    what: tuple[str, ...], call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four seeds, or a seed of each row, in which nobody is asked to come and nobody to leave."""
+    monkeypatch.setattr(swarms, "ROWS", {"links": campaign.CAMPAIGN["links"]})
+    marks = (Mark("sent-again", "sent again", seeds=4), Mark("left", "a leaf left", seeds=1))
+    monkeypatch.setattr(swarms, "marks_of", lambda protocol: marks)
+    answer = call("simulate", *what, "--processes", "1", "-j")
+    assert answer.status == 3
+    seeds = answer.document["marks"][1]["required"]
+    assert f"mark left: a leaf left in 0 seeds of {seeds} required" in answer.err
+    assert "sent-again" not in answer.err
+    assert [row["mark"] for row in answer.document["marks"]] == ["sent-again", "left"]
 
 
 def test_a_mutant_is_caught_exits_1_and_says_how_to_repeat_it(call: Call) -> None:
@@ -158,6 +177,11 @@ def test_a_scenario_is_played_and_held_to_what_it_says(call: Call, project: Path
     assert "-b1 is surprised" in answer.err
     (project / "s.txt").write_text("chian b1 b2\n")
     assert call("simulate", "s.txt").status == 2
+    restless = "protocol delta_tree\nchain b1 b2\ndelay b1 b2 90s\nsubscribe b1 true\nstabilize\n"
+    (project / "s.txt").write_text(restless)
+    answer = call("simulate", "s.txt")
+    assert answer.status == 2
+    assert "s.txt: 'stabilize': not quiet after 60 s" in answer.err
 
 
 def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
@@ -238,7 +262,7 @@ def test_a_swarm_in_profile_paper_says_what_that_does_not_promise(call: Call) ->
     arguments = ("simulate", "swarm", "--campaign", "links", "--processes", "1", "--seeds", "2")
     answer = call(*arguments, "--profile", "paper", "-j")
     assert answer.status == 0, answer.err
-    assert "warning: profile paper" in answer.err
+    assert "warning: duplicates are told by sequence vectors (profile paper)" in answer.err
     assert answer.document["profile"] == "paper"
     wrong = call(*arguments, "--profile", "papr")
     assert wrong.status == 2

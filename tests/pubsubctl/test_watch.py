@@ -125,7 +125,7 @@ backlog          4 unsent  11 unacknowledged  3 queued  2 KiB in outboxes
 latency   p50   3.00 ms  p99  20.00 ms  max 20.00 ms (3 sampled)
 sessions  0/1 ready   brokers 0/2 healthy   processors 0.25
 ! absorb b1, heals within 12 s  on h1, f1
-stops by itself in 9 s unless its owner renews the lease
+kept up by the command that deployed it; stops within 9 s of its end
 
   BROKER HOST STATE                   SESS  CPU%    IN/s   OUT/s DELIV/s  QUEUE
 ! b1     h1   no session to b2         0/1    25     100     200       0      3

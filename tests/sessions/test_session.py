@@ -164,7 +164,7 @@ def test_a_probe_gets_an_answer_and_no_session() -> None:
 @pytest.mark.parametrize(
     "change, why",
     [
-        ({"wire_version": 1}, f"wire version 1; this is {WIRE_VERSION}"),
+        ({"wire_version": 2}, f"wire version 2; this is {WIRE_VERSION}"),
         ({"protocol": "q"}, "protocol 'q'; this is 'p'"),
         ({"protocol": ""}, "protocol"),
         ({"deployment_id": "other"}, "deployment 'other'; this is 'd'"),

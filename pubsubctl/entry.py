@@ -1,0 +1,25 @@
+"""Where the command begins, before anything slow is imported."""
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130
+
+
+def main() -> NoReturn:
+    """Import the command and carry it out; Ctrl-C meanwhile is no traceback."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if on_interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+    from pubsubctl.commands.app import main as carry_out
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    carry_out()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End at once: nothing has been begun that would have to be ended in order."""
+    os.write(2, b"error: interrupted\n")
+    os._exit(INTERRUPTED)

@@ -1,0 +1,128 @@
+"""Stories about brokers that join and leave a deployment, and what is on record meanwhile."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Joined, Topology
+from pubsubctl.deploy import _roll_back
+from pubsubctl.membership import change_members
+from pubsubctl.plan import Plan, Step
+
+BEFORE = Topology("three", "tree", 1, ("a", "b", "c"), ((0, 1), (1, 2)))
+AFTER = BEFORE.with_joined(Joined("d", "c", "127.0.0.1:1"), "three.toml")
+JOINING = Plan(
+    (
+        Step("change-record", "h1"),
+        Step("change-record", "h2"),
+        Step("change-topology", "h1", "a"),
+        Step("change-topology", "h2", "b"),
+        Step("join", "h2", "d"),
+        Step("start-broker", "h2", "d"),
+    )
+)
+
+
+class Host:
+    """A host, what is on record there, and an agent."""
+
+    def __init__(self, name: str) -> None:
+        self.host = SimpleNamespace(name=name)
+        self.record: dict[str, Any] = {"deployment_id": "d1", "topology": BEFORE.to_mapping()}
+        self.topology_file = ""
+        self.stopped: list[str] = []
+        self.is_cleared = False
+
+    async def read_deployment(self) -> dict[str, Any]:
+        return self.record
+
+    async def write_deployment(self, content: dict[str, Any], topology: str) -> None:
+        self.record, self.topology_file = content, topology
+
+    async def stop(self, name: str) -> None:
+        self.stopped.append(name)
+
+    async def stop_strays(self) -> None:
+        self.is_cleared = True
+
+    async def remove(self, *, purge: bool) -> None:
+        assert not purge
+
+    def open_agent(self) -> Any:
+        raise ControlError("user", "no agent here")
+
+
+class Running:
+    """A deployment on two hosts, of which a broker may refuse what it is told."""
+
+    def __init__(self, plan: Plan, refuses: str = "") -> None:
+        self.hosts = {name: Host(name) for name in ("h1", "h2", "h3")}
+        self.lab = SimpleNamespace(connector=self.hosts.__getitem__, on_all=self.on_all)
+        self.agents = self.hosts
+        self.plan = plan
+        self.told: list[str] = []
+        self._refuses = refuses
+
+    async def on_all(
+        self, act: Callable[[Host], Awaitable[None]], hosts: Iterable[Host] | None = None
+    ) -> None:
+        for host in self.hosts.values() if hosts is None else hosts:
+            await act(host)
+
+    async def broker(self, name: str, command: str) -> None:
+        if name == self._refuses:
+            raise ControlError("user", f"{name} refuses")
+        self.told.append(name)
+
+    async def write_record(self, **more: Any) -> None:
+        for host in ("h1", "h2"):
+            record = {"deployment_id": "d1", "topology": AFTER.to_mapping(), **more}
+            await self.hosts[host].write_deployment(record, "after")
+
+    def change(self) -> None:
+        progress = SimpleNamespace(phase=lambda *_: None, say=lambda *_: None)
+        trio.run(change_members, self, progress, self.write_record, 1.0)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [self.hosts[name].record for name in ("h1", "h2")]
+
+
+def test_where_the_first_broker_refuses_the_records_are_as_they_were() -> None:
+    running = Running(JOINING, refuses="a")
+    with pytest.raises(ControlError, match="a refuses"):
+        running.change()
+    as_it_was = {"deployment_id": "d1", "topology": BEFORE.to_mapping()}
+    assert running.records == [as_it_was, as_it_was]
+    assert '"d"' not in running.hosts["h1"].topology_file
+
+
+def test_where_a_later_broker_refuses_the_records_say_what_there_was_before() -> None:
+    running = Running(JOINING, refuses="b")
+    with pytest.raises(ControlError, match="b refuses"):
+        running.change()
+    assert running.told == ["a"]
+    for record in running.records:
+        assert record["topology"] == AFTER.to_mapping()
+        assert record["before"] == BEFORE.to_mapping()
+
+
+def test_a_change_that_is_gone_on_with_keeps_the_topology_it_began_with() -> None:
+    running = Running(JOINING)
+    for host in running.hosts.values():
+        host.record |= {"topology": AFTER.to_mapping(), "before": BEFORE.to_mapping()}
+    running.change()
+    assert running.told == ["a", "b"]
+    assert [record["before"] for record in running.records] == [BEFORE.to_mapping()] * 2
+
+
+def test_a_newcomer_that_does_not_come_up_takes_nobody_down_with_it() -> None:
+    plan = Plan((Step("record", "h3"), *JOINING.steps, Step("start-broker", "h3", "e")))
+    running = Running(plan)
+    trio.run(_roll_back, running, SimpleNamespace(say=print))
+    assert running.hosts["h2"].stopped == ["d"]
+    assert [name for name, host in running.hosts.items() if host.is_cleared] == ["h3"]
