@@ -7,7 +7,7 @@ of the receive buffer they came in.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
@@ -36,7 +36,7 @@ class PublicationRun:
     attribute_table: tuple[bytes, ...]
     attribute_index: Sequence[int]
     payload_lengths: int | tuple[int, ...]
-    payload: tuple[Buffer, ...]
+    payload: tuple[Buffer, ...] = field(repr=False)
 
     @property
     def first(self) -> int:

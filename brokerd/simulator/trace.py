@@ -50,7 +50,9 @@ class Trace:
         return lines
 
     def _fold(self) -> None:
-        self._hash.update("\n".join(self._lines).encode())
+        lines = "\n".join(self._lines)
+        assert " at 0x" not in lines, f"an address, which differs: {lines.partition(' at 0x')[0]}"
+        self._hash.update(lines.encode())
         self._lines.clear()
 
 
