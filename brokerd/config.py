@@ -9,8 +9,6 @@ from brokerd.errors import ConfigError
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 
-PROTOCOLS = ("best_effort", "delta_tree")
-
 SWITCHES: dict[str, tuple[str, ...]] = {
     "accept": ("early", "late"),
     "tag_eval": ("path", "pt"),
@@ -309,7 +307,7 @@ class BrokerConfig:
     Attributes:
         broker: its name in the topology.
         topology_file: the topology it belongs to (the same file for every broker).
-        protocol: one of PROTOCOLS.
+        protocol: by name, as the registry of protocols has it.
         deployment_id: made by deploy; brokers of different deployments refuse each other.
         listen: "host:port" of its own listener; off loopback only with `tls`.
         addresses: broker name → "host:port" for every broker it may dial.
@@ -370,10 +368,6 @@ class BrokerConfig:
         except ValueError as error:
             raise ConfigError(f"{where}: mutants: {error}") from error
         configuration: Self = _section(cls, values, where)
-        if configuration.protocol not in PROTOCOLS:
-            raise ConfigError(
-                f"{where}: protocol = {configuration.protocol!r}; one of {', '.join(PROTOCOLS)}"
-            )
         if configuration.mutants and not configuration.fault_injection:
             raise ConfigError(f"{where}: mutants are only obeyed with fault_injection = true")
         return configuration

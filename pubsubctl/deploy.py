@@ -19,10 +19,10 @@ import trio
 
 from bench.host import TOPOLOGY_FILE
 from bench.toml_text import toml_text
-from brokerd.config import PROTOCOLS
 from brokerd.errors import ControlError
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.certificates import certificate_of, check_authority, check_transport, transport_of
 from pubsubctl.connectors.base import Connector
 from pubsubctl.console import Progress
@@ -64,8 +64,8 @@ async def wanted_deployment(
         UserError: an unknown protocol, or more brokers than ports.
         PreflightFailed: fewer cores than brokers that want one of their own.
     """
-    if protocol not in PROTOCOLS:
-        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
+    if protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     parameters = asdict(topology.delta_tree_parameters())
     placement = await chosen_placement(lab, topology, protocol, placing or Placing())
     addresses = {row.broker: row.address for row in placement.brokers}

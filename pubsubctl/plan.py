@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import members_may_change
+from brokerd.protocols.registry import definition_of
 from pubsubctl.errors import PreflightFailed
 from pubsubctl.placement import Placement
 
@@ -171,7 +171,7 @@ def _refuse_changes(wanted: Wanted, changes: Sequence[Step]) -> None:
     """Refuse joining and leaving where the protocol knows neither."""
     words = {"join": "would join", "stop-broker": "would leave"}
     moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
-    if changes and not members_may_change(wanted.protocol):
+    if changes and not definition_of(wanted.protocol).promises.members_may_change:
         raise PreflightFailed(
             f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins "
             "or leaves what runs; `pubsubctl down`, then `pubsubctl deploy`"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import definition_of
 from fault_injection.durations import format_duration
 from fault_injection.plan import PlannedStep
 from fault_injection.schedule import END
@@ -94,7 +95,7 @@ def windows(
     """
     times = {step.id: span for step, span in zip(steps, _spans(steps), strict=True)}
     bounds = sorted({time for span in times.values() for time in span if time is not None})
-    bypasses = protocol != "best_effort"
+    bypasses = definition_of(protocol).promises.bypasses
     relays = bypasses and topology.delta_tree_parameters().assist == "on"
     found: list[Window] = []
     for begin_ns, end_ns in zip(bounds, [*bounds[1:], None], strict=True):

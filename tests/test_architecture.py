@@ -28,6 +28,7 @@ OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 _BASE = ("brokerd.errors", "brokerd.config")
 
 _FOR_ALL_PROTOCOLS = (
+    "brokerd.protocols.definition",
     "brokerd.protocols.interface",
     "brokerd.protocols.deadlines",
     "brokerd.protocols.event_machine",
@@ -91,6 +92,7 @@ LAYERS = (
                 *_BASE,
                 "brokerd.model",
                 "brokerd.matching",
+                "brokerd.overlay",
                 "brokerd.history.records",
                 *_FOR_ALL_PROTOCOLS,
             ),
@@ -117,7 +119,7 @@ LAYERS = (
     Layer(
         "brokerd.wire",
         "it turns messages into bytes and back, and never decides anything about them",
-        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.*.messages"),
+        ours=(*_BASE, "brokerd.model", "brokerd.sessions", "brokerd.protocols.registry"),
         third_party=frozenset({"cbor2"}),
     ),
     Layer(
@@ -443,7 +445,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("brokerd.model.publication", "import struct\nfrom brokerd.model import identity"),
         ("brokerd.model.publication", "from .identity import BrokerId"),
         ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
-        ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.ges.messages"),
+        ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.registry"),
         ("brokerd.simulator.cluster", "import brokerd.client.core, brokerd.errors"),
         ("bench.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
         ("bench.machine", "from bench.load_generator import run"),

@@ -6,7 +6,7 @@ clock, draws no random number and iterates no set, so the same events give the s
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
@@ -220,12 +220,9 @@ class DeliveryProtocol(Protocol):
     something is on disk is emitted while handling its Persisted, never earlier. Nothing is
     retried by the driver.
 
-    Attributes:
-        members_may_change: whether brokers may join and leave while it runs; a core whose
-            members may not is never told TopologyGrown or TopologyShrunk.
+    A core whose definition promises that no brokers join and leave is never told TopologyGrown or
+    TopologyShrunk.
     """
-
-    members_may_change: ClassVar[bool]
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
         """Take one event; return what to do about it.

@@ -1,36 +1,70 @@
-"""The delivery protocols by name."""
+"""The delivery protocols that there are: the one place that knows them by name."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
-from brokerd.config import PROTOCOLS, DeltaTreeParameters, Mutant
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.primary_tree import Neighbourhood
-from brokerd.protocols.best_effort.core import BestEffort
-from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
-from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.best_effort.definition import BEST_EFFORT
+from brokerd.protocols.definition import CoreContext, ProtocolDefinition
+from brokerd.protocols.delta_tree.definition import DELTA_TREE
 from brokerd.protocols.interface import DeliveryProtocol
 
-_CORES: Final[Mapping[str, type[DeliveryProtocol]]] = {
-    "best_effort": BestEffort,
-    "delta_tree": DeltaTree,
-}
+FIRST_MESSAGE_NUMBER: Final = 32
+"""Below are what brokers and clients say whatever the protocol."""
 
 
-def members_may_change(name: str) -> bool:
-    """Whether brokers may join and leave while the protocol called `name` runs."""
-    return _CORES[name].members_may_change
+def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
+    """The definitions by name, in the order given.
+
+    Raises:
+        ImportError: two have the same name, or two messages the same number, or a number is not
+            for protocols; names both.
+    """
+    found: dict[str, ProtocolDefinition] = {}
+    numbers: dict[int, str] = {}
+    for definition in definitions:
+        if definition.name in found:
+            modules = [each.make_core.__module__ for each in (found[definition.name], definition)]
+            raise ImportError(
+                f"two protocols are called {definition.name!r}: {' and '.join(modules)}"
+            )
+        found[definition.name] = definition
+        for kind in definition.messages:
+            name = f"{definition.name}: {kind.type.__name__}"
+            if kind.number < FIRST_MESSAGE_NUMBER:
+                raise ImportError(f"{name} has the number {kind.number}, which no protocol may")
+            if kind.number in numbers:
+                raise ImportError(f"{numbers[kind.number]} and {name} both have {kind.number}")
+            numbers[kind.number] = name
+    return found
+
+
+DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE))
+"""By name."""
+
+
+def definition_of(protocol: str) -> ProtocolDefinition:
+    """The protocol called so.
+
+    Raises:
+        ConfigError: none is; names the nearest that is.
+    """
+    if protocol not in DEFINITIONS:
+        raise ConfigError(f"protocol = {protocol!r}{nearest(protocol, [*DEFINITIONS])}")
+    return DEFINITIONS[protocol]
 
 
 def make_protocol(
     name: str,
     broker: BrokerNumber,
     neighbourhood: Neighbourhood,
-    parameters: DeltaTreeParameters,
+    parameters: Any,
     decode_attributes: Callable[[bytes], Attributes],
-    mutants: frozenset[Mutant] = frozenset(),
+    mutants: frozenset[Any] = frozenset(),
 ) -> DeliveryProtocol:
     """One broker's core of the protocol called `name`; its first event is Started.
 
@@ -41,11 +75,11 @@ def make_protocol(
     Raises:
         ConfigError: no protocol is called so.
     """
-    if name == "delta_tree":
-        core = DeltaTree(broker, neighbourhood, parameters, decode_attributes, mutants)
-        if parameters.assist == "on":
-            return AssistedDeltaTree(core, parameters, mutants)
-        return core
-    if name == "best_effort":
-        return BestEffort(broker, neighbourhood, parameters, decode_attributes, mutants)
-    raise ConfigError(f"protocol = {name!r}; one of {', '.join(PROTOCOLS)}")
+    context = CoreContext(
+        broker=broker,
+        neighbourhood=neighbourhood,
+        parameters=parameters,
+        decode_attributes=decode_attributes,
+        mutants=mutants,
+    )
+    return definition_of(name).make_core(context)

@@ -9,9 +9,8 @@ import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import Acknowledge, PublishAcknowledged
+from brokerd.model.client_messages import Acknowledge
 from brokerd.model.identity import Peer
-from brokerd.protocols.delta_tree.messages import PublicationConfirmation
 from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.runtime.tls import TlsCredentials, TlsError, TlsStream, is_loopback, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
@@ -22,6 +21,7 @@ from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.session import Session
 from brokerd.wire.codec import decode, encode, frames
 from brokerd.wire.gathering import gather
+from brokerd.wire.registry import KINDS
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
@@ -50,7 +50,6 @@ BROKER_FACTOR: Final = 16
 
 _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
-_UNHURRIED: Final = (PublicationConfirmation, PublishAcknowledged, Acknowledge)
 
 
 class PlaintextRefused(ConnectionRefusedError):
@@ -174,7 +173,7 @@ class Connection:
                     self.end("overflow")
                 return 0
             count += 1
-        self._hurried = self._hurried or type(message) not in _UNHURRIED
+        self._hurried = self._hurried or not KINDS[type(message)].may_wait
         return count
 
     def flush(self, now_ns: int, hurried: bool = False) -> None:

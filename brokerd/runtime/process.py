@@ -20,7 +20,7 @@ from brokerd.config import BrokerConfig, Mutant
 from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
-from brokerd.protocols.registry import make_protocol, members_may_change
+from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
 from brokerd.runtime.control import ControlServer
@@ -87,6 +87,7 @@ class BrokerProcess:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
+        self._definition = definition_of(config.protocol)
         self._credentials = TlsCredentials(config.tls) if config.tls is not None else None
         if config.tls is None:
             for name, address in config.addresses.items():
@@ -201,7 +202,7 @@ class BrokerProcess:
         return self._credentials.reload()
 
     def _reload_topology(self, driver: Driver, links: Links) -> dict[str, Any]:
-        if not members_may_change(self._config.protocol):
+        if not self._definition.promises.members_may_change:
             raise ControlError("user", f"nobody joins or leaves a {self._config.protocol} overlay")
         events = self._around.reload()
         driver.post(events)

@@ -20,6 +20,7 @@ from brokerd.config import SECOND_NS, DeltaTreeParameters, Mutant
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.internals import is_serving
 from brokerd.simulator.marks import as_counters
@@ -55,7 +56,7 @@ class AdversaryOptions:
     """What a seed does not decide.
 
     Attributes:
-        protocol: one of config.PROTOCOLS.
+        protocol: by name.
         setting: a row of the campaign, which then decides tree, δ and failures; "" for a mix.
         mutants: named bugs that every broker has.
         story: keep the last steps in words, for whoever reads the report of a violation.
@@ -457,7 +458,7 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         publishers=tuple(publishers),
         chance=random.getrandbits(64),
         mutants=options.mutants,
-        strict=options.protocol != "best_effort",
+        strict=definition_of(options.protocol).promises.exactly_once,
         **_draw_wire(Random(f"wire {seed}")),
     )
 

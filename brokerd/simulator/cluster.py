@@ -27,7 +27,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.registry import make_protocol
+from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clients import ClientObserver, Observers, SimulatedClient
@@ -105,7 +105,9 @@ class SimulatedCluster:
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         network = network or NetworkParameters(session=topology.session_parameters())
         self.network = Network(self.schedule, self.random, network)
-        self.oracle = Oracle(decode_attributes, strict, protocol != "best_effort")
+        self.oracle = Oracle(
+            decode_attributes, strict, definition_of(protocol).promises.exactly_once
+        )
         self.oracle.logged = self.parameters.publication_log
         self._observer: ClientObserver = self.oracle
         if observer is not None:

@@ -32,10 +32,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import PROFILES, PROTOCOLS, DeltaTreeParameters, Mutant, SessionParameters
+from brokerd.config import PROFILES, DeltaTreeParameters, Mutant, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
-from brokerd.protocols.registry import members_may_change
+from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.network import NetworkParameters
 
@@ -407,7 +407,7 @@ class _Reader:
         ):
             if not there:
                 raise PlanError(f"a plan without a line `{what}`")
-        if self.joining and not members_may_change(self.protocol):
+        if self.joining and not definition_of(self.protocol).promises.members_may_change:
             raise PlanError(f"no broker can join where the protocol is {self.protocol}")
         topology = make_topology(self.brokers, self.links, self.delta)
         session = SessionParameters(**self.settings.get("session", {}))
@@ -437,8 +437,8 @@ class _Reader:
         self.layer = words[0]
 
     def _on_protocol(self, words: list[str]) -> None:
-        if words[0] not in PROTOCOLS:
-            raise PlanError(f"no protocol {words[0]!r}{nearest(words[0], PROTOCOLS)}")
+        if words[0] not in DEFINITIONS:
+            raise PlanError(f"no protocol {words[0]!r}{nearest(words[0], [*DEFINITIONS])}")
         self.protocol = words[0]
         self.delta = _numbers(words[1:2], ("delta",))["delta"]
         self.mutants = tuple(Mutant(word) for word in words[2:])

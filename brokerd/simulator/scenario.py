@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from brokerd.config import PROTOCOLS, Mutant
+from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 from brokerd.model.identity import Peer
 from brokerd.model.predicate import PredicateError, Scalar
@@ -37,6 +37,7 @@ from brokerd.protocols.interface import (
     Event,
     MessageReceived,
 )
+from brokerd.protocols.registry import DEFINITIONS
 from brokerd.simulator.broker import SimulatedBroker
 from brokerd.simulator.clients import SimulatedClient
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
@@ -149,8 +150,8 @@ class _Player:
     # ------------------------------------------------------------ commands
 
     def _on_protocol(self, words: list[str]) -> None:
-        if words[0] not in PROTOCOLS:
-            raise ScenarioError(f"protocol {words[0]!r}; one of {', '.join(PROTOCOLS)}")
+        if words[0] not in DEFINITIONS:
+            raise ScenarioError(f"protocol {words[0]!r}; one of {', '.join(DEFINITIONS)}")
         self._protocol = words[0]
         for word in words[1:]:
             key, _, value = word.partition("=")

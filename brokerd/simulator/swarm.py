@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from brokerd.config import PAPER_LITERAL, Mutant
+from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import setting
 from brokerd.simulator.clock import (
     MILLISECOND_NS,
@@ -179,7 +180,7 @@ class PlanRun:
         self._plan = plan
         self._check_purity = check_purity
         self._record = record
-        self._strict = plan.protocol != "best_effort"
+        self._strict = definition_of(plan.protocol).promises.exactly_once
         self._random = Random(f"run {plan.chance}")
         self._cluster = SimulatedCluster(
             plan.topology,

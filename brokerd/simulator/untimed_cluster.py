@@ -32,7 +32,7 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
-from brokerd.protocols.registry import make_protocol
+from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
 from brokerd.simulator.clock import Schedule
 from brokerd.simulator.internals import check_broker, left_over, zombies
@@ -99,7 +99,9 @@ class UntimedCluster:
         self.scene = scene
         self.tree = PrimaryTree(scene.topology)
         self.actions: list[Action] = []
-        self.oracle = Oracle(decode_attributes, scene.strict, scene.protocol != "best_effort")
+        self.oracle = Oracle(
+            decode_attributes, scene.strict, definition_of(scene.protocol).promises.exactly_once
+        )
         self.oracle.logged = scene.parameters.publication_log
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))

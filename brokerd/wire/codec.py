@@ -13,7 +13,7 @@ only where it is not plain, and one length stands for all equal ones.
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from itertools import accumulate, pairwise
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -22,10 +22,11 @@ import cbor2
 
 from brokerd.errors import BrokerError, RemoteProtocolError
 from brokerd.model.identity import SourceId
+from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Constraint
 from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
-from brokerd.wire.registry import TYPE_NUMBERS
+from brokerd.wire.registry import KINDS
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
 PREFIX: Final = struct.Struct(">II")
@@ -87,25 +88,27 @@ def frames(message: Any, limit_bytes: int) -> Iterator[tuple[list[Buffer], int]]
     if run is None or (size <= limit_bytes and len(run) <= MAXIMUM_RUN_PUBLICATIONS):
         yield pieces, size
         return
-    if len(run) == 1:
+    parts = codec.split(message) if codec.split is not None else ()
+    if not parts:
         raise ValueError(f"publication {run.first} of {run.source}: {size} bytes of {limit_bytes}")
-    half = len(run) // 2
-    for positions in (range(half), range(half, len(run))):
-        part = replace(message, **{codec.run_field: run.select(positions)})
+    for part in parts:
         yield from frames(part, limit_bytes)
 
 
 class _MessageCodec:
     """Encodes and decodes one type of message."""
 
-    def __init__(self, number: int, kind: type) -> None:
+    def __init__(self, described: MessageKind) -> None:
+        kind = described.type
         hints = get_type_hints(kind)
         names = [field.name for field in fields(kind)]
         run_fields = [name for name in names if hints[name] is PublicationRun]
         assert len(run_fields) <= 1, f"{kind.__name__} has several runs"
+        assert described.split or not run_fields, f"{kind.__name__} does not say how it is split"
         self.run_field = run_fields[0] if run_fields else ""
+        self.split = described.split
         self._kind = kind
-        self._number = number
+        self._number = described.number
         compiled = {name: _compile(hints[name]) for name in names if name != self.run_field}
         self._fields: list[tuple[str, Encoder | None]] = [
             (name, compiled[name][0] if name in compiled else _encode_run) for name in names
@@ -402,7 +405,5 @@ def _decode_constraint(value: Any) -> Constraint:
 
 
 _decode_source: Final = _compile(SourceId)[1]
-_CODECS_BY_NUMBER: Final = {
-    number: _MessageCodec(number, kind) for number, kind in TYPE_NUMBERS.items()
-}
-_CODECS_BY_TYPE: Final = {kind: _CODECS_BY_NUMBER[number] for number, kind in TYPE_NUMBERS.items()}
+_CODECS_BY_NUMBER: Final = {kind.number: _MessageCodec(kind) for kind in KINDS.values()}
+_CODECS_BY_TYPE: Final = {kind.type: _CODECS_BY_NUMBER[kind.number] for kind in KINDS.values()}

@@ -4,27 +4,11 @@ A sender that is not held up writes each publication by itself. When the receive
 many of them arrive in one chunk; handled as one run they cost little more than one of them.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
-from brokerd.model.client_messages import Acknowledge, Deliveries, Publish, PublishAcknowledged
-from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.best_effort.messages import ForwardedPublications
-from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
-
-GATHERED_BYTES: Final = 1 << 19
-GATHERED_PUBLICATIONS: Final = 8_192
-GATHERED_RANGES: Final = 4_096
-
-# What else must be equal for two messages of this type, with runs of one source, to be joined.
-_BESIDE_THE_RUN: Final[dict[type, Callable[[Any], object]]] = {
-    Publish: lambda message: None,
-    ForwardedPublications: lambda message: None,
-    PublicationCopy: lambda message: message.path,
-    Deliveries: lambda message: message.subscriptions,
-}
+from brokerd.model.message_kind import JOINED_BYTES, Joining
+from brokerd.wire.registry import KINDS
 
 
 def gather(messages: Iterable[Any]) -> list[Any]:
@@ -48,53 +32,33 @@ class _Group:
 
     def __init__(self) -> None:
         self._messages: list[Any] = []
-        self._weight = 0
-        self._publications = 0
+        self._joining: Joining | None = None
+        self._size_bytes = 0
+        self._items = 0
 
     def takes(self, message: Any) -> bool:
         """Add the message if it can be joined with those before it."""
-        if self._messages and not self._fits(self._messages[-1], message):
+        joining = self._joining
+        if not self._messages:
+            self._joining = joining = KINDS[type(message)].joining
+        elif type(message) is not type(self._messages[-1]) or joining is None:
             return False
+        if joining is not None:
+            size_bytes = self._size_bytes + joining.size_bytes(message)
+            items = self._items + joining.items(message)
+            if self._messages and (
+                size_bytes > JOINED_BYTES
+                or items > joining.most
+                or not joining.continues(self._messages[-1], message)
+            ):
+                return False
+            self._size_bytes, self._items = size_bytes, items
         self._messages.append(message)
-        run = getattr(message, "run", None)
-        if run is not None:
-            self._weight += run.payload_bytes() + sum(map(len, run.attribute_table))
-            self._publications += len(run)
-        elif type(message) is PublicationConfirmation:
-            self._publications += len(message.ranges)
         return True
 
     def joined(self) -> list[Any]:
         """The messages of the group as one; nothing for an empty group."""
-        messages = self._messages
-        if len(messages) < 2:
-            return messages
-        first, last = messages[0], messages[-1]
-        kind = type(first)
-        if kind is PublicationConfirmation:
-            ranges = chain.from_iterable([message.ranges for message in messages])
-            return [PublicationConfirmation(tuple(ranges))]
-        if kind in (Acknowledge, PublishAcknowledged):
-            return [replace(first, last=last.last)]
-        return [replace(first, run=merge_runs([message.run for message in messages]))]
-
-    def _fits(self, before: Any, message: Any) -> bool:
-        kind = type(message)
-        if kind is not type(before):
-            return False
-        if kind in _BESIDE_THE_RUN:
-            beside = _BESIDE_THE_RUN[kind]
-            return beside(message) == beside(before) and self._continues(before.run, message.run)
-        if kind is PublicationConfirmation:
-            return self._publications + len(message.ranges) <= GATHERED_RANGES
-        if kind is Acknowledge:
-            return message.source == before.source and bool(message.first == before.last + 1)
-        return kind is PublishAcknowledged and bool(message.first == before.last + 1)
-
-    def _continues(self, before: PublicationRun, run: PublicationRun) -> bool:
-        return (
-            run.source == before.source
-            and run.first > before.last
-            and self._weight + run.payload_bytes() <= GATHERED_BYTES
-            and self._publications + len(run) <= GATHERED_PUBLICATIONS
-        )
+        if len(self._messages) < 2:
+            return self._messages
+        assert self._joining is not None, f"{type(self._messages[0]).__name__} is never joined"
+        return [self._joining.join(self._messages)]

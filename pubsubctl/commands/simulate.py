@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from brokerd.config import PROFILES, PROTOCOLS, Mutant
+from brokerd.config import PROFILES, Mutant
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
 from pubsubctl.console import Result, grouped
@@ -190,8 +191,8 @@ def simulate(
     from pubsubctl import swarms
 
     protocol = protocol or "delta_tree"
-    if protocol not in PROTOCOLS:
-        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
+    if protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     rows = which or [] if what == "campaign" else [campaign] if campaign else []
     swarms.check_rows(rows)
     chosen = tuple(settings or ())

@@ -22,7 +22,7 @@ from brokerd.runtime.doorway import DESCRIPTOR_RESERVE, Doorway
 from brokerd.runtime.links import Links
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
-from brokerd.wire.registry import TYPE_NUMBERS
+from brokerd.wire.registry import KINDS
 from tests.helpers.exchange import run_of
 from tests.helpers.memory_links import (
     LinkedBroker,
@@ -343,7 +343,7 @@ def frame(header: bytes) -> bytes:
     [
         [1, 1, "fault_apply", {"fault_id": "f", "verb": "absorb", "peer": ""}],
         [1, 1, "status", {}],
-        [max(TYPE_NUMBERS) + 1, "stall"],
+        [max(kind.number for kind in KINDS.values()) + 1, "stall"],
         [0],
         ["stall"],
     ],
@@ -362,5 +362,5 @@ async def test_no_command_is_obeyed_over_a_link(said: list[Any], greeted: bool) 
 
 
 def test_no_message_of_the_wire_is_a_command() -> None:
-    modules = {kind.__module__ for kind in TYPE_NUMBERS.values()}
+    modules = {kind.__module__ for kind in KINDS}
     assert not any("control" in module or "fault" in module for module in modules)

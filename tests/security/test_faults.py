@@ -16,7 +16,7 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ControlError
 from brokerd.runtime.control import open_control
 from brokerd.wire.control import Request, encode_control
-from brokerd.wire.registry import TYPE_NUMBERS
+from brokerd.wire.registry import KINDS
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
@@ -47,7 +47,7 @@ def test_faults_are_off_unless_somebody_switches_them_on() -> None:
 
 
 def test_no_message_between_brokers_or_from_clients_commands_a_fault() -> None:
-    names = [kind.__name__.lower() for kind in TYPE_NUMBERS.values()]
+    names = [kind.__name__.lower() for kind in KINDS]
     assert len(names) > 10
     for word in ("fault", "control", "inject", "command"):
         assert not [name for name in names if word in name]

@@ -26,7 +26,7 @@ from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
 from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
-from brokerd.wire.registry import TYPE_NUMBERS
+from brokerd.wire.registry import KINDS
 from tests.helpers.strategies import constraints, predicates, runs
 
 integers = st.integers(0, 2**63 - 1)
@@ -78,7 +78,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def messages() -> st.SearchStrategy[Any]:
-    return st.one_of(*map(values_of, TYPE_NUMBERS.values()))
+    return st.one_of(*map(values_of, KINDS))
 
 
 def frame_of(message: Any) -> bytes:
@@ -113,7 +113,7 @@ def test_every_message_comes_back_as_it_was(message: Any) -> None:
     assert plain(decode_frame(frame_of(message))) == plain(message)
 
 
-@pytest.mark.parametrize("kind", TYPE_NUMBERS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_every_truncation_and_every_extra_byte_is_refused(kind: type, data: st.DataObject) -> None:
     header, payload = split(frame_of(data.draw(values_of(kind))))
@@ -150,7 +150,7 @@ def test_a_changed_byte_gives_a_message_or_a_refusal_and_nothing_else(
 
 def test_type_numbers_are_given_once_and_never_move() -> None:
     """Sessions check the wire version, so a changed table would be a changed version."""
-    assert {number: kind.__name__ for number, kind in TYPE_NUMBERS.items()} == {
+    assert {kind.number: kind.type.__name__ for kind in KINDS.values()} == {
         1: "Hello", 2: "Heartbeat", 3: "Farewell",
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
         20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
@@ -166,7 +166,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
 
 def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     """Else a session of an old and a new program begins, and ends with the first such message."""
-    shapes = [(number, shape(kind)) for number, kind in TYPE_NUMBERS.items()]
+    shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
     assert (WIRE_VERSION, digest) == (4, "1956cc89d6354bf7")
 

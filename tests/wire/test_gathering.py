@@ -1,5 +1,6 @@
 """Joined messages say what the single ones said, in the same order."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,10 +65,13 @@ def test_ranges_are_joined_where_they_meet() -> None:
 
 
 def test_a_joined_run_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_PUBLICATIONS", 5)
+    kind = gathering.KINDS[Publish]
+    assert kind.joining is not None
+    few = replace(kind, joining=replace(kind.joining, most=5))
+    monkeypatch.setitem(gathering.KINDS, Publish, few)
     lengths = [len(m.run) for m in gather([Publish(run(n, 2)) for n in range(1, 13, 2)])]
     assert lengths == [4, 4, 4]
-    monkeypatch.setattr(gathering, "GATHERED_BYTES", 3)
+    monkeypatch.setattr(gathering, "JOINED_BYTES", 6)
     lengths = [len(m.run) for m in gather([Publish(run(n)) for n in range(1, 7)])]
     assert max(lengths) < 4
 

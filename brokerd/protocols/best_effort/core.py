@@ -9,7 +9,7 @@ Paper: [GD02] §4.1 (the system Gryphon is compared with).
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
@@ -88,8 +88,6 @@ class _Targets(NamedTuple):
 
 class BestEffort(EventMachine):
     """A broker that forwards matching publications to neighbours and clients, once."""
-
-    members_may_change: ClassVar[bool] = False
 
     def __init__(
         self,

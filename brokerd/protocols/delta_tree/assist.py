@@ -14,7 +14,7 @@ Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on wha
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
@@ -91,8 +91,6 @@ class AssistedDeltaTree:
         core: the protocol itself; to it a relayed session is a session.
         watch: told of each step of the core, where anybody wants to know.
     """
-
-    members_may_change: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ Paper: [DFT11].
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from brokerd.config import DeltaTreeParameters, Mutant
 from brokerd.errors import RemoteProtocolError
@@ -79,8 +79,6 @@ class DeltaTree(EventMachine):
     Attributes:
         sessions: whom it reaches, and how.
     """
-
-    members_may_change: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from brokerd.config import Mutant
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import members_may_change
+from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import Setting
 from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.plan import Broken, Move, Plan
@@ -108,7 +108,11 @@ def draw_plan(
         heal = _draw_instants(draft, kinds if faults else (), late)
     broken: tuple[Broken, ...] = ()
     end = heal
-    if faults and protocol != "best_effort" and random.random() < KEEPS_LINKS_BROKEN:
+    if (
+        faults
+        and definition_of(protocol).promises.exactly_once
+        and random.random() < KEEPS_LINKS_BROKEN
+    ):
         broken = draw_broken(draft)
         end = _draw_moves_after_healing(draft, heal)
     elif protocol == "delta_tree":
@@ -153,7 +157,7 @@ def draw_plan(
 
 
 def _draw_journeys(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
-    may_change = members_may_change(protocol)
+    may_change = definition_of(protocol).promises.members_may_change
     return draw_journeys(Random(f"moves {seed}"), draft, heal, members_change=may_change)
 
 

@@ -165,5 +165,5 @@ def test_mutants_have_nothing_to_break_here():
 
 def test_an_unknown_protocol_is_the_users_error():
     surroundings = Exchange(CHAIN).tree.neighbourhood(0, 2)
-    with pytest.raises(ConfigError, match="best_effort, delta_tree"):
+    with pytest.raises(ConfigError, match="did you mean 'delta_tree'"):
         make_protocol("delta", 0, surroundings, DeltaTreeParameters(), decode)

@@ -1,0 +1,29 @@
+"""best_effort, as everybody else sees it."""
+
+from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.protocols.best_effort import messages
+from brokerd.protocols.best_effort.core import BestEffort
+from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
+
+
+def _make_core(context: CoreContext) -> BestEffort:
+    return BestEffort(
+        context.broker,
+        context.neighbourhood,
+        context.parameters,
+        context.decode_attributes,
+        context.mutants,
+    )
+
+
+BEST_EFFORT = ProtocolDefinition(
+    name="best_effort",
+    messages=(
+        MessageKind(32, messages.SubscriptionsOffered),
+        MessageKind(33, messages.SubscriptionsReached),
+        MessageKind(34, messages.SubscriptionsWithdrawn),
+        of_run(35, messages.ForwardedPublications),
+    ),
+    promises=Promises(exactly_once=False, members_may_change=False, bypasses=False),
+    make_core=_make_core,
+)

@@ -1,0 +1,43 @@
+"""delta_tree, as everybody else sees it.
+
+Paper: [DFT11].
+"""
+
+from brokerd.model.message_kind import MessageKind, of_ranges, of_run
+from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
+from brokerd.protocols.delta_tree import messages
+from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.interface import DeliveryProtocol
+
+
+def _make_core(context: CoreContext) -> DeliveryProtocol:
+    parameters, mutants = context.parameters, context.mutants
+    core = DeltaTree(
+        context.broker, context.neighbourhood, parameters, context.decode_attributes, mutants
+    )
+    if parameters.assist == "on":
+        return AssistedDeltaTree(core, parameters, mutants)
+    return core
+
+
+DELTA_TREE = ProtocolDefinition(
+    name="delta_tree",
+    messages=(
+        MessageKind(48, messages.Summary),
+        MessageKind(49, messages.SyncEnd),
+        MessageKind(50, messages.RecoveryFlag),
+        MessageKind(51, messages.SubscriptionCopy),
+        MessageKind(52, messages.UpstreamCopy),
+        MessageKind(53, messages.SubscriptionConfirmation),
+        of_run(54, messages.PublicationCopy, beside=lambda message: message.path),
+        of_ranges(55, messages.PublicationConfirmation),
+        MessageKind(56, messages.RecoveryNotifier),
+        MessageKind(57, messages.Unsubscription),
+        MessageKind(58, messages.PartitionNew),
+        MessageKind(59, messages.PartitionGone),
+        MessageKind(60, messages.Relay),
+    ),
+    promises=Promises(exactly_once=True, members_may_change=True, bypasses=True),
+    make_core=_make_core,
+)
