@@ -155,13 +155,10 @@ def decided(
     )
 
 
-def _doubts_about_load(loaded: LoadedRun) -> Iterable[str]:
+def doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> Iterable[str]:
+    """What workload and fault schedule asked to be put to the test, and was not."""
     if loaded.run.manifest.get("loadgen_saturated"):
         yield doubt("saturated")
-
-
-def _doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> Iterable[str]:
-    """What the fault schedule asked to be put to the test, and was not."""
     path = loaded.run.folder / "spec" / "faults.toml"
     asked = read_toml(path).get("exercised", {}) if path.is_file() else {}
     absorbed = sum(row.get("absorbed_msgs") or 0 for row in loaded.run.fault_rows)
@@ -177,7 +174,7 @@ def _doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Finding
 def _document(
     loaded: LoadedRun, facts: RunFacts, findings: Findings, canary: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    doubts = [*_doubts_about_load(loaded), *_doubts_about_exercise(loaded, facts, findings)]
+    doubts = [*doubts_about_exercise(loaded, facts, findings)]
     counts = findings.counts
     second = None
     if loaded.logs.rows <= MOST_ROWS:

@@ -1,20 +1,14 @@
 """The online checker counts what is withheld as the reference does, run by run."""
 
-from array import array
-from itertools import pairwise
 from random import Random
 
 import pytest
 
-from bench.content import ContentTables, SourceContent
-from bench.content_check import RunContent
-from bench.matching_sequences import match_table
-from bench.online_checker import OnlineChecker
-from results.expectation import encode_attributes, parse_predicate
 from results.reference.history import History
 from results.reference.rule import check
 from results.risks import Tree
 from results.withheld import Asked, Barriers
+from tests.helpers.online import Online
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 
 PREDICATES = ("true", "price > 40")
@@ -28,39 +22,9 @@ COUNTS = (
 )
 
 
-def judged_online(history: History, rng: Random) -> OnlineChecker:
-    """The checker of the subscriber's process, after everything in the history came to it."""
-    (subscription,) = history.subscriptions
-    sets = history.content.attribute_sets
-    tables = ContentTables.build(history.content.seed, sets, 12, encode_attributes)
-    content = SourceContent(tables, history.content.seed, 0, 0, block_size=16)
-    matching = match_table(parse_predicate(subscription.predicate).holds, sets)
-    checker = OnlineChecker({"s": matching}, lambda name, incarnation: content)
-    lane = checker.lane("s", "a/0", 0)
-    assert lane is not None
-    rows = subscription.delivered
-    # Notices and steps back cut what arrives into runs, and so does chance.
-    cuts = {0, len(rows), *(notice.place for notice in subscription.notices)}
-    cuts |= {n + 1 for n, (a, b) in enumerate(pairwise(rows)) if b.sequence <= a.sequence}
-    cuts |= {rng.randrange(len(rows)) for _ in range(4)}
-    waiting = [*subscription.notices]
-    for start, end in pairwise([*sorted(cuts), len(rows)]):
-        while waiting and waiting[0].place <= start:
-            notice = waiting.pop(0)
-            lane.withhold(notice.first, notice.last, str(notice.partition), notice.received_ns)
-        if part := rows[start:end]:
-            fences = tuple(n for n, row in enumerate(part) if row.sequence in (1, PUBLICATIONS))
-            digests = array("I", [row.digest for row in part])
-            lane.take([row.sequence for row in part], RunContent(digests, fences=fences))
-    assert not waiting
-    for fence in (1, PUBLICATIONS):
-        checker.know_fence("a/0", 0, fence)
-    return checker
-
-
 def agree(history: History, rng: Random) -> None:
     plain = check(history).counts
-    checker = judged_online(history, rng)
+    checker = Online(history, rng=rng).checker
     report = checker.report()
     totals, (lane,) = report["totals"], report["lanes"]
     assert (totals["owed"], totals["withheld"]) == (plain.owed, sum(plain.withheld.values()))
@@ -103,7 +67,7 @@ def test_what_is_not_so_is_counted_as_the_reference_does(name: str, predicate: s
 def test_a_fence_that_was_announced_is_not_waited_for() -> None:
     """A gate that stays closed must not keep a run from its end."""
     rng = Random(1)
-    checker = judged_online(barrier_history(rng, withheld=10), rng)
+    checker = Online(barrier_history(rng, withheld=10), rng=rng).checker
     assert checker.fences_missing([("a/0", 0, 1), ("a/0", 0, PUBLICATIONS)]) == 0
     lane = checker.lane("s", "a/0", 0)
     assert lane is not None
@@ -114,7 +78,7 @@ def test_a_fence_that_was_announced_is_not_waited_for() -> None:
 
 def test_a_notice_of_more_than_can_have_been_published_costs_no_time() -> None:
     rng = Random(1)
-    checker = judged_online(barrier_history(rng, predicate="price > 40"), rng)
+    checker = Online(barrier_history(rng, predicate="price > 40"), rng=rng).checker
     lane = checker.lane("s", "a/0", 0)
     assert lane is not None
     lane.withhold(1, 1 << 60, "d#1.2:b-a", 1)

@@ -31,16 +31,23 @@ def judged_on_spark(
     spark: "SparkSession", of: Mapping[str, History]
 ) -> dict[str, tuple[VerdictName, set[str], Findings]]:
     """The verdict on each history, all doubts and what the check found, in the same Spark jobs."""
-    publications, deliveries = tables_of(spark, of)
     facts = {name: facts_of(name, history) for name, history in of.items()}
+    found = {}
+    for name, findings in found_on_spark(spark, of, facts).items():
+        verdict, _, doubts = decided(facts[name], findings)
+        found[name] = verdict, {*doubts}, findings
+    return found
+
+
+def found_on_spark(
+    spark: "SparkSession", of: Mapping[str, History], facts: Mapping[str, RunFacts]
+) -> Mapping[str, Findings]:
+    """What the check on Spark finds in these histories, all in the same jobs."""
+    publications, deliveries = tables_of(spark, of)
     with planned_for(spark, 0):
         check = DeliveryCheck(spark, facts, publications, deliveries, small=True)
         check.close()
-    found = {}
-    for name in of:
-        verdict, _, doubts = decided(facts[name], check.findings[name])
-        found[name] = verdict, {*doubts}, check.findings[name]
-    return found
+    return check.findings
 
 
 def facts_of(run_id: str, history: History) -> RunFacts:
@@ -64,7 +71,7 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         doubts=(*history.doubts, *_doubts_about_logs(history)),
         delta=history.delta,
         newcomers=history.newcomers,
-        notices=_notices_of(history),
+        notices=notices_of(history),
         clock_errors=history.clock_errors,
         timeline_errors=history.timeline_errors,
         measured_until_ns=history.measured_until_ns,
@@ -130,7 +137,8 @@ def _scan(layout: str, records: Any) -> Scan:
     return scan
 
 
-def _notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
+def notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
+    """As facts have them, with places that fit the tables made here."""
     found: dict[tuple[str, str], list[Notice]] = {}
     for subscription in history.subscriptions:
         for notice in subscription.notices:
