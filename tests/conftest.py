@@ -27,7 +27,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", ()):
-                if name == "measured" and report.when == "call":
+                if name == "measured" and report.when == "teardown":
                     terminalreporter.write_line(str(value))
 
 

@@ -282,7 +282,7 @@ def test_shutdown_leaves_nothing(lab: Lab) -> None:
         async with lab.client() as client:
             identities = [await lab.start(client, name) for name in ("b1", "b2", "stubborn-one")]
             await client.fault_apply("f1", "freeze", "b2", lease_ms=60_000)
-            rows = (await client.shutdown(timeout_ms=1_000))["processes"]
+            rows = (await client.shutdown(timeout_ms=5_000))["processes"]
             assert {row["state"] for row in rows.values()} == {"stopped"}
             assert rows["b2"]["exit_code"] == 0, "thawed first, so that it could end in order"
         await trio.to_thread.run_sync(agent.wait)

@@ -14,6 +14,7 @@ from brokerd.agent.client import open_agent, open_agent_of
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from tests.helpers.agents import MODULE, REPOSITORY, Lab, make_lab, run, until
+from tests.helpers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def start_daemon(lab: Lab, deployment: str = "d1") -> subprocess.CompletedProces
         env={**os.environ, "XDG_RUNTIME_DIR": str(lab.folder)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -99,7 +100,7 @@ def test_attach_without_an_agent_is_unreachable(lab: Lab) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert attached.returncode == 6

@@ -11,6 +11,7 @@ import trio
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from tests.helpers.agents import Lab, happening, make_lab, run, until
+from tests.helpers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -149,11 +150,11 @@ def test_a_renewed_lease_holds_and_the_watchdog_knows(lab: Lab) -> None:
         lab.start_agent()
         async with lab.client() as client:
             identity = await lab.start(client, "b1")
-            await client.fault_apply("f1", "freeze", "b1", lease_ms=300)
+            await client.fault_apply("f1", "freeze", "b1", lease_ms=3_000)
             renewed = await client.fault_renew("f1", LONG_MS)
             assert renewed["lease_left_ms"] > LONG_MS / 2
             other = await lab.start(client, "b2")
-            await client.fault_apply("f2", "freeze", "b2", lease_ms=1_000)
+            await client.fault_apply("f2", "freeze", "b2", lease_ms=3_500)
             await until(lambda: not other.is_stopped(), "a later lease that was not renewed ends")
             assert identity.is_stopped()
             await client.fault_heal("f1")
@@ -388,7 +389,7 @@ def test_the_next_agent_starts_what_a_lost_machine_ran(lab: Lab) -> None:
         assert not before.is_alive()
         lab.start_agent()
         async with lab.client() as client:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE_S):
                 while (await client.status())["faults"][0]["state"] != "healed":
                     await trio.sleep(0.01)
             assert (await client.status())["faults"][0]["healed_by"] == "lease"

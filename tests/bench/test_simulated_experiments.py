@@ -23,6 +23,7 @@ from bench.spec import SpecError
 from bench.toml_text import toml_text
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
+from tests.helpers.patience import PATIENCE_S
 
 SMALL = {
     "schema": "pubsubctl/simulated-experiment/1",
@@ -208,7 +209,7 @@ if __name__ == "__main__":
         assert process.wait() != 0
     (manifest,) = runs.glob("small/2*/manifest.json")
     assert json.loads(manifest.read_text())["state"] == "aborted"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while group_lives(process.pid):
         assert time.monotonic() < deadline, "a process of the experiment is left"
 

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,9 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 
-LONGEST_COMMAND_S = 300
+LONGEST_COMMAND_S = 2 * PATIENCE_S
+REPOSITORY = Path(__file__).parents[2]
+BUSY_MS = 50
 
 INVENTORY = f"""\
 schema = "pubsubctl/inventory/1"
@@ -82,6 +86,25 @@ class Lab:
             pytest.fail(f"{arguments} took over {within_s:g} s\n{out}\n{err}")
         return Answer(process.returncode, out, err)
 
+    def workload(self, name: str) -> str:
+        """A workload of ours in the project folder, for any machine; its file name.
+
+        Load generators may be late in it, because the machine has other work: its run is then
+        judged all the same, and how late they were is said at the end of the tests.
+        """
+        text = (REPOSITORY / "bench" / "workloads" / f"{name}.toml").read_text()
+        text = re.sub(r"^\[thresholds\]\n.*\n", "", text, flags=re.MULTILINE)
+        path = self.folder / "project" / f"{name}.toml"
+        path.write_text(f'{text}\n[thresholds]\n"loadgen.lateness_p99" = "< 60s"\n')
+        return path.name
+
+    def lateness(self) -> list[str]:
+        """Runs whose load generators were so late that the machine must have been busy."""
+        index = self.folder / "results" / "index.jsonl"
+        lines = index.read_text().splitlines() if index.exists() else []
+        late_ms = [json.loads(line)["lateness_p99_us"] / 1000 for line in lines]
+        return [f"the machine was busy: load {ms:.0f} ms late" for ms in late_ms if ms > BUSY_MS]
+
     def processes(self) -> list[psutil.Process]:
         """Every live process that belongs to this lab, by its root in the command line."""
         found = []
@@ -102,7 +125,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
+def lab(
+    record_property: Callable[[str, object], None], request: pytest.FixtureRequest
+) -> Iterator[Lab]:
     """A lab of two logical hosts; whatever a failed test leaves is taken down."""
     # Not below pytest's folder: its path is too long for a socket's.
     folder = Path(mkdtemp(prefix="e2e-"))
@@ -120,6 +145,8 @@ def lab() -> Iterator[Lab]:
     try:
         yield lab
     finally:
+        for text in lab.lateness():
+            record_property("measured", f"{request.node.name}: {text}")
         if lab.processes():
             lab.call("down")
         for process in lab.processes():
@@ -127,7 +154,7 @@ def lab() -> Iterator[Lab]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_until(what: str, condition: Any, timeout_s: float = 30.0) -> None:
+def wait_until(what: str, condition: Any, timeout_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds, and fail saying what was waited for."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import Lab, wait_until
+from tests.helpers.patience import PATIENCE_S
 
 pytestmark = pytest.mark.end_to_end
 
@@ -23,9 +24,9 @@ deliveries_per_pair_min = 20
 [phases]
 warmup = "500ms"
 measure = "6s"
-drain = "30s"
+drain = "120s"
 [thresholds]
-"loadgen.lateness_p99" = "< 2s"
+"loadgen.lateness_p99" = "< 60s"
 [attributes]
 symbol = { choose = 5 }
 [[publishers]]
@@ -97,7 +98,7 @@ def test_a_crash_under_load_loses_nothing_and_best_effort_what_the_dead_broker_h
 
 
 def test_the_run_folder_is_the_last_line(lab: Lab) -> None:
-    answer = lab.call("bench", "smoke", "--no-check", "-d", "1s")
+    answer = lab.call("bench", lab.workload("smoke"), "--no-check", "-d", "1s")
     assert answer.status == 0, answer.err
     run = answer.out.splitlines()[-1]
     assert manifest(run)["state"] == "complete"
@@ -112,7 +113,7 @@ def test_a_deployment_that_runs_is_used_and_goes_on_running(lab: Lab) -> None:
     assert other.status == 4
     assert "protocol is delta_tree, wanted is best_effort" in other.err
     for _ in range(2):
-        answer = lab.call("bench", "smoke", "--no-check", "-d", "1s")
+        answer = lab.call("bench", lab.workload("smoke"), "--no-check", "-d", "1s")
         assert answer.status == 0, answer.err
         rows = lab.call("status", "-j").document["brokers"]
         assert {row["broker"]: row["pid"] for row in rows} == before
@@ -128,7 +129,7 @@ def test_ctrl_c_heals_collects_and_takes_down(broken: Lab) -> None:
     log = "*/*/faults/log.jsonl"
     wait_until("the absorb", lambda: any('"applied"' in row for row in _lines(broken, log)))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "stopping in good order" in err
     assert broken.left_behind() == []
@@ -144,7 +145,7 @@ def test_what_a_killed_bench_deployed_ends_by_its_lease(broken: Lab) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert broken.processes()
-    wait_until("the lease ends it", lambda: not broken.processes(), timeout_s=60)
+    wait_until("the lease ends it", lambda: not broken.processes())
     assert broken.call("down", "--verify").status == 0
     assert broken.left_behind() == []
     assert not psutil.pid_exists(process.pid)

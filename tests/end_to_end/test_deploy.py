@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.end_to_end.conftest import LONGEST_COMMAND_S, Lab, wait_until
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.small_disk import filled, mounted_disk
 
@@ -92,11 +93,11 @@ def test_brokers_join_and_leave_what_runs_and_are_used_meanwhile(lab: Lab) -> No
     assert {"c2", "n1"} <= {*after["c3"]["ready"]}
     assert lab.call("deploy", "tree.toml", "--expect-noop").status == 0
 
-    workload = (ROOT / "bench" / "workloads" / "chain3.toml").read_text()
-    workload = workload.replace('topology = "chain3"', 'topology = "tree.toml"')
+    over = lab.folder / "project" / lab.workload("chain3")
+    workload = over.read_text().replace('topology = "chain3"', 'topology = "tree.toml"')
     workload = workload.replace('at = "c3"', 'at = "n1"').replace('"5s"', '"1s"')
-    (lab.folder / "project" / "over.toml").write_text(workload)
-    bench = lab.call("bench", "over.toml", "--no-check", "-j")
+    over.write_text(workload)
+    bench = lab.call("bench", over.name, "--no-check", "-j")
     assert bench.status == 0, bench.err
     assert bench.document["delivered"] > 0
     assert bench.document["online"]["missing"] == 0
@@ -224,7 +225,7 @@ def test_ctrl_c_during_deploy_leaves_nothing(lab: Lab) -> None:
     process = lab.start("deploy", "demo")
     wait_until("something has been started", lambda: bool(lab.processes()))
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (0, 130)  # 0 when it was done before the signal came
     if process.returncode == 130:
         assert "stopping in good order" in err
@@ -247,7 +248,7 @@ def _kill_agent(lab: Lab, host: str) -> None:
     announced = json.loads((lab.state / host / "agent" / "agent.json").read_text())
     agent = psutil.Process(announced["pid"])
     agent.kill()
-    psutil.wait_procs([agent], timeout=10)
+    psutil.wait_procs([agent], timeout=PATIENCE_S)
 
 
 def _state(lab: Lab, broker: str) -> str:

@@ -10,8 +10,6 @@ from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
-
 
 def pids(lab: Lab) -> dict[str, int]:
     return {row["broker"]: row["pid"] for row in lab.call("status", "-j").document["brokers"]}
@@ -47,11 +45,10 @@ def test_an_older_program_is_named_and_replaced_broker_by_broker(lab: Lab) -> No
 
 
 def test_nothing_is_lost_or_twice_while_every_broker_is_replaced_under_load(lab: Lab) -> None:
-    workload = (ROOT / "bench" / "workloads" / "chain3.toml").read_text()
-    workload = workload.replace('rate = "max"\nwindow = 32768', 'rate = "100/s"')
-    (lab.folder / "project" / "steady.toml").write_text(workload)
-    arguments = ("bench", "steady.toml", "--rolling", "-d", "60s", "--no-check", "-j")
-    bench = lab.call(*arguments, within_s=600)
+    steady = lab.folder / "project" / lab.workload("chain3")
+    steady.write_text(steady.read_text().replace('rate = "max"\nwindow = 32768', 'rate = "100/s"'))
+    arguments = ("bench", steady.name, "--rolling", "-d", "60s", "--no-check", "-j")
+    bench = lab.call(*arguments)
     assert bench.status == 0, bench.err
     for broker in ("c1", "c2", "c3"):
         assert f"replacing {broker}" in bench.err

@@ -19,8 +19,8 @@ from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.agent.watchdog import recorded_identity
 from brokerd.errors import ControlError
+from tests.helpers.patience import PATIENCE_S
 
-DEADLINE_S = 20.0
 REPOSITORY = Path(__file__).parents[2]
 MODULE = (sys.executable, "-m", "tests.helpers.small_processes")
 
@@ -85,7 +85,7 @@ class Lab:
 
     async def answers(self, client: AgentClient, name: str) -> dict[str, Any]:
         """The status of a process, as soon as it answers."""
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 try:
                     return await client.broker(name, "status")
@@ -136,7 +136,7 @@ def make_lab() -> Iterator[Lab]:
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:
     """Wait for a condition that only the other process can make true."""
-    with trio.move_on_after(DEADLINE_S):
+    with trio.move_on_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.005)
         return
@@ -157,7 +157,7 @@ def run(story: Callable[[], Any]) -> None:
     """Run a story; one that hangs fails instead."""
 
     async def bounded() -> None:
-        with trio.fail_after(2 * DEADLINE_S):
+        with trio.fail_after(2 * PATIENCE_S):
             await story()
 
     trio.run(bounded)
@@ -165,7 +165,7 @@ def run(story: Callable[[], Any]) -> None:
 
 def wait_until(condition: Callable[[], Any], what: str = "") -> None:
     """`until`, for tests without an event loop."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"never came true: {what or condition}"
         time.sleep(0.005)

@@ -21,11 +21,11 @@ from brokerd.agent.paths import socket_folder
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 
 HOST = "x1"
 DEPLOYMENT = "d1"
-ENDING_S = 10
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -44,7 +44,7 @@ def lab_folder() -> Iterator[Path]:
             if str(folder) in " ".join(process.info["cmdline"] or [])
             and process.info["status"] != psutil.STATUS_ZOMBIE
         ]
-        _, stayed = psutil.wait_procs(left, ENDING_S)
+        _, stayed = psutil.wait_procs(left, PATIENCE_S)
         for process in stayed:
             process.kill()
         shutil.rmtree(folder)
@@ -104,7 +104,7 @@ async def small_testbed(folder: Path, topology: Topology, protocol: str) -> Asyn
                 documents={"inventory.toml": 'name = "small"\n', "placement.json": addresses},
             )
         finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(20):
+            with trio.CancelScope(shield=True), trio.move_on_after(PATIENCE_S):
                 await agent.shutdown()
 
 

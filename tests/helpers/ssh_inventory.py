@@ -14,7 +14,7 @@ def write_inventory(
     *,
     gateways: Mapping[str, Sshd] | None = None,
     jumps: Mapping[str, str] | None = None,
-    ssh: str = 'keepalive = "500ms"\nconnect_timeout = "5s"\nretries = 0',
+    ssh: str = 'keepalive = "30s"\nconnect_timeout = "2min"\nretries = 0',
     known: bool = True,
 ) -> Path:
     """Write inventory and known_hosts; `jumps` is by host or gateway.

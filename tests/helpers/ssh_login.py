@@ -8,6 +8,7 @@ import trio
 
 from pubsubctl.inventory import Inventory
 from pubsubctl.ssh.connections import SshConnections
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_server import KeyPair, Sshd
 from tests.helpers.ssh_stand_in import StandIn
 
@@ -24,7 +25,7 @@ def say_hello(inventory: Inventory) -> None:
     """Run a command on the first host."""
 
     async def main() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             async with SshConnections(inventory) as connections:
                 done = await connections.run(inventory.hosts[0], ["true"])
                 assert done.status == 0

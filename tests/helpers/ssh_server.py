@@ -12,13 +12,14 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
+from tests.helpers.patience import PATIENCE_S
+
 SSHD = next(
     (path for path in ("/usr/sbin/sshd", shutil.which("sshd") or "") if os.access(path, os.X_OK)),
     None,
 )
 NO_SSHD = "no sshd on this machine (Debian: openssh-server)"
 PORTS = range(25_000, 25_100)
-START_DEADLINE_S = 60.0
 
 
 @dataclass
@@ -166,7 +167,7 @@ def _started(folder: Path, config: Sequence[str], host_key: KeyPair, address: st
 
 def _listens(server: Sshd) -> bool:
     """Wait until it does; False when somebody else has its port."""
-    deadline = time.monotonic() + START_DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while "Server listening" not in server.log:
         if server.process.poll() is not None:
             assert "Cannot bind" in server.log, f"sshd ended: {server.log}"

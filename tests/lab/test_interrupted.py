@@ -15,6 +15,7 @@ import pytest
 from pubsubctl.deploy import FIRST_LEASE_MS, LEASE_MS
 from tests.end_to_end.conftest import Answer, wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
+from tests.helpers.patience import PATIENCE_S
 from tests.lab.conftest import Controller
 
 pytestmark = pytest.mark.lab
@@ -23,7 +24,7 @@ KILLS = 20
 TABLE = Path(__file__).parents[2] / "results" / "lab_kills.md"
 LEASE_S = LEASE_MS / 1000
 # Machines of this size may be busy with something else; a lease that did not end is far beyond.
-SLACK_S = 30.0
+SLACK_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def test_ctrl_c_at_any_step_of_inject_heals(lab: Controller) -> None:
         status, err = _interrupted_when(lab, inject, step)
         assert status == 130, f"{step}: {err}"
         assert brokers_and_faults(lab)[1] == [], step
-        wait_until("all brokers run", lambda: brokers_and_faults(lab)[0] == {"running"}, 120)
+        wait_until("all brokers run", lambda: brokers_and_faults(lab)[0] == {"running"})
     assert lab.call("down", "--verify").status == 0
     assert lab.left_behind() == []
 
@@ -172,7 +173,7 @@ def _interrupted_when(lab: Controller, command: tuple[str, ...], step: str) -> t
         if step in line:
             process.send_signal(signal.SIGINT)
             break
-    _, rest = process.communicate(timeout=90)
+    _, rest = process.communicate(timeout=PATIENCE_S)
     return process.returncode, "".join(said) + rest
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.patience import PATIENCE_S
 from tests.lab.conftest import INTERFACES, NAMESPACES, Chosen, Controller
 
 pytestmark = pytest.mark.lab
@@ -30,7 +31,9 @@ def ssh(controller: Controller, address: str, *words: str, options: tuple[str, .
     }
     flags = [f"-o{name}={value}" for name, value in settings.items()]
     command = ["ssh", "-F", "none", *options, *flags, address, *words]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     return result.stdout + result.stderr
 
 
@@ -154,7 +157,7 @@ def test_ctrl_c_takes_back_what_was_made(controller: Controller) -> None:
     while not list(controller.lab_folder.glob("log/*")) and process.poll() is None:
         time.sleep(NEXT_LOOK_S)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert controller.traces() == []
 

@@ -9,6 +9,7 @@ import pytest
 from results.reference.reading import judge_folder
 from tests.end_to_end.conftest import wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
+from tests.helpers.patience import PATIENCE_S
 from tests.lab.conftest import Controller
 
 pytestmark = pytest.mark.lab
@@ -131,7 +132,7 @@ def test_the_second_operator_is_told_who_since_when_and_for_what(lab: Controller
     assert lab.call("deploy", "chain3").status == 0
     process = lab.start("inject", "freeze", "c2", "--for", "300s")
     try:
-        wait_until("c2 is frozen", lambda: _faults(lab), timeout_s=120)
+        wait_until("c2 is frozen", lambda: _faults(lab))
         for arguments in (["deploy", "chain3"], ["down"], ["inject", "cut", "c1", "--for", "1s"]):
             refused = lab.call(*arguments)
             assert refused.status == 4, refused.err
@@ -140,7 +141,7 @@ def test_the_second_operator_is_told_who_since_when_and_for_what(lab: Controller
             assert " since 2" in refused.err
     finally:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert _faults(lab) == []
     assert {row["state"] for row in brokers(lab).values()} == {"running"}

@@ -12,6 +12,7 @@ from pubsubctl.errors import HostError, Unreachable, UserError
 from pubsubctl.inventory import Host
 from pubsubctl.ssh.connections import Completed, SshConnections
 from pubsubctl.ssh.errors import ConnectionFailed, ConnectionLost, LoginRefused
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_inventory import inventory_of
 from tests.helpers.ssh_server import NO_SSHD, SSHD, KeyPair, Sshd, make_key, running_sshd
 
@@ -38,14 +39,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, user_key: KeyPair) -> Itera
 
 
 @pytest.fixture
-def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[[Story], None]:
+def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[..., None]:
     """Run a story with connections to one host."""
 
-    def run(story: Story) -> None:
-        inventory = inventory_of(tmp_path, {"n01": server}, user_key)
+    def run(story: Story, **settings: str) -> None:
+        inventory = inventory_of(tmp_path, {"n01": server}, user_key, **settings)
 
         async def main() -> None:
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE_S):
                 async with SshConnections(inventory) as connections:
                     await story(connections, inventory.hosts[0])
 
@@ -54,7 +55,7 @@ def tell(tmp_path: Path, server: Sshd, user_key: KeyPair) -> Callable[[Story], N
     return run
 
 
-Tell = Callable[[Story], None]
+Tell = Callable[..., None]
 
 
 def test_a_command_gets_its_words_input_and_status_and_gives_both_outputs(tell: Tell) -> None:
@@ -198,7 +199,7 @@ def test_a_host_that_falls_silent_is_noticed(tell: Tell, server: Sshd) -> None:
             await freeze(connections, host)
 
     try:
-        tell(story)
+        tell(story, ssh='keepalive = "500ms"')
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGKILL)

@@ -18,8 +18,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime import control
 from brokerd.runtime.control import ControlServer, open_control, serve_control
 from brokerd.wire.control import Answer, EventNotice, Refusal, Request, encode_control
-
-DEADLINE_S = 10
+from tests.helpers.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
     """Run a story; one that hangs fails instead."""
 
     async def bounded() -> None:
-        with trio.fail_after(DEADLINE_S):
+        with trio.fail_after(PATIENCE_S):
             await story()
 
     trio.run(bounded)

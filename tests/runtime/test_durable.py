@@ -16,6 +16,7 @@ from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.memory_store import MemoryMetaStore
 from brokerd.storage.meta_store import SqliteMetaStore
 from brokerd.storage.publication_log import PublicationLogFiles
+from tests.helpers.patience import PATIENCE_S
 from tests.storage.test_publication_log import A, entry, reopened
 
 
@@ -42,7 +43,7 @@ class Story:
 
 def tell(story: Callable[[Story], Any]) -> None:
     async def live() -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await story(Story())
 
     trio.run(live)

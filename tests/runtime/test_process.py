@@ -22,6 +22,7 @@ from brokerd.errors import ConfigError, ControlError
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_disk import filled, mounted_disk
 
 pytestmark = pytest.mark.end_to_end
@@ -110,7 +111,7 @@ async def ask(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any]
 
 async def wait_until_up(folder: Path) -> dict[str, Any]:
     """The broker's status, once it answers."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         while True:
             try:
                 return await ask(folder, "status")
@@ -120,7 +121,7 @@ async def wait_until_up(folder: Path) -> dict[str, Any]:
 
 async def wait_until_ready(*folders: Path) -> None:
     """Until each broker has all sessions it wants, and has probed the rest."""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         for folder in folders:
             status = await wait_until_up(folder)
             while status["pending"] or not status["probed"] or status["state"] != "running":
@@ -131,7 +132,7 @@ async def wait_until_ready(*folders: Path) -> None:
 def stderr_of(process: subprocess.Popen[str], status: int) -> str:
     assert process.stderr is not None
     text = process.stderr.read()
-    assert process.wait(timeout=30) == status, text
+    assert process.wait(timeout=PATIENCE_S) == status, text
     return text
 
 
@@ -259,7 +260,7 @@ def test_a_broker_that_starts_on_a_full_disk_says_so_and_begins_when_there_is_ro
         status = await wait_until_up(folder)
         assert (status["state"], status["incarnation"]) == ("no room on its disk", 0)
         filler.unlink()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while status["state"] == "no room on its disk":
                 await trio.sleep(0.02)
                 status = await wait_until_up(folder)
@@ -285,7 +286,7 @@ def test_a_broker_whose_first_start_was_on_a_full_disk_begins_when_there_is_room
     async def story() -> None:
         assert (await wait_until_up(folder))["state"] == "no room on its disk"
         filler.unlink()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while (status := await wait_until_up(folder))["state"] == "no room on its disk":
                 await trio.sleep(0.02)
         assert status["incarnation"] == 1
@@ -412,7 +413,7 @@ def test_faults_are_obeyed_only_where_that_was_asked_for(
     async def wait_for_the_lease(control: ControlClient, fault: dict[str, Any]) -> None:
         events = await control.listen()
         await control.request("fault_apply", **(fault | {"fault_id": "g", "lease_ms": 50}))
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_S):
             name, details = await events.receive()
         assert (name, details["fault_id"], details["by"]) == ("fault_healed", "g", "lease")
 
@@ -428,7 +429,7 @@ def test_a_broker_that_cannot_be_reached_is_named_until_it_can(
 
     async def story() -> None:
         status = await wait_until_up(folders[0])
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             while list(status["unprobed"]) != ["b2"]:
                 await trio.sleep(0.02)
                 status = await ask(folders[0], "status")

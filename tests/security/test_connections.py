@@ -31,6 +31,7 @@ from tests.helpers.memory_links import (
     nursery_of_the_test,
     one_broker,
 )
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.raw_peer import RawPeer, answer, broker_hello, words
 from tests.helpers.virtual_time import in_virtual_time
@@ -157,7 +158,7 @@ class TcpBroker:
 
 
 async def until(condition: Any) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         while not condition():
             await trio.sleep(0.01)
 
@@ -176,7 +177,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
 
     async def attach(name: str) -> None:
         """As a client does: again until it is answered."""
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while True:
                 async with await trio.open_tcp_stream("127.0.0.1", OWN_PORTS[0]) as stream:
                     with contextlib.suppress(trio.BrokenResourceError, RemoteProtocolError):

@@ -20,6 +20,7 @@ from brokerd.wire.registry import KINDS
 from tests.helpers.agents import Lab, make_lab, run
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.helpers.virtual_time import in_virtual_time
 
@@ -63,7 +64,7 @@ def test_a_fault_command_that_comes_over_the_network_is_refused() -> None:
             await nursery.start(broker.run)
             stream = await net.dial("b0")
             await stream.send_all(encode_control(Request(1, "fault_apply", dict(APPLY))))
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE_S):
                 try:
                     while await stream.receive_some(10_000):
                         pass
@@ -98,7 +99,7 @@ def test_a_broker_obeys_no_fault_command_unless_it_was_started_for_that(tmp_path
         async with trio.open_nursery() as nursery:
             process = await nursery.start(trio.run_process, command)
             try:
-                with trio.fail_after(30):
+                with trio.fail_after(PATIENCE_S):
                     while not (sockets / "b0").is_socket():
                         await trio.sleep(0.01)
                 mode = os.stat(sockets / "b0").st_mode

@@ -28,6 +28,7 @@ from pubsubctl.ssh.errors import (
     UnknownHostKey,
 )
 from pubsubctl.ssh.known_hosts import HostKey
+from tests.helpers.patience import PATIENCE_S
 from tests.helpers.product_code import python_files
 from tests.helpers.ssh_inventory import inventory_of, write_inventory
 from tests.helpers.ssh_login import Start, login_attempts, say_hello
@@ -211,7 +212,7 @@ def agent(folder: Path, key: KeyPair, passphrase: str) -> AbstractContextManager
         env=environment,
         check=True,
         capture_output=True,
-        timeout=20,
+        timeout=PATIENCE_S,
     )
 
     class Running:
