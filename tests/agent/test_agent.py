@@ -509,7 +509,7 @@ def test_a_new_agent_keeps_the_lease_of_the_old_one(lab: Lab) -> None:
         first = lab.start_agent()
         async with lab.client() as client:
             identity = await lab.start(client, "b1")
-            await client.hold(3_000)
+            await client.hold(10_000)
             first.kill()
             first.wait()
         second = lab.start_agent()

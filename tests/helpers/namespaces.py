@@ -19,7 +19,7 @@ import pytest
 
 HERE, THERE = "10.99.0.1", "10.99.0.2"
 GREETING = b"hello"
-CONNECT_TIMEOUT_S = 1.0
+CONNECT_TIMEOUT_S = 3.0
 REPOSITORY = Path(__file__).parents[2]
 _PATH = f"{os.defpath}:/usr/sbin:/sbin"
 
