@@ -37,11 +37,13 @@ class Result:
         document: the whole of it, for --json; has a `schema` field.
         text: the same for people; "" when there is nothing to say.
         because: why the exit status is not 0; also added to the document.
+        failures: what else failed, in any way, and did not keep the rest from being done.
     """
 
     document: Mapping[str, Any]
     text: str = ""
     because: tuple[PubsubctlError, ...] = ()
+    failures: tuple[Exception, ...] = ()
 
     @property
     def exit_status(self) -> int:

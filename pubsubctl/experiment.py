@@ -237,7 +237,7 @@ def run_and_judge(
             return await carry_out(experiment, lab, progress, interruption, purpose)
 
         outcome = run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
-        judged = judge([outcome.run_directory], progress, call.master())[0] if check else None
+        judged = judge(outcome.run_directory, progress, call.master()) if check else None
     return _result(call, outcome, judged)
 
 

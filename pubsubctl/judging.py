@@ -29,11 +29,13 @@ class Judged:
 
     Attributes:
         run: its folder.
+        derived: where its evidence is: there, or in the user's cache.
         document: what verdict.json says.
         expectations: of the workload, and whether they hold.
     """
 
     run: Path
+    derived: Path
     document: Mapping[str, Any]
     expectations: Sequence[Judgement] = ()
 
@@ -58,7 +60,7 @@ class Judged:
 
     def evidence(self, limit: int) -> list[str]:
         """The first cases of what is wrong, one line each."""
-        path = self.run / "evidence" / "delivery.jsonl"
+        path = self.derived / "evidence" / "delivery.jsonl"
         if self.verdict != "INVALID" or not path.is_file():
             return []
         with path.open(encoding="utf-8") as file:
@@ -76,6 +78,35 @@ class Judged:
         if word != self.verdict:
             return text
         return f"{console.colored(word, styles[word])} {rest}"
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        expectations = [each.row() for each in self.expectations]
+        return {"run_directory": str(self.run), **self.document, "expectations": expectations}
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """A run on which there is no verdict.
+
+    Attributes:
+        error: why; a bug of ours where it has no exit status.
+    """
+
+    run: Path
+    error: Exception
+
+    def painted(self, console: Console) -> str:
+        """That there is none, and why."""
+        return f"{console.colored('NOT JUDGED', 'bad')}  {self._said}"
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        return {"run_directory": str(self.run), "verdict": None, "because": [self._said]}
+
+    @property
+    def _said(self) -> str:
+        return str(self.error).partition("\n")[0] or type(self.error).__name__
 
 
 def expectations_of(run: Path) -> list[Judgement]:
@@ -117,29 +148,43 @@ def _case(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def judge(runs: Sequence[Path], progress: Progress, master: str = MASTER) -> list[Judged]:
-    """Load and check runs, with one Spark session for all of them."""
+def judge(run: Path, progress: Progress, master: str = MASTER) -> Judged:
+    """Load and check a run."""
+    (judged,) = judge_each([run], progress, master)
+    if isinstance(judged, NotJudged):
+        raise judged.error
+    return judged
+
+
+def judge_each(
+    runs: Sequence[Path], progress: Progress, master: str = MASTER
+) -> list[Judged | NotJudged]:
+    """Load and check runs, with one Spark session; what is wrong with one spoils no other."""
     from results.spark import spark_session
 
+    found: list[Judged | NotJudged] = []
     progress.phase("starting Spark")
     with spark_session("pubsubctl check", master) as spark:
-        return judge_with(spark, runs, progress)
+        for run in runs:
+            try:
+                found.append(judge_with(spark, run, progress))
+            except Exception as error:  # whatever it is, the other runs have nothing to do with it
+                found.append(NotJudged(run, error))
+    return found
 
 
-def judge_with(spark: Any, runs: Sequence[Path], progress: Progress) -> list[Judged]:
-    """Load and check runs with a session that is there."""
+def judge_with(spark: Any, run: Path, progress: Progress) -> Judged:
+    """Load and check a run with a session that is there."""
     from results.checks import check_run
+    from results.derived import derived_of
     from results.experiment_runs import is_experiment_run
     from results.simulated_deliveries import check_simulated_run
 
-    judged = []
-    for run in runs:
-        progress.phase(f"checking {run.name}")
-        if is_experiment_run(run):
-            judged.append(Judged(run, check_simulated_run(spark, run)))
-        else:
-            judged.append(Judged(run, check_run(spark, run).document, expectations_of(run)))
-    return judged
+    progress.phase(f"checking {run.name}")
+    if is_experiment_run(run):
+        return Judged(run, derived_of(run), check_simulated_run(spark, run))
+    verdict = check_run(spark, run)
+    return Judged(run, verdict.derived, verdict.document, expectations_of(run))
 
 
 def judge_and_report(
@@ -151,7 +196,7 @@ def judge_and_report(
 
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
-        judged = judge_with(spark, runs, progress)
+        judged = [judge_with(spark, run, progress) for run in runs]
         progress.phase("drawing the report")
         write_report(spark, runs, report)
     return judged
@@ -171,7 +216,7 @@ def draw_and_judge(
         for run in runs:
             about = load_experiment_run(spark, run).manifest
             if about["kind"] != "graph":
-                judged[run] = judge_with(spark, [run], progress)[0]
+                judged[run] = judge_with(spark, run, progress)
             figure = str(about["figure"])
             for name in FIGURES:
                 if name == figure or name.startswith(f"{figure}."):

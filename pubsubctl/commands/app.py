@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -144,11 +145,13 @@ def run(arguments: Sequence[str]) -> int:
             args=list(arguments), prog_name="pubsubctl", standalone_mode=False, obj=call
         )
         if isinstance(returned, Result):
-            for error in returned.because:
-                for problem in error.problems:
+            failed = [known for error in returned.failures for known in _told(call, error)]
+            result = replace(returned, because=(*returned.because, *failed))
+            for reason in result.because:
+                for problem in reason.problems:
                     call.console.error(problem)
-            call.console.result(returned)
-            return returned.exit_status
+            call.console.result(result)
+            return result.exit_status
         if isinstance(returned, int) and returned in (INTERRUPTED, TERMINATED):
             return _report(call.console, [_stopped_by_signal()])
         return returned if isinstance(returned, int) else 0
@@ -159,16 +162,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _report(call.console, [_stopped_by_signal()])
     except Exception as error:
-        if _ended_by:  # what a signal came in the way of may fail in any way
-            return _report(call.console, [_stopped_by_signal()])
-        reported: list[PubsubctlError] = []
-        for leaf in _leaves(error):
-            known = _reportable(leaf)
-            if known is None:
-                return _report_internal(call, error)
-            if str(known) not in [str(other) for other in reported]:
-                reported.append(known)
-        return _report(call.console, reported)
+        return _report(call.console, _told(call, error))
     except BaseExceptionGroup as group:  # a signal that came while tasks were running side by side
         if group.subgroup(KeyboardInterrupt):
             return _report(call.console, [_stopped_by_signal()])
@@ -304,6 +298,20 @@ def _first_console(arguments: Sequence[str]) -> Console:
     return Console(as_json="--json" in flags or "j" in short, progress=False)
 
 
+def _told(call: Invocation, error: Exception) -> list[PubsubctlError]:
+    """What to say of an exception; of a bug, where its traceback is."""
+    if _ended_by:  # what a signal came in the way of may fail in any way
+        return [_stopped_by_signal()]
+    told: list[PubsubctlError] = []
+    for leaf in _leaves(error):
+        known = _reportable(leaf)
+        if known is None:
+            return [_internal(call, error)]
+        if str(known) not in [str(other) for other in told]:
+            told.append(known)
+    return told
+
+
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
@@ -356,9 +364,9 @@ def _report(console: Console, errors: Sequence[PubsubctlError]) -> int:
     return status
 
 
-def _report_internal(call: Invocation, error: BaseException) -> int:
+def _internal(call: Invocation, error: BaseException) -> PubsubctlError:
     """Save the traceback where the person can find it, and say where."""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     name = f"crash-{stamp}-{os.getpid()}.txt"
     text = f"pubsubctl {' '.join(call.arguments)}\n\n{''.join(traceback.format_exception(error))}"
     folder = xdg_folder("state") / "crashes"
@@ -371,7 +379,4 @@ def _report_internal(call: Invocation, error: BaseException) -> int:
         path.write_text(text, encoding="utf-8")
     leaf = next(_leaves(error))
     said = f"{type(leaf).__name__}: {leaf}".splitlines()[0]
-    return _report(
-        call.console,
-        [_Internal(f"internal error: {said}", f"this is a bug in pubsubctl; see {path}")],
-    )
+    return _Internal(f"internal error: {said}", f"this is a bug in pubsubctl; see {path}")

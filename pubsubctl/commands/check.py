@@ -28,27 +28,18 @@ def check(
 
     What was owed to whom is recomputed from what was published and subscribed.
     """
-    from pubsubctl.judging import judge
+    from pubsubctl.judging import Judged, NotJudged, judge_each
     from pubsubctl.runs import find_runs
 
     call = invocation(context)
     call.refuse_dry_run("check")
     folders = find_runs(call.project, runs, output)
     with call.console.progress() as progress:
-        judged = judge(folders, progress, call.master(master))
+        judged = judge_each(folders, progress, call.master(master))
     blocks = [f"{row.painted(call.console)}\n{row.run}" for row in judged]
     return Result(
-        document={
-            "schema": "pubsubctl/check/1",
-            "runs": [
-                {
-                    "run_directory": str(row.run),
-                    **row.document,
-                    "expectations": [each.row() for each in row.expectations],
-                }
-                for row in judged
-            ],
-        },
+        document={"schema": "pubsubctl/check/1", "runs": [row.row() for row in judged]},
         text="\n\n".join(blocks),
-        because=tuple(error for row in judged for error in row.because),
+        because=tuple(error for row in judged if isinstance(row, Judged) for error in row.because),
+        failures=tuple(row.error for row in judged if isinstance(row, NotJudged)),
     )

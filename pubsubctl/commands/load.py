@@ -28,9 +28,11 @@ def load(
 ) -> Result:
     """Write the tables of runs.
 
-    `check` and `plot` do so by themselves. The tables are Parquet, in the folder of each run.
+    `check` and `plot` do so by themselves. The tables are Parquet, in the folder of each run, or in
+    $XDG_CACHE_HOME where nobody may write there.
     """
     from pubsubctl.runs import find_runs
+    from results.derived import derived_of
     from results.experiment_runs import is_experiment_run, load_experiment_run
     from results.load import load_run
     from results.spark import spark_session
@@ -47,11 +49,12 @@ def load(
                     load_experiment_run(spark, folder, force=force)
                 else:
                     load_run(spark, folder, force=force)
+    places = [derived_of(folder) / "tables" for folder in folders]
     tables = {
-        str(folder): sorted(path.name for path in (folder / "tables").iterdir() if path.is_dir())
-        for folder in folders
+        str(place): sorted(path.name for path in place.iterdir() if path.is_dir())
+        for place in places
     }
     return Result(
         document={"schema": "pubsubctl/load/1", "tables": tables},
-        text="\n".join(f"{folder}/tables: {' '.join(found)}" for folder, found in tables.items()),
+        text="\n".join(f"{place}: {' '.join(found)}" for place, found in tables.items()),
     )

@@ -33,12 +33,13 @@ def report(
     """
     from pubsubctl.judging import judge_and_report
     from pubsubctl.runs import find_runs
+    from results.derived import derived_of
     from results.experiment_runs import is_experiment_run
 
     call = invocation(context)
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
-    page = output or folders[0] / "report.html"
+    page = output or derived_of(folders[0]) / "report.html"
     experiments = [folder for folder in folders if is_experiment_run(folder)]
     if experiments:
         if others := [folder for folder in folders if folder not in experiments]:
@@ -58,6 +59,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     from pubsubctl.claims import judge, load_claims, measurement
     from pubsubctl.judging import draw_and_judge
     from pubsubctl.runs import read_json
+    from results.derived import derived_of
     from results.report import write_experiment_report
 
     project = call.project
@@ -71,7 +73,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     drawn = [
         measurement(read_json(path), str(path))
         for folder in folders
-        for path in sorted((folder / "figures").glob("*.json"))
+        for path in sorted((derived_of(folder) / "figures").glob("*.json"))
     ]
     about = {found.figure for found in drawn}
     outcomes = judge([claim for claim in claims if claim.figure in about], drawn)

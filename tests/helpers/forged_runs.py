@@ -618,6 +618,18 @@ def a_file_was_changed_after_the_run(run: RunFolder) -> None:
         fault["absorbed_msgs"] = 500
 
 
+@_forgery("refused", "faults/faults.jsonl has changed", blind="seal", sealed=False)
+def a_line_was_added_that_no_version_writes(run: RunFolder) -> None:
+    with run.lines("faults/faults.jsonl") as rows:
+        rows.append({"note": "not by us"})
+
+
+@_forgery("refused", "None", blind="faults")
+def a_line_that_no_version_writes_is_sealed(run: RunFolder) -> None:
+    with run.lines("faults/faults.jsonl") as rows:
+        rows.append({"note": "not by us"})
+
+
 @_forgery("refused", "clock.jsonl is", blind="seal", sealed=False)
 def a_file_was_added_after_the_run(run: RunFolder) -> None:
     run.path("clock.jsonl").write_text("")

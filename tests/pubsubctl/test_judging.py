@@ -1,6 +1,7 @@
 """Stories about how a verdict is put into words; the verdicts themselves are made by `results`."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from pubsubctl.console import Console
 from pubsubctl.demo import EXPECTED, because_not_as_expected
 from pubsubctl.errors import combined_status
 from pubsubctl.judging import CASES_SHOWN, Judged, expectations_of
+from results.checks import Verdict
+from results.json_files import IntegrityError
+from tests.pubsubctl.conftest import Call
 
 CASE = {
     "kind": "missing",
@@ -34,7 +38,7 @@ def judged(folder: Path, verdict: str, cases: int = 0, because: str = "a reason"
     (folder / "evidence").mkdir(exist_ok=True)
     rows = [json.dumps({**CASE, "sequence": 277 + number}) for number in range(cases)]
     (folder / "evidence" / "delivery.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    return Judged(folder, document)
+    return Judged(folder, folder, document)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,38 @@ def test_the_word_of_a_verdict_is_there_with_and_without_colour(tmp_path: Path) 
     run = judged(tmp_path, "VALID")
     assert run.painted(Console(color="never")).startswith("VALID  exactly-once\n")
     assert run.painted(Console(color="always")).startswith("\x1b[32mVALID\x1b[0m  exactly-once\n")
+
+
+@pytest.mark.parametrize(
+    "failure, status, said",
+    [
+        (IntegrityError("b: raw/x is missing"), 8, "error: b: raw/x is missing\n"),
+        (KeyError("fault_id"), 70, "error: internal error: KeyError: 'fault_id'\n"),
+    ],
+)
+def test_a_run_that_cannot_be_judged_spoils_no_other(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    failure: Exception, status: int, said: str,
+) -> None:  # fmt: skip
+    def check_run(spark: object, run: Path) -> Verdict:
+        if run.name == "b":
+            raise failure
+        return Verdict(run, run, judged(run, "VALID").document)
+
+    monkeypatch.setattr("results.spark.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("results.checks.check_run", check_run)
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "manifest.json").write_text("{}")
+    answer = call("check", *map(str, folders))
+    assert answer.status == status
+    assert said in answer.err
+    firsts = [block.split()[0] for block in answer.out.split("\n\n")]
+    assert firsts == ["VALID", "NOT", "VALID"]
+    document = call("check", *map(str, folders), "--json").document
+    assert document["exit_status"] == status
+    assert [run["verdict"] for run in document["runs"]] == ["valid", None, "valid"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +154,8 @@ def test_what_a_workload_expects_holds_or_fails_with_the_number(
     text = "[expectations]\n" + "\n".join(lines) + "\n"
     (tmp_path / "spec" / "workload.toml").write_text(text)
     (tmp_path / "manifest.json").write_text(json.dumps({"headline": HEADLINE}))
-    found = Judged(tmp_path, judged(tmp_path, "VALID").document, expectations_of(tmp_path))
+    document = judged(tmp_path, "VALID").document
+    found = Judged(tmp_path, tmp_path, document, expectations_of(tmp_path))
     assert [each.text for each in found.expectations] == said
     assert combined_status(error.exit_status for error in found.because) == status
     painted = found.painted(Console())

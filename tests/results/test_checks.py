@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import results.canary
+from pubsubctl.judging import Judged
 from results.canary import CheckerBroken, try_checker
 from results.checks import Verdict, check_run, check_runs
 from results.delivery import DeliveryCheck
@@ -21,7 +22,7 @@ from results.load import load_run
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
-from results.seals import seal, verify_seal
+from results.seals import file_hashes, seal, verify_seal
 from results.spark import planned_for
 from tests.helpers.histories import LEGAL, MUTATIONS, random_history
 from tests.helpers.history_tables import judged_on_spark
@@ -251,6 +252,50 @@ def test_a_changed_run_is_not_judged(
     path.write_text(path.read_text().replace('"absorbed_msgs": 112', '"absorbed_msgs": 999'))
     with pytest.raises(IntegrityError, match=r"faults\.jsonl has changed"):
         check_run(spark, run)
+
+
+def cut_a_table(tables: Path) -> None:
+    (part,) = (tables / "deliveries" / "broker=s3").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:4_000])
+
+
+def remove_a_table(tables: Path) -> None:
+    shutil.rmtree(tables / "publications")
+
+
+def remove_a_part(tables: Path) -> None:
+    shutil.rmtree(tables / "deliveries" / "broker=s3")
+
+
+def test_damaged_tables_are_made_anew(spark: "SparkSession", verdicts: dict[str, Verdict]) -> None:
+    folder = verdicts["delta_tree"].folder
+    names = ("publications", "deliveries")
+
+    def counted() -> list[int]:
+        loaded = load_run(spark, folder)
+        return [loaded.table(spark, name).count() for name in names]
+
+    before = counted()
+    for damage in (cut_a_table, remove_a_table, remove_a_part):
+        damage(folder / "tables")
+        assert counted() == before, damage.__name__
+
+
+def test_a_run_in_a_folder_where_nobody_may_write_is_judged(
+    spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Tests may run as root, who may write anywhere."""
+    run = Path(shutil.copytree(verdicts["best_effort"].folder, tmp_path / "run"))
+    before = file_hashes(run)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("results.derived.is_writable", lambda folder: False)
+    verdict = check_run(spark, run)
+    assert verdict.document == verdicts["best_effort"].document
+    assert file_hashes(run) == before
+    assert verdict.derived.is_relative_to(tmp_path / "cache")
+    judged = Judged(run, verdict.derived, verdict.document)
+    assert judged.evidence(1)[-1] == f"  … {verdict.derived}/evidence/delivery.jsonl"
 
 
 # --- Who checks the checker -------------------------------------------------------------------
