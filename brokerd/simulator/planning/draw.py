@@ -66,8 +66,9 @@ def draw_plan(
     random = Random(f"swarm {seed}")
     adversarial = layer == "adversarial" or (not layer and seed % 2 == 1)
     minutes = 10 if not adversarial and setting is None and is_long(seed) else 0
+    simple = is_simple(seed)
     if setting is not None and setting.minutes:
-        minutes, adversarial = setting.minutes, False
+        minutes, adversarial, simple = setting.minutes, False, False
     long = minutes > 0
     topology = _draw_topology(random, adversarial, setting)
     flaps = random.random() < 0.3
@@ -77,7 +78,7 @@ def draw_plan(
     if protocol == "delta_tree":
         parameters = draw_timers(Random(f"timers {seed}"), parameters, long)
         parameters = draw_limits(Random(f"limits {seed}"), parameters)
-        parameters = draw_options(Random(f"options {seed}"), parameters)
+        parameters = draw_options(Random(f"options {seed}"), parameters, simple)
     needed = needed_by(mutants)
     failures_at_once = topology.delta
     links_at_once = 3 * topology.delta if random.random() < 0.2 else topology.delta
@@ -123,7 +124,7 @@ def draw_plan(
     if payloads:
         draft.moves = enlarge(Random(f"payloads {seed}"), draft.moves, payloads)
     trouble: list[Move] = []
-    if protocol == "delta_tree":
+    if protocol == "delta_tree" and not simple:
         clients, linger_ns = Random(f"clients {seed}"), parameters.client_linger_ns
         trouble += draw_groups(clients, draft, end)
         trouble += draw_lost_memories(clients, draft, heal, linger_ns)
@@ -164,6 +165,16 @@ def _draw_journeys(seed: int, protocol: str, draft: Draft, heal: int) -> list[Mo
 def is_long(seed: int) -> bool:
     """Whether a seed of the mix runs for ten minutes and not for seconds."""
     return seed % 16 == 6
+
+
+def is_simple(seed: int) -> bool:
+    """Whether only brokers and links give trouble in a seed, and nobody relays sessions.
+
+    Bugs in how brokers find each other again show in these two seeds of five. In the others
+    relayed sessions leave fewer gates closed and fewer publications held, and clients that go
+    end what would have shown it.
+    """
+    return seed % 5 in (0, 2)
 
 
 def _draw_topology(random: Random, adversarial: bool, setting: Setting | None) -> Topology:

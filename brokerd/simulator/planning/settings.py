@@ -14,7 +14,7 @@ NEVER_NS = 1_000_000 * SECOND_NS
 
 _NEEDED: dict[Mutant, dict[str, Any]] = {
     Mutant.SHORT_VECTORS: {"dedupe": "vector", "legitimacy": "hold"},
-    Mutant.HOLD_OUT_OF_ORDER: {"legitimacy": "hold"},
+    Mutant.HOLD_OUT_OF_ORDER: {"legitimacy": "hold", "assist": "off"},
     Mutant.DRAIN_COMPARES_PEERS: {"switch": "drain"},
 }
 """Bugs in what is off by default. It may wait for a link, so none stays broken."""
@@ -100,12 +100,17 @@ def needed_by(mutants: frozenset[Mutant]) -> dict[str, Any]:
     return needed
 
 
-def draw_options(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
-    """Parts of the protocol that may be on or off; they leave the rest of the plan as it is."""
+def draw_options(
+    random: Random, parameters: DeltaTreeParameters, simple: bool
+) -> DeltaTreeParameters:
+    """Parts of the protocol that may be on or off; they leave the rest of the plan as it is.
+
+    A simple plan has no relayed sessions.
+    """
     return replace(
         parameters,
         publication_log=random.random() < 0.2,
-        assist="off" if random.random() < 0.25 else "on",
+        assist="off" if simple or random.random() < 0.1 else "on",
     )
 
 
