@@ -24,7 +24,7 @@ class Catch(NamedTuple):
 CAUGHT = {
     Mutant.START_BEFORE_CONFIRMED: Catch(0, 10),
     Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: Catch(0, 30),
-    Mutant.EDGE_FORGETS: Catch(9, 120, "crashes-beyond"),
+    Mutant.EDGE_FORGETS: Catch(329, 100, "crashes-beyond"),
     Mutant.CONFIRM_ON_RECEIPT: Catch(0, 10),
     Mutant.NO_RESEND_ON_ACTIVATION: Catch(0, 10),
     Mutant.RESEND_AFTER_NEWER: Catch(0, 20),
