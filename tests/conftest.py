@@ -1,12 +1,18 @@
-"""What holds for the whole suite: the order of the tests, and how Hypothesis is set."""
+"""What holds for the whole suite: order and workers of the tests, Spark, and Hypothesis."""
 
 import os
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from pubsubctl.lab import requirements
+from tests.helpers.workers import BY_FILE, FilesOfWorkers, begins_with
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline: how long an example takes says more about the machine's other work than about us.
 # The same examples on every run, so that a red suite is red for everybody; `make explore` looks
@@ -44,16 +50,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lab-seed", type=int, help="which moments the lab tests take")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)  # not without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOfWorkers | None:
+    """A file is one worker's work, and all that use the Spark session are one such file."""
+    return FilesOfWorkers(config, log) if config.getvalue("dist") == BY_FILE else None
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """The Spark session of all tests that want one: starting it, and its first jobs, take long."""
+    from results.spark import spark_session
+
+    with spark_session("tests", master="local[2]") as session:
+        yield session
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put what is quick and says most first: units, simulator, Spark, then whole clusters.
 
-    Of those the longest begin, because others run beside them.
+    Where workers share the tests, the files that take longest begin instead.
     Where no lab can be made, its tests are skipped, with the reason on the line that says so.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-    items.sort(key=_phase)  # stable, so that each phase keeps the order of its files
+    # Stable, so that what is alike keeps the order of its files.
+    items.sort(key=begins_with if hasattr(config, "workerinput") else _phase)
     if problems := requirements.missing():
         skip = pytest.mark.skip(reason=f"test hosts: {'; '.join(problems)}")
         for item in items:

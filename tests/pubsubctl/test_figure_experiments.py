@@ -1,14 +1,17 @@
 """From `simulate FIGURE` to `claims`, at the command line."""
 
 import json
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bench.simulator_speed import Speed
 from tests.pubsubctl.conftest import Call
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SMALL = """\
 schema = "pubsubctl/simulated-experiment/1"
@@ -67,9 +70,8 @@ def claimed(project: Path) -> Path:
     return project
 
 
-@pytest.mark.spark
 def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
-    call: Call, claimed: Path
+    call: Call, claimed: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = call("simulate", "small.toml", "--processes", "2")
     assert answer.status == 0, answer.err
@@ -80,11 +82,10 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     listed = call("claims", "-j").document
     assert listed["total"] == {"holds": 0, "fails": 0, "not run": 4}
 
-    # A process of its own: this one may have a Spark session already.
-    command = [sys.executable, "-m", "pubsubctl", "claims", "run", "-j", "-q"]
-    judged = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert judged.returncode == 0, judged.stderr
-    states = {row["claim"]: row["verdict"] for row in json.loads(judged.stdout)["claims"]}
+    monkeypatch.setattr("results.spark.spark_session", lambda *_: nullcontext(spark))
+    judged = call("claims", "run", "-j", "-q")
+    assert judged.status == 0, judged.err
+    states = {row["claim"]: row["verdict"] for row in judged.document["claims"]}
     assert states == {"safety": "holds", "loss": "fails", "large": "not run", "other": "not run"}
     assert sorted(path.name for path in (run / "figures").iterdir()) == [
         f"dft11.fig10.{suffix}" for suffix in ("csv", "json", "png", "svg")

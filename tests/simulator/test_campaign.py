@@ -1,4 +1,4 @@
-"""The campaign's rows, 50 seeds each; `make campaign` runs them in full."""
+"""The campaign's rows, 16 seeds each; `make campaign` runs them in full."""
 
 import os
 
@@ -9,7 +9,7 @@ from brokerd.simulator.campaign import CAMPAIGN, setting
 from brokerd.simulator.seed_report import total
 from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm
 
-SEEDS = 50
+SEEDS = 16
 CORES = os.cpu_count() or 1
 
 
