@@ -63,6 +63,7 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate campaign $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
+	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
 
 lint: setup ## check style and types
 	@$(BIN)/ruff check .

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.workers import LONGEST, uses_spark
+
 ROOT = Path(__file__).parents[1]
 LOCKS = ("build.lock", "requirements.lock")
 
@@ -65,19 +67,26 @@ def made(folder: Path, program: str, cases: str, *arguments: str) -> tuple[int, 
     return done.returncode, (folder / f"{program}.calls").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    "first, second, options, status",
-    [(0, 0, "", 0), (1, 0, "", 2), (0, 1, "", 2), (5, 0, "-k delta", 0), (5, 0, "", 2)],
-)
-def test_both_halves_of_the_suite_run_and_either_may_fail_it(
-    tmp_path: Path, first: int, second: int, options: str, status: int
+@pytest.mark.parametrize("ended, status", [(0, 0), (1, 2), (5, 2)])
+def test_the_whole_suite_runs_but_for_the_browser_and_its_status_counts(
+    tmp_path: Path, ended: int, status: int
 ) -> None:
-    cases = f"*'-m not'*) exit {first};; *) exit {second};;"
-    came, calls = made(tmp_path, "python", cases, "test", f"TEST_OPTIONS={options}")
+    came, calls = made(tmp_path, "python", f"*) exit {ended};;", "test", "TEST_OPTIONS=-k delta")
     assert came == status
-    assert len(calls) == 2
-    assert calls[0].startswith("-m pytest -m not (spark or end_to_end or lab) and not report ")
-    assert calls[1].startswith("-m pytest -m (spark or end_to_end or lab) and not report ")
+    (call,) = calls
+    assert call.startswith("-m pytest -m not report -n ")
+    assert call.endswith(" -k delta")
+
+
+def test_files_that_use_spark_are_told_from_others() -> None:
+    assert uses_spark("tests/results/test_checks.py")
+    assert uses_spark("tests/pubsubctl/test_figure_experiments.py")
+    assert not uses_spark("tests/results/test_java.py")
+    assert not uses_spark("tests/pubsubctl/test_interrupted_spark.py"), "it starts its own"
+
+
+def test_the_files_that_are_begun_first_are_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").is_file()] == []
 
 
 @pytest.mark.parametrize(

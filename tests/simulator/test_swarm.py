@@ -15,49 +15,49 @@ from brokerd.simulator.swarm import SwarmOptions, run_seed, run_swarm
 
 CORES = os.cpu_count() or 1
 CHUNK = 50
-SEEDS = 500
-DETERMINISTIC = 100
+SEEDS = 250
+DETERMINISTIC = 40
 
 # What must have happened somewhere in the seeds for their verdict to mean anything.
 LEAST = {
     "adversarial_seeds": SEEDS // 2,
     "seeds_with_links_broken_for_ever": SEEDS // 4,
     "seeds_with_one_way_links_broken_for_ever": SEEDS // 10,
-    "stalled_by_broken_links": 50,
-    "simulated_ms": 5 * 3_600_000,
-    "faults_landed": 5_000,
-    "published": 40_000,
-    "deliveries": 50_000,
-    "owed": 50_000,
-    "at_risk": 5_000,
-    "subscriptions": 1_500,
+    "stalled_by_broken_links": 25,
+    "simulated_ms": 5 * 1_800_000,
+    "faults_landed": 2_500,
+    "published": 20_000,
+    "deliveries": 25_000,
+    "owed": 25_000,
+    "at_risk": 2_500,
+    "subscriptions": 750,
     "duplicates_at_clients": 1,
-    "bypass_sessions": 2_000,
-    "old_messages": 100,
-    "encoded_seeds": 20,
-    "messages_lost": 2_000,
-    "sessions_lost_silent": 1_000,
-    "opens_failed": 1_000,
-    "duplicates_received": 10_000,
-    "seeds_telling_duplicates_both_ways": 50,
+    "bypass_sessions": 1_000,
+    "old_messages": 50,
+    "encoded_seeds": 10,
+    "messages_lost": 1_000,
+    "sessions_lost_silent": 500,
+    "opens_failed": 500,
+    "duplicates_received": 5_000,
+    "seeds_telling_duplicates_both_ways": 25,
     "dedupe_disagreements": 1,
-    "resent_publications": 10_000,
-    "messages_ignored": 100,
-    "fault_kill": 50,
-    "fault_kill_twice": 50,
-    "fault_absorb_then_kill": 50,
-    "fault_absorb_then_release": 50,
-    "fault_freeze_then_thaw": 50,
-    "fault_freeze_then_kill": 50,
-    "fault_cut": 50,
-    "fault_cut_one_way": 50,
-    "fault_blackhole": 50,
-    "fault_absorb_link_then_cut": 50,
-    "fault_absorb_link_then_heal": 50,
-    "fault_suspect": 50,
-    "fault_delay": 50,
-    "fault_client_drop": 50,
-    "fault_slow_client": 50,
+    "resent_publications": 5_000,
+    "messages_ignored": 50,
+    "fault_kill": 25,
+    "fault_kill_twice": 25,
+    "fault_absorb_then_kill": 25,
+    "fault_absorb_then_release": 25,
+    "fault_freeze_then_thaw": 25,
+    "fault_freeze_then_kill": 25,
+    "fault_cut": 25,
+    "fault_cut_one_way": 25,
+    "fault_blackhole": 25,
+    "fault_absorb_link_then_cut": 25,
+    "fault_absorb_link_then_heal": 25,
+    "fault_suspect": 25,
+    "fault_delay": 25,
+    "fault_client_drop": 25,
+    "fault_slow_client": 25,
 }
 
 _reports: list[SeedReport] = []
@@ -121,7 +121,7 @@ def test_a_swarm_over_processes_reports_what_one_process_reports() -> None:
     assert shared == alone
 
 
-def test_a_hundred_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
+def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
     """Walking through a set of strings anywhere would show here, in history or counters."""
     first = [report for report in _reports if report.seed <= DETERMINISTIC]
     if len(first) < DETERMINISTIC:
