@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.operator_lock import operator_lock
+from tests.helpers.patience import PATIENCE_S
 from tests.pubsubctl.conftest import Call
 
 FAST = "python,packages,cores,memory,load,disk,state,temporary,clock,limits,loopback,inventory"
@@ -94,7 +95,7 @@ def test_a_process_of_an_earlier_deployment_is_found_and_down_ends_it(
         assert f"pid {stray.pid} (" in refused.err
 
         assert call("down", "--verify").status == 0
-        assert stray.wait(10) != 0
+        assert stray.wait(PATIENCE_S) != 0
         assert stranger.poll() is None
         stranger.kill()
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.helpers.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "results" / "samples" / "delta-tree-crash"
-ENDING_S = 60
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -47,11 +48,11 @@ def test_a_signal_to_the_whole_group_ends_a_check_in_a_sentence_and_java_with_it
     os.killpg(process.pid, sent)
     with process.stderr:
         told = process.stderr.read()
-    assert process.wait(ENDING_S) == status, told
+    assert process.wait(PATIENCE_S) == status, told
     assert told.splitlines()[-1] == said
     assert "Traceback" not in told
     assert "Exception" not in told
-    gone, alive = psutil.wait_procs(java, ENDING_S)
+    gone, alive = psutil.wait_procs(java, PATIENCE_S)
     assert gone
     assert not alive
     assert not list(tmp_path.glob("pubsubctl-spark-*"))

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from brokerd.simulator.workers import map_in_workers
+from tests.helpers.patience import PATIENCE_S
 
 POOL = """
 import multiprocessing, os, time
@@ -62,7 +63,7 @@ def test_workers_end_when_their_controller_is_killed(program: str, tmp_path: Pat
         assert worker in [process.pid for process in family]
         controller.kill()
         controller.wait()
-        _, left = psutil.wait_procs(family, 60)
+        _, left = psutil.wait_procs(family, PATIENCE_S)
         assert left == []
     finally:
         controller.stdout.close()
