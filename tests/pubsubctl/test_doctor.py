@@ -10,6 +10,7 @@ import pytest
 
 from bench.operator_lock import operator_lock
 from tests.helpers.patience import PATIENCE_S
+from tests.helpers.ports import OWN_PORTS
 from tests.pubsubctl.conftest import Call
 
 FAST = "python,packages,cores,memory,load,disk,state,temporary,clock,limits,loopback,inventory"
@@ -25,11 +26,14 @@ def test_each_finding_has_an_id_a_severity_and_a_remedy_where_one_is_needed(call
     assert answer.status == (4 if any(row["severity"] == "fail" for row in findings) else 0)
 
 
-def test_a_port_in_use_is_named_with_its_pid(call: Call) -> None:
-    with socket.create_server(("127.0.0.1", 23500)):
+def test_a_port_in_use_is_named_with_its_pid(call: Call, project: Path) -> None:
+    inventory = project / "inventories" / "local.toml"
+    own = f"{OWN_PORTS[0]}-{OWN_PORTS[-1]}"
+    inventory.write_text(inventory.read_text().replace("23500-23599", own))
+    with socket.create_server(("127.0.0.1", OWN_PORTS[0])):
         answer = call("doctor", "--only", "ports")
     assert answer.status == 4
-    assert f"t1: port 23500 is in use by pid {os.getpid()}" in answer.out
+    assert f"t1: port {OWN_PORTS[0]} is in use by pid {os.getpid()}" in answer.out
     assert "→ end it, or use other ports" in answer.out
     assert call("doctor", "--only", "ports").status == 0
 
