@@ -104,6 +104,8 @@ class Mutant(StrEnum):
     MOVE_WITHOUT_MARK = "move-without-mark"
     MOVE_BEFORE_START = "move-before-start"
     MOVE_FORGETS_POSITIONS = "move-forgets-positions"
+    TRANSIT_NOT_APPLIED = "transit-not-applied"
+    ANSWER_FORGETS_CUT = "answer-forgets-cut"
 
 
 PAPER_LITERAL = frozenset(

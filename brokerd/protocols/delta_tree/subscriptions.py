@@ -287,7 +287,8 @@ class Subscriptions:
             answer = row.answers.get(broker)
             if answer is not None:
                 tags.extend(answer.tags)
-                raise_cut(cut, answer.cut.items())
+                if Mutant.ANSWER_FORGETS_CUT not in self._state.mutants:
+                    raise_cut(cut, answer.cut.items())
                 continue
             node = self._sessions.nodes[broker]
             if node.reach is Reach.UNREACHABLE:
