@@ -18,6 +18,7 @@ from tests.end_to_end.conftest import Answer
 
 LONGEST_COMMAND_S = 600
 SHORT = 3
+USUAL_SEED = 1
 NAMESPACES = Path("/run/netns")
 INTERFACES = Path("/sys/class/net")
 
@@ -123,6 +124,12 @@ def _is_ours(process: psutil.Process) -> bool:
         return False
 
 
+def lab_seed(config: pytest.Config) -> int:
+    """The same moments on every run, so that a red suite is red for everybody; long runs draw."""
+    drawn = random.randrange(10**6) if config.getoption("--lab-long") else USUAL_SEED
+    return config.getoption("--lab-seed") or drawn
+
+
 def make_controller(name: str) -> Controller:
     """A controller of its own; its folder is to be removed by whoever asked for it."""
     folder = Path(mkdtemp(prefix="lab-"))
@@ -182,7 +189,7 @@ def lab(shared_lab: Controller) -> Iterator[Controller]:
 @pytest.fixture
 def chosen(request: pytest.FixtureRequest) -> Chosen:
     """Three of the given things, by a seed that is printed; all of them in `make lab-long`."""
-    seed = request.config.getoption("--lab-seed") or random.randrange(10**6)
+    seed = lab_seed(request.config)
 
     def choose(things: Sequence[str]) -> list[str]:
         if request.config.getoption("--lab-long"):

@@ -16,7 +16,7 @@ from pubsubctl.deploy import FIRST_LEASE_MS, LEASE_MS
 from tests.end_to_end.conftest import Answer, wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
 from tests.helpers.patience import PATIENCE_S
-from tests.lab.conftest import Controller
+from tests.lab.conftest import Controller, lab_seed
 
 pytestmark = pytest.mark.lab
 
@@ -111,7 +111,7 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
     (lab.folder / "project" / "crash.toml").write_text(SCHEDULE)
     options = request.config
     is_long = options.getoption("--lab-long")
-    seed = options.getoption("--lab-seed") or random.randrange(10**6)
+    seed = lab_seed(options)
     chosen = moments(seed, KILLS if is_long else 3)
     said = f"controllers killed at moments of --lab-seed {seed}"
     request.node.user_properties.append(("measured", said))
