@@ -89,7 +89,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     counted = total(reports)
     if swarm.ledger is not None:
         chosen = (*swarm.settings, *(("moves",) if swarm.moves else ()))
-        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen)
+        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen, swarm.profile)
         _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
     marks = reached(marks_of(swarm.protocol), reports)
@@ -371,7 +371,11 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
 
 
 def _campaign(
-    protocol: str, row: str, mutants: frozenset[Mutant], settings: tuple[str, ...] = ()
+    protocol: str,
+    row: str,
+    mutants: frozenset[Mutant],
+    settings: tuple[str, ...] = (),
+    profile: str = "",
 ) -> Campaign:
     from bench.run_directory import program_facts
 
@@ -383,6 +387,7 @@ def _campaign(
         row=row,
         mutants=tuple(sorted(mutants)),
         settings=settings,
+        profile=profile,
     )
 
 

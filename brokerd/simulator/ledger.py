@@ -43,7 +43,8 @@ class Campaign:
         dirty: whether the code was not that of the commit.
         row: of the campaign; "" for a swarm that draws everything.
         mutants: named bugs that all brokers had; such runs are not counted in the totals.
-        settings: parameters that no seed drew, as `name=value`; not counted either.
+        settings: parameters that no seed drew, as `name=value`.
+        profile: of the protocol, where one was asked for.
     """
 
     commit: str
@@ -52,11 +53,12 @@ class Campaign:
     row: str = ""
     mutants: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    profile: str = ""
 
 
 def empty_ledger() -> dict[str, Any]:
     """A ledger in which nothing stands."""
-    return {"schema": SCHEMA, "total": {}, "entries": [], "mutants": {}}
+    return {"schema": SCHEMA, "total": {}, "latest": {}, "entries": [], "mutants": {}}
 
 
 def check_ledger(document: Any) -> dict[str, Any]:
@@ -89,8 +91,9 @@ def with_runs(
         "row": campaign.row,
         "mutants": list(campaign.mutants),
         "settings": list(campaign.settings),
+        "profile": campaign.profile,
     }
-    entry = next((e for e in entries if all(e[k] == v for k, v in identity.items())), None)
+    entry = next((e for e in entries if {"profile": "", **e}.items() >= identity.items()), None)
     if entry is not None and campaign.dirty:
         entries.remove(entry)
         entry = None
@@ -115,6 +118,11 @@ def with_runs(
     return {
         "schema": SCHEMA,
         "total": _total(entries),
+        "latest": {
+            "commit": campaign.commit,
+            "dirty": campaign.dirty,
+            **_total([entry for entry in entries if _is_of(entry, campaign)]),
+        },
         "entries": entries,
         "mutants": dict(document["mutants"]),
     }
@@ -176,9 +184,14 @@ def _stretches(seeds: Iterable[int]) -> list[list[int]]:
     return stretches
 
 
+def _is_of(entry: Mapping[str, Any], campaign: Campaign) -> bool:
+    """Whether it was run on the same code."""
+    return bool(entry["commit"] == campaign.commit and entry["dirty"] == campaign.dirty)
+
+
 def _total(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Over everything as it is meant to be."""
-    sound = [entry for entry in entries if not entry["mutants"] and not entry["settings"]]
+    """Over everything without a named bug, whatever its settings."""
+    sound = [entry for entry in entries if not entry["mutants"]]
     faults: dict[str, int] = {}
     for entry in sound:
         for kind, count in entry["faults"].items():

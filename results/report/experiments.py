@@ -52,6 +52,11 @@ class ExperimentStory:
         return str(self.manifest["figure"])
 
 
+def _most_serious_first(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Violations without a named bug, the rest without one, then what was broken on purpose."""
+    return sorted(entries, key=lambda entry: (bool(entry["mutants"]), not entry["violations"]))
+
+
 def write_experiment_report(
     run_dirs: Sequence[Path],
     output: Path,
@@ -91,6 +96,7 @@ def write_experiment_report(
             for state in ("holds", "fails", "not run")
         },
         ledger=ledger,
+        entries=_most_serious_first(ledger["entries"]) if ledger else [],
         words=words,
     )
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -54,9 +55,10 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
         "claim": "queue.empties", "verdict": "fails", "ours": "12", "ci": "", "tolerance": "≤ 10",
         "paper_value": "none", "statement": "it empties", "explanation": "because <it> is small",
     }  # fmt: skip
-    ledger = with_runs(
-        empty_ledger(), Campaign(commit="c0ffee", dirty=False, protocol="delta_tree"), []
-    )
+    clean = Campaign(commit="c0ffee", dirty=False, protocol="delta_tree")
+    ledger = with_runs(empty_ledger(), clean, [])
+    ledger = with_runs(ledger, replace(clean, settings=("moves",), profile="paper"), [])
+    ledger["entries"][1]["violations"] = [{"seed": 746, "rule": "liveness"}]
     page = write_experiment_report(
         [folder], tmp_path / "page.html", verdicts={folder: ["VALID 3 deliveries"]},
         claims=[claim], ledger=ledger,
@@ -69,9 +71,12 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
         "The paper has no such figure",
         "0 violations",
         "queue publications",
+        "in the 0 of c0ffee, which was counted last",
+        "moves, paper",
     )
     for shown in wanted:
         assert shown in text, shown
+    assert text.index("moves, paper") < text.rindex("swarm</th>")
     assert "<script" not in text
     assert not re.search(r'(src|href)="(?!data:|#)', text)
 

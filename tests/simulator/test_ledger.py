@@ -60,12 +60,16 @@ def test_a_named_bug_stands_in_the_table_with_its_first_seed_and_not_in_the_tota
     assert again["mutants"]["M21"]["commit"] == "def"
 
 
-def test_runs_with_a_parameter_set_by_hand_are_not_counted_in_the_totals() -> None:
+def test_what_was_set_by_hand_is_an_entry_of_its_own_and_counts() -> None:
     reports = list(run_swarm(range(2), "delta_tree"))
-    other = replace(CLEAN, settings=("publication_log=True",))
-    document = with_runs(with_runs(empty_ledger(), other, reports), CLEAN, reports)
-    assert len(document["entries"]) == 2
-    assert document["total"]["runs"] == 2
+    broken = [replace(reports[0], violations=("lost",), rule="delivery"), reports[1]]
+    document = with_runs(empty_ledger(), replace(CLEAN, settings=("moves",)), broken)
+    document = with_runs(document, replace(CLEAN, profile="paper"), broken)
+    document = with_runs(document, replace(CLEAN, commit="def"), reports)
+    assert len(document["entries"]) == 3
+    assert (document["total"]["runs"], document["total"]["violations"]) == (6, 2)
+    latest = document["latest"]
+    assert (latest["commit"], latest["runs"], latest["violations"]) == ("def", 2, 0)
 
 
 def test_what_is_no_ledger_is_refused() -> None:
