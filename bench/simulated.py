@@ -8,7 +8,7 @@ from bench.run_directory import RunDirectory
 from bench.simulated_run import SimulatedRun
 from bench.spec import ExperimentSpec, PublisherPlan
 from bench.workload import intended_offsets
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,

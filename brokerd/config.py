@@ -1,7 +1,6 @@
 """What a broker can be told, and the defaults: the only place where they live."""
 
 from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
 from typing import Any, Self
 
 from brokerd.errors import ConfigError
@@ -43,82 +42,6 @@ NEEDED_SWITCHES = (
 """With the first switch so, the second has to be so: without, publications are lost or come
 twice within delta failures. Simulations show it (PROTOCOLS.md §3.7, §3.8); brokers do not run it.
 """
-
-
-class Mutant(StrEnum):
-    """Named bugs that a test switches on and must see caught. Never set in a real deployment.
-
-    The value is the name in the design's tables; members are added beside the rule they break.
-    """
-
-    START_BEFORE_CONFIRMED = "M14"
-    NO_UPSTREAM_COPY_ON_ACTIVATION = "M15"
-    EDGE_FORGETS = "M20"
-    CONFIRM_ON_RECEIPT = "M21"
-    NO_RESEND_ON_ACTIVATION = "M22"
-    RESEND_AFTER_NEWER = "M23"
-    DROP_UNREACHABLE_DESTINATIONS = "M24"
-    SUMMARY_MISSES_PENDING = "M25"
-    RESTARTED_IS_EDGE = "M27"
-    FULL_QUEUE_DROPS_OLDEST = "M38"
-    HALF_A_FRAME = "M39"
-    HEARTBEATS_IN_QUEUE = "M40"
-    OLD_SESSION_FRAMES = "M41"
-    CONFIRM_COVERS_PENDING = "confirm-covers-pending"
-    NO_CUT = "no-cut"
-    NO_UPSTREAM_COPY = "no-upstream-copy"
-    NO_TAGS_UNREACHABLE_DONE = "no-tags"
-    NO_LAST_IN_CUT = "no-last-in-cut"
-    TAGS_DROPPED_FROM_CONFIRMATION = "M16"
-    NOTIFIER_BEFORE_TABLES = "M26"
-    NO_NOTIFIERS = "no-notifiers"
-    TAGS_MAY_GROW = "tags-may-grow"
-    RECEIVER_TAKES_ANY_TAGS = "receiver-takes-any-tags"
-    HALF_AN_INTERSECTION = "half-an-intersection"
-    ISLANDS_AS_BARRIERS = "islands-as-barriers"
-    NEWCOMER_IS_COMPLETE = "newcomer-is-complete"
-    NEWCOMERS_ARE_HEARD = "newcomers-are-heard"
-    ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
-    LOG_RELEASED_ON_APPEND = "log-released-on-append"
-    EVERY_PARTITION_TAGGED = "every-partition-tagged"
-    PARTITIONS_SPREAD_DELTA = "M17"
-    GONE_EARLY = "gone-early"
-    SHORT_VECTORS = "M19"
-    HOLD_OUT_OF_ORDER = "hold-out-of-order"
-    DRAIN_COMPARES_PEERS = "drain-compares-peers"
-    NO_TOMBSTONES = "no-tombstones"
-    TOMBSTONES_VOLATILE = "tombstones-volatile"
-    NO_HOME_AUTHORITY = "no-home-authority"
-    RELAYED_OUTLIVES_LEG = "relayed-outlives-leg"
-    RELAY_RESUMES = "relay-resumes"
-    SWITCHED_UNTOLD = "switched-untold"
-    NO_LATERAL_SYNC = "no-lateral-sync"
-    PENDING_NOT_REISSUED = "pending-not-reissued"
-    SYNC_END_BEFORE_PENDING = "sync-end-before-pending"
-    SYNC_END_FROM_INACTIVE = "sync-end-from-inactive"
-    CONFIRMED_BEFORE_DURABLE = "confirmed-before-durable"
-    NOTIFIER_DONE_BEFORE_DURABLE = "notifier-done-before-durable"
-    ROWS_STAY_ON_DISK = "rows-stay-on-disk"
-    RECOVERING_PUBLISHES = "recovering-publishes"
-    MISSING_PUBLISHERS_IGNORED = "missing-publishers-ignored"
-    MOVE_WITHOUT_MARK = "move-without-mark"
-    MOVE_BEFORE_START = "move-before-start"
-    MOVE_FORGETS_POSITIONS = "move-forgets-positions"
-    TRANSIT_NOT_APPLIED = "transit-not-applied"
-    ANSWER_FORGETS_CUT = "answer-forgets-cut"
-
-
-PAPER_LITERAL = frozenset(
-    (
-        Mutant.NO_CUT,
-        Mutant.NO_LAST_IN_CUT,
-        Mutant.TAGS_MAY_GROW,
-        Mutant.EVERY_PARTITION_TAGGED,
-        Mutant.GONE_EARLY,
-    )
-)
-"""What [DFT11] says where profile "paper" does not follow it; with that profile, the paper to the
-letter. It loses publications: see PROTOCOLS.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +240,6 @@ class BrokerConfig:
         control_socket: path of its control socket (at most 107 bytes, mode 0600).
         log_folder: event log, statistics, standard output.
         fault_injection: whether fault commands are obeyed.
-        mutants: named bugs to switch on; only with fault_injection.
         core: the CPU to pin to, or -1.
         nice: how far it gives way to other processes, 0 to 19; its agent sees to that.
         memory_limit_bytes: what it may allocate, or it ends; 0 for no limit.
@@ -337,7 +259,6 @@ class BrokerConfig:
     control_socket: str
     log_folder: str
     fault_injection: bool = False
-    mutants: tuple[Mutant, ...] = ()
     core: int = -1
     nice: int = 0
     joining: bool = False
@@ -365,13 +286,7 @@ class BrokerConfig:
         )
         if values.get("tls") is not None:
             values["tls"] = TlsFiles.from_mapping(values["tls"], f"{where}: tls")
-        try:
-            values["mutants"] = tuple(Mutant(name) for name in values.get("mutants", ()))
-        except ValueError as error:
-            raise ConfigError(f"{where}: mutants: {error}") from error
         configuration: Self = _section(cls, values, where)
-        if configuration.mutants and not configuration.fault_injection:
-            raise ConfigError(f"{where}: mutants are only obeyed with fault_injection = true")
         return configuration
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from brokerd.config import Mutant
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.adversary import (
     AdversaryOptions,
     run_adversaries,

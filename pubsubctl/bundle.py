@@ -29,7 +29,7 @@ WHEELHOUSE = "wheelhouse"
 # All of it, without what is only for the simulator and for the controller.
 _PACKAGES = ("bench", "brokerd", "fault_injection")
 _MODULES = ("expectation", "terms")
-_NOT_ON_HOSTS = ("brokerd/simulator/",)
+_NOT_ON_HOSTS = re.compile(r"brokerd/(simulator/.*|named_bugs\.py|protocols/\w+/mutants\.py)")
 _WHEEL_NAME = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+)-[^-]+-[^-]+-[^-]+\.whl")
 _PROJECT = Path(__file__).parents[1]
 
@@ -152,7 +152,7 @@ def _sources(project: Path) -> Iterator[Path]:
     for package in _PACKAGES:
         for path in sorted((project / package).rglob("*.py")):
             inside = path.relative_to(project).as_posix()
-            if not inside.startswith(_NOT_ON_HOSTS) and "__pycache__" not in inside:
+            if not _NOT_ON_HOSTS.fullmatch(inside) and "__pycache__" not in inside:
                 yield path
     yield project / "results" / "__init__.py"
     for module in _MODULES:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.ablations import ABLATIONS, SEEDS, Caught, catch_all
 from brokerd.simulator.campaign import ROWS, Setting
 from brokerd.simulator.canary import CanaryReport, canaries_among, run_canary

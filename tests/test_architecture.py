@@ -27,6 +27,8 @@ OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 # Every package of brokerd may import these two.
 _BASE = ("brokerd.errors", "brokerd.config")
 
+_NAMED_BUGS = ("brokerd.named_bugs", "brokerd.protocols.*.mutants")
+
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
     "brokerd.protocols.interface",
@@ -46,7 +48,7 @@ LAYERS = (
         "brokerd.__main__",
         "it starts a deployed broker, which carries no simulator",
         ours=("brokerd",),
-        except_=("brokerd.simulator",),
+        except_=("brokerd.simulator", *_NAMED_BUGS),
         third_party=frozenset({"trio"}),
     ),
     Layer(
@@ -58,6 +60,15 @@ LAYERS = (
         "brokerd.config",
         "every package may import it, so it must rest on the vocabulary only",
         ours=("brokerd.model", "brokerd.errors"),
+    ),
+    Layer(
+        "brokerd.named_bugs",
+        "it changes the source of anything, and is not a part of anything",
+    ),
+    Layer(
+        "brokerd.protocols.*.mutants",
+        "it is data about the source, which no product code may have",
+        ours=("brokerd.named_bugs",),
     ),
     Layer(
         "brokerd.model",
@@ -157,7 +168,7 @@ LAYERS = (
         "brokerd.client.client",
         "it runs beside deployed brokers, which carry no simulator",
         ours=("brokerd",),
-        except_=("brokerd.simulator",),
+        except_=("brokerd.simulator", *_NAMED_BUGS),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -204,7 +215,7 @@ LAYERS = (
         "brokerd.runtime",
         "it goes to broker machines, which get trio, cbor2 and psutil and nothing else",
         ours=("brokerd",),
-        except_=("brokerd.simulator",),
+        except_=("brokerd.simulator", *_NAMED_BUGS),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -212,7 +223,7 @@ LAYERS = (
         "it starts whatever roles it is given, and goes to machines that get trio, cbor2 and "
         "psutil and nothing else",
         ours=("brokerd",),
-        except_=("brokerd.simulator",),
+        except_=("brokerd.simulator", *_NAMED_BUGS),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(

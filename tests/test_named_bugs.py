@@ -2,8 +2,8 @@
 
 import sys
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -49,16 +49,12 @@ class Till:
 @pytest.fixture
 def till(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "till.py").write_text(SOURCE, encoding="utf-8")
-    module = ModuleType("till")
-    exec(compile(SOURCE, "till.py", "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, "till", module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "till", raising=False)
     monkeypatch.setattr(named_bugs, "_ROOT", tmp_path)
-    monkeypatch.setattr(
-        named_bugs,
-        "mistaken_functions",
-        lru_cache(named_bugs.mistaken_functions.__wrapped__),
-    )
-    return module
+    uncached = named_bugs.mistaken_functions.__wrapped__
+    monkeypatch.setattr(named_bugs, "mistaken_functions", lru_cache(uncached))
+    return import_module("till")
 
 
 def bug(text: str, mistaken: str) -> NamedBug:
@@ -102,9 +98,7 @@ def test_functions_methods_and_what_decorates_them_are_mistaken_for_a_while(till
         ('return "till"', "return __class__.open", "other names of its surroundings"),
     ],
 )
-def test_a_row_that_does_not_fit_is_an_error(
-    till: Any, text: str, mistaken: str, why: str
-) -> None:
+def test_a_row_that_does_not_fit_is_an_error(till: Any, text: str, mistaken: str, why: str) -> None:
     with pytest.raises(BugNotFound, match=why), planted([bug(text, mistaken)]):
         pass
     assert till.total(1) == 3

@@ -40,14 +40,12 @@ class CoreContext:
         neighbourhood: the broker's surroundings.
         parameters: of its protocol.
         decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
-        mutants: named bugs to switch on.
     """
 
     broker: BrokerNumber
     neighbourhood: Neighbourhood
     parameters: Any
     decode_attributes: Callable[[bytes], Attributes]
-    mutants: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

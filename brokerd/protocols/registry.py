@@ -64,7 +64,6 @@ def make_protocol(
     neighbourhood: Neighbourhood,
     parameters: Any,
     decode_attributes: Callable[[bytes], Attributes],
-    mutants: frozenset[Any] = frozenset(),
 ) -> DeliveryProtocol:
     """One broker's core of the protocol called `name`; its first event is Started.
 
@@ -80,6 +79,5 @@ def make_protocol(
         neighbourhood=neighbourhood,
         parameters=parameters,
         decode_attributes=decode_attributes,
-        mutants=mutants,
     )
     return definition_of(name).make_core(context)

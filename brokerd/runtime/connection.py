@@ -2,12 +2,12 @@
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge
 from brokerd.model.identity import Peer
@@ -101,7 +101,6 @@ class Connection:
         decoder: FrameDecoder,
         parameters: SessionParameters,
         owner: Owner,
-        mutants: Collection[Mutant] = (),
     ) -> None:
         limit_bytes = parameters.frame_limit_bytes
         if isinstance(session.peer, str):
@@ -117,7 +116,7 @@ class Connection:
         self.farewell: Farewell | None = None
         self.is_stuck = False
         self.gone = trio.Event()
-        self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT, mutants)
+        self.outbox = Outbox(parameters.outbox_limit_bytes, _HEARTBEAT)
         self.detector = FailureDetector(parameters, clock_ns())
         self._decoder = decoder
         self._frame_limit_bytes = limit_bytes

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, Mutant, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
@@ -73,7 +73,6 @@ class Links:
         *,
         is_recovering: Callable[[], bool] = lambda: False,
         clients_behind: Callable[[], Collection[str]] = tuple,
-        mutants: Collection[Mutant] = (),
         dial: Dial = dial_tcp,
         welcome: Welcome | None = None,
         descriptors: int | None = None,
@@ -95,7 +94,6 @@ class Links:
         self._record = record
         self._is_recovering = is_recovering
         self._clients_behind = clients_behind
-        self._mutants = mutants
         self._dial_stream = dial
         self._secure = welcome
         self._doorway = Doorway(parameters, descriptors)
@@ -306,7 +304,7 @@ class Links:
         self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder, answer: Hello | None
     ) -> None:
         """Serve an established session to its end, and see its stream off."""
-        connection = Connection(stream, session, decoder, self._parameters, self, self._mutants)
+        connection = Connection(stream, session, decoder, self._parameters, self)
         peer = session.peer
         assert peer not in self._connections, f"two sessions with {peer!r}"
         if answer is not None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from brokerd.config import BrokerConfig, Mutant
+from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
@@ -43,10 +43,6 @@ SETTLE_S: Final = 5.0
 BACKLOG: Final = 1_024
 _PID_WIDTH: Final = 10
 _TLS: Final = "; off loopback it takes certificates (`tls`)"
-
-LINK_MUTANTS: Final = frozenset(
-    {Mutant.FULL_QUEUE_DROPS_OLDEST, Mutant.HALF_A_FRAME, Mutant.HEARTBEATS_IN_QUEUE}
-)
 
 
 class PreflightError(BrokerError):
@@ -138,7 +134,6 @@ class BrokerProcess:
             self._around.neighbourhood,
             config.delta_tree,
             decode_attributes,
-            frozenset(config.mutants) - LINK_MUTANTS,
         )
         driver = Driver(core, log.record)
         own = SelfDescription(
@@ -190,7 +185,6 @@ class BrokerProcess:
             log.record,
             is_recovering=lambda: core.status()["state"] == "recovering",
             clients_behind=core.clients_behind,
-            mutants=frozenset(self._config.mutants) & LINK_MUTANTS,
             dial=dial_tls(self._credentials) if self._credentials is not None else dial_tcp,
             welcome=self._credentials.welcome if self._credentials is not None else None,
             descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],

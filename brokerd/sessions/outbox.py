@@ -6,9 +6,8 @@ follow it.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from brokerd.config import Mutant
 from brokerd.model.publication import Buffer
 
 
@@ -20,13 +19,10 @@ class Outbox:
         waiting_frames: how many those are.
     """
 
-    def __init__(
-        self, limit_bytes: int, heartbeat: bytes, mutants: Collection[Mutant] = ()
-    ) -> None:
+    def __init__(self, limit_bytes: int, heartbeat: bytes) -> None:
         self.waiting_bytes = 0
         self._limit_bytes = limit_bytes
         self._heartbeat = heartbeat
-        self._mutants = mutants
         self._frames: deque[tuple[Sequence[Buffer], int, int]] = deque()
         self._heartbeats = 0
         self._writing = False
@@ -39,19 +35,14 @@ class Outbox:
     def add(self, pieces: Sequence[Buffer], size_bytes: int, due_ns: int = 0) -> bool:
         """Queue a frame, to be written at `due_ns` or later; False when it is one too many."""
         if self.waiting_bytes + size_bytes > self._limit_bytes and self._frames:
-            if Mutant.FULL_QUEUE_DROPS_OLDEST not in self._mutants:
-                return False
-            self.waiting_bytes -= self._frames.popleft()[1]
+            return False
         self._frames.append((pieces, size_bytes, due_ns))
         self.waiting_bytes += size_bytes
         return True
 
     def beat(self) -> None:
         """A heartbeat is due; one that is waiting is enough."""
-        if Mutant.HEARTBEATS_IN_QUEUE in self._mutants:
-            self.add((self._heartbeat,), len(self._heartbeat))
-        else:
-            self._heartbeats = 1
+        self._heartbeats = 1
 
     def next_due_ns(self) -> int | None:
         """When the first waiting frame may be written; None when there is none."""
@@ -87,6 +78,4 @@ class Outbox:
         Nothing when a write was cut short: the peer would read the words as a part of the
         frame it is still waiting for.
         """
-        if self._writing and Mutant.HALF_A_FRAME not in self._mutants:
-            return b""
-        return frame
+        return b"" if self._writing else frame

@@ -12,7 +12,7 @@ Paper: [DFT11] §V-§VIII, rule by rule.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from brokerd.config import PAPER_LITERAL, Mutant
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 from brokerd.simulator.workers import map_in_workers
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters, Mutant
+from brokerd.config import SECOND_NS, DeltaTreeParameters
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.internals import is_serving
@@ -116,7 +117,8 @@ class _Run:
         row = setting(options.setting) if options.setting else _draw_setting(random)
         self._row = row
         self.scene = _draw_scene(seed, random, row, options)
-        self._cluster = UntimedCluster(self.scene, trace=options.story)
+        with mutated(self.scene.mutants):
+            self._cluster = UntimedCluster(self.scene, trace=options.story)
         self._rates = _Rates(
             publishing=random.choice((0.02, 0.05, 0.1)),
             failing=random.choice((0.005, 0.02, 0.05)),
@@ -152,7 +154,8 @@ class _Run:
     def report(self) -> SeedReport:
         """Run the seed and say how it went."""
         cluster = self._cluster
-        rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
+        with mutated(self.scene.mutants):
+            rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
         violations = [f"after {len(cluster.actions)} actions: {what}" for what in violations]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
         return SeedReport(

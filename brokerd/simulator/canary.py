@@ -7,7 +7,7 @@ tell the two apart in every long run.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.swarm import SwarmOptions, run_seed
 
 EVERY = 100

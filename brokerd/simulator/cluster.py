@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Self
 
 from brokerd.client.core import ClientCore
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
@@ -86,7 +86,6 @@ class SimulatedCluster:
         seed: int = 0,
         parameters: DeltaTreeParameters | None = None,
         network: NetworkParameters | None = None,
-        mutants: frozenset[Mutant] = frozenset(),
         strict: bool = True,
         trace: bool = True,
         adversarial: bool = False,
@@ -97,7 +96,6 @@ class SimulatedCluster:
         self.protocol = protocol
         self.random = Random(seed)
         self.parameters = parameters or topology.delta_tree_parameters()
-        self.mutants = mutants
         self.tree = PrimaryTree(topology)
         self.schedule: Schedule
         # Its own stream: choices that are given instead of drawn leave the network's alone.
@@ -305,7 +303,6 @@ class SimulatedCluster:
             lambda: self.oracle.draining(client),
             is_over,
             arrived,
-            self.mutants,
         )
         move.advance()
         return move
@@ -476,7 +473,6 @@ class SimulatedCluster:
             self._neighbourhoods[number],
             self.parameters,
             decode_attributes,
-            self.mutants,
         )
 
     def check_internals(self) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import Instant
 from brokerd.simulator.clients import ClientObserver
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
@@ -155,17 +156,18 @@ def simulate_schedule(
         recorder: is told everything; each publisher publishes a fence for it once all
             subscriptions have started, and another one at the end.
     """
-    cluster = SimulatedCluster(
-        topology,
-        protocol,
-        seed=seed,
-        parameters=parameters,
-        network=network,
-        mutants=mutants,
-        strict=False,
-        observer=recorder,
-    )
-    return _Experiment(cluster, publishers, subscribers, steps, duration_ns, calm, recorder).run()
+    with mutated(mutants):
+        cluster = SimulatedCluster(
+            topology,
+            protocol,
+            seed=seed,
+            parameters=parameters,
+            network=network,
+            strict=False,
+            observer=recorder,
+        )
+        loads = (publishers, subscribers, steps, duration_ns, calm, recorder)
+        return _Experiment(cluster, *loads).run()
 
 
 class _Experiment:

@@ -9,7 +9,6 @@ the old broker still keeps it gives up when it is reached again, as if its linge
 
 from collections.abc import Callable
 
-from brokerd.config import Mutant
 from brokerd.simulator.clients import SimulatedClient
 
 
@@ -37,9 +36,7 @@ class ClientMove:
         on_drain: Callable[[], None],
         on_over: Callable[[SimulatedClient, SimulatedClient, bool], None],
         on_arrived: Callable[[], None],
-        mutants: frozenset[Mutant],
     ) -> None:
-        self._mutants = mutants
         self.old = old
         self.new: SimulatedClient | None = None
         self.is_over = False
@@ -63,8 +60,6 @@ class ClientMove:
         new = self.new
         self._attached = self._attached or new.core.attached
         subscriptions = new.core.subscriptions
-        if Mutant.MOVE_BEFORE_START in self._mutants:
-            subscriptions = ()
         if not self._attached or any(n not in new.started_numbers for n in subscriptions):
             return
         if old.detached or not old.core.attached:
@@ -72,8 +67,7 @@ class ClientMove:
             return
         if self._marked_by and self._marked_by not in old.core.subscriptions:
             self._marked_by = 0  # it was refused
-        unmarked = Mutant.MOVE_WITHOUT_MARK in self._mutants
-        if old.core.subscriptions and not self._marked_by and not unmarked:
+        if old.core.subscriptions and not self._marked_by:
             self._marked_by = old.mark()
         if not self._drains and (not self._marked_by or self._marked_by in old.started_numbers):
             self._drains = True
@@ -83,8 +77,6 @@ class ClientMove:
     def _go_on_without(self, old: SimulatedClient, new: SimulatedClient) -> None:
         self.is_over = True
         self._on_over(old, new, old.detached)
-        if Mutant.MOVE_FORGETS_POSITIONS in self._mutants:
-            old.core._received.clear()
         new.take_over(old)
         if not old.detached:
             old.detach()

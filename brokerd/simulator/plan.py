@@ -32,9 +32,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import PROFILES, DeltaTreeParameters, Mutant, SessionParameters
+from brokerd.config import PROFILES, DeltaTreeParameters, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.network import NetworkParameters

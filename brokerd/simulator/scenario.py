@@ -26,12 +26,12 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from brokerd.config import Mutant
 from brokerd.errors import ConfigError
 from brokerd.model.identity import Peer
 from brokerd.model.predicate import PredicateError, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import (
     Effect,
     Event,
@@ -68,7 +68,11 @@ def play_scenario(text: str, mutants: frozenset[Mutant] = frozenset()) -> str:
     Raises:
         ScenarioError: a command that is unknown or cannot be carried out.
     """
-    player = _Player(mutants)
+    with mutated(mutants):
+        return _played(text, _Player())
+
+
+def _played(text: str, player: "_Player") -> str:
     blocks = []
     for block in re.split(r"\n{2,}", text.strip("\n")):
         lines = block.split("\n")
@@ -87,8 +91,7 @@ def play_scenario(text: str, mutants: frozenset[Mutant] = frozenset()) -> str:
 class _Player:
     """Carries out commands and gathers what brokers do."""
 
-    def __init__(self, mutants: frozenset[Mutant]) -> None:
-        self._mutants = mutants
+    def __init__(self) -> None:
         self._protocol = ""
         self._parameters: dict[str, int | str] = {"delta": 1, "assist": "off"}
         self._cluster: SimulatedCluster | None = None
@@ -179,7 +182,6 @@ class _Player:
             topology,
             self._protocol,
             network=_NETWORK,
-            mutants=self._mutants,
             strict=False,
             watcher=self._watch,
         )

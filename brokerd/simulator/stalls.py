@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
@@ -53,9 +53,7 @@ class Stalls:
         return bool(self.missing or self.not_started or self.closed or self.unacknowledged)
 
 
-def count_stalls(
-    seed: int, delta: int, assist: str, mutants: frozenset[Mutant] = frozenset()
-) -> Stalls:
+def count_stalls(seed: int, delta: int, assist: str) -> Stalls:
     """Play one story.
 
     Raises:
@@ -67,7 +65,6 @@ def count_stalls(
         topology,
         seed=random.getrandbits(64),
         parameters=replace(DeltaTreeParameters(delta=delta), assist=assist),
-        mutants=mutants,
     ).start()
     homes = [random.choice(topology.brokers) for _ in range(4)]
     publishers = [f"p{place}-{home}" for place, home in enumerate(homes)]

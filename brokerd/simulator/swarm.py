@@ -16,7 +16,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
-from brokerd.config import PAPER_LITERAL, Mutant
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import setting
 from brokerd.simulator.clock import (
@@ -182,17 +182,17 @@ class PlanRun:
         self._record = record
         self._strict = definition_of(plan.protocol).promises.exactly_once
         self._random = Random(f"run {plan.chance}")
-        self._cluster = SimulatedCluster(
-            plan.topology,
-            plan.protocol,
-            seed=plan.chance,
-            parameters=plan.parameters,
-            network=plan.network,
-            mutants=frozenset(plan.mutants),
-            strict=self._strict,
-            adversarial=plan.adversarial,
-            watcher=watcher,
-        )
+        with mutated(plan.mutants):
+            self._cluster = SimulatedCluster(
+                plan.topology,
+                plan.protocol,
+                seed=plan.chance,
+                parameters=plan.parameters,
+                network=plan.network,
+                strict=self._strict,
+                adversarial=plan.adversarial,
+                watcher=watcher,
+            )
         self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
         self._journeys = Journeys(
             self._cluster, self._faults, lambda: self._while_broken is not None
@@ -212,7 +212,8 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and say how it went."""
-        rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
+        with mutated(self._plan.mutants):
+            rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
         now_ns = self._cluster.schedule.now_ns
         violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
         trace = self._cluster.trace

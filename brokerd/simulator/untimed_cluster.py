@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters, Mutant
+from brokerd.config import SECOND_NS, DeltaTreeParameters
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.primary_tree import Neighbourhood, PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.awareness import AwarenessChecker
@@ -378,7 +379,6 @@ class UntimedCluster:
             neighbourhood,
             scene.parameters,
             decode_attributes,
-            scene.mutants,
         )
 
     def _client(self, name: ClientId, number: BrokerNumber, *, publishes: bool) -> UntimedClient:
@@ -412,8 +412,9 @@ def in_words(action: Action) -> str:
 
 def play(scene: Scene, actions: Iterable[Action], *, trace: bool = False) -> UntimedCluster:
     """Play actions again, passing over what cannot happen; nothing is healed or judged."""
-    cluster = UntimedCluster(scene, trace=trace)
-    cluster.start()
-    for action in actions:
-        cluster.perform(action)
+    with mutated(scene.mutants):
+        cluster = UntimedCluster(scene, trace=trace)
+        cluster.start()
+        for action in actions:
+            cluster.perform(action)
     return cluster

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from brokerd.protocols.delta_tree.mutants import mutated
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.untimed import Action
 from brokerd.simulator.untimed_cluster import Scene, UntimedCluster, in_words
@@ -59,7 +60,14 @@ def failure_of(
     Returns:
         The rule that was broken first ("" for none), what is wrong, and the cluster.
     """
-    cluster = UntimedCluster(scene, trace=trace)
+    with mutated(scene.mutants):
+        cluster = UntimedCluster(scene, trace=trace)
+        return *_played(cluster, actions, to_the_end), cluster
+
+
+def _played(
+    cluster: UntimedCluster, actions: Sequence[Action], to_the_end: bool
+) -> tuple[str, str]:
     cluster.start()
     try:
         for action in actions:
@@ -69,11 +77,11 @@ def failure_of(
             cluster.settle(Random(0))
             cluster.oracle.judge_end()
     except InvariantViolated as violation:
-        return violation.rule, str(violation), cluster
+        return violation.rule, str(violation)
     except Exception as error:
         # Whatever breaks a core is what is looked for; the caller compares by its name.
-        return type(error).__name__, str(error), cluster
-    return "", "", cluster
+        return type(error).__name__, str(error)
+    return "", ""
 
 
 def shrink_history(scene: Scene, actions: Sequence[Action], rule: str) -> ShortHistory:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from brokerd.config import PROFILES, Mutant
+from brokerd.config import PROFILES
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options

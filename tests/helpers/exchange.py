@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
@@ -118,13 +118,11 @@ class Exchange:
         *,
         delta: int = 1,
         protocol: str = "delta_tree",
-        mutants: frozenset[Mutant] = frozenset(),
         parameters: DeltaTreeParameters | None = None,
     ) -> None:
         self.topology = topology(links, delta)
         self.tree = PrimaryTree(self.topology)
         self.protocol = protocol
-        self.mutants = mutants
         # What cores send is told message by message; relayed sessions have tests of their own.
         self.parameters = replace(parameters or DeltaTreeParameters(delta=delta), assist="off")
         self.now_ns = 0
@@ -156,7 +154,6 @@ class Exchange:
             self.tree.neighbourhood(number, self.parameters.delta + 1),
             self.parameters,
             decode,
-            self.mutants,
         )
         rows = {table: dict(rows) for table, rows in self.disks[number].items()}
         self.handle(number, Started(self.incarnations[number], recovering, rows))

@@ -1,13 +1,13 @@
 """Brokers' links over memory streams: the real link layer without sockets or a real clock."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import trio
 import trio.testing
 
-from brokerd.config import Mutant, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.model.identity import Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy
@@ -117,7 +117,6 @@ class LinkedBroker:
         net: MemoryNet,
         number: int,
         parameters: SessionParameters | None = None,
-        mutants: Collection[Mutant] = (),
         incarnation: int = 1,
         brokers: int = 3,
         credentials: TlsCredentials | None = None,
@@ -135,7 +134,6 @@ class LinkedBroker:
             self.names,
             self._post,
             lambda event, details: self.records.append((event, details)),
-            mutants=mutants,
             dial=securely(net.dial, credentials),
             welcome=None if credentials is None else credentials.welcome,
         )

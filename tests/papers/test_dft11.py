@@ -11,10 +11,11 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
 from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.cluster import Published, Subscription
 from brokerd.simulator.oracle import InvariantViolated
@@ -91,9 +92,9 @@ def test_no_matching_publication_is_missing_between_two_delivered_ones() -> None
         assert [each for each in some.received if each.client == source] == wanted
 
 
-def _figure_1(mutants: frozenset[Mutant] = frozenset()) -> tuple[Subscription, list[Published]]:
+def _figure_1() -> tuple[Subscription, list[Published]]:
     """s2 asks while b1 is cut off; of p1, p2, p3 behind the cut b1 knows s1 to want two."""
-    cluster = start(star("b2", "b1", "b3", "b4", delta=0), mutants=mutants)
+    cluster = start(star("b2", "b1", "b3", "b4", delta=0))
     cluster.subscribe("b3", "kind != 'video'", "s1")
     cluster.run_until_quiet()
     cluster.link("b1", "b2").cut()
@@ -117,8 +118,11 @@ def test_the_gap_of_figure_1_is_prevented() -> None:
 
 
 def test_the_gap_of_figure_1_is_there_without_tags() -> None:
-    with pytest.raises(InvariantViolated, match="gap: s2/1"):
-        _figure_1(frozenset((Mutant.NO_TAGS_UNREACHABLE_DONE,)))
+    with (
+        pytest.raises(InvariantViolated, match="gap: s2/1"),
+        mutated([Mutant.NO_TAGS_UNREACHABLE_DONE]),
+    ):
+        _figure_1()
 
 
 def test_a_newcomer_knows_its_neighbourhood_and_its_neighbourhood_knows_it() -> None:
@@ -164,9 +168,9 @@ def test_reconfiguring_loses_no_publication() -> None:
     assert subscriber.received == sent
 
 
-def _ask_while_a_publication_is_kept(mutants: frozenset[Mutant]) -> None:
+def _ask_while_a_publication_is_kept() -> None:
     """n=6 is kept for z and n=7, which nobody wants, is done; then `late` asks, p forgets."""
-    cluster = start(chain("s", "p"), mutants=mutants)
+    cluster = start(chain("s", "p"))
     cluster.subscribe("s", "n = 6", "z")
     cluster.client("p-p", "p", publishes=True)
     cluster.run_until_quiet()
@@ -188,9 +192,9 @@ def _ask_while_a_publication_is_kept(mutants: frozenset[Mutant]) -> None:
 
 def test_the_safety_condition_needs_a_start_cut() -> None:
     """Forwarded by aware brokers only (lines 236-239, 614-621): true of n=6, and not enough."""
-    _ask_while_a_publication_is_kept(frozenset())
-    with pytest.raises(InvariantViolated, match="gap: late/1"):
-        _ask_while_a_publication_is_kept(frozenset((Mutant.NO_CUT,)))
+    _ask_while_a_publication_is_kept()
+    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_CUT]):
+        _ask_while_a_publication_is_kept()
 
 
 # ---------------------------------------------------------------- §II

@@ -7,9 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import PartitionId
 from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions import partition_kind
 from brokerd.simulator.cluster import Published, Subscription
 from brokerd.simulator.oracle import InvariantViolated
@@ -100,9 +101,9 @@ def test_a_crashed_broker_does_not_block_a_subscription_for_ever() -> None:
     assert subscription.received == [one]
 
 
-def _publish_into_an_island(mutants: frozenset[Mutant]) -> None:
+def _publish_into_an_island() -> None:
     """s-a-b-c, the link a-b is cut: c hears of s around b, and publishes through b at once."""
-    cluster = start(chain("s", "a", "b", "c"), mutants=mutants)
+    cluster = start(chain("s", "a", "b", "c"))
     cluster.link("a", "b").cut()
     cluster.run_for(2)
     subscriber = cluster.subscribe("s")
@@ -117,7 +118,7 @@ def _publish_into_an_island(mutants: frozenset[Mutant]) -> None:
 
 def test_an_island_is_given_the_subscription_before_a_publication_that_matches_it() -> None:
     """The copy upstream, tagged, is accepted at once (lines 445-465)."""
-    _publish_into_an_island(frozenset())
+    _publish_into_an_island()
 
 
 def test_what_lies_behind_a_barrier_is_not_delivered_before_it_is_aware() -> None:
@@ -160,8 +161,8 @@ def test_a_copy_is_kept_until_everybody_behind_has_it() -> None:
     assert [cluster.broker(name).status()["queue"] for name in ("p", "b", "s")] == [0, 0, 0]
 
 
-def _subscribers_broker_dies(mutants: frozenset[Mutant]) -> None:
-    cluster = start(chain("p", "b", "s"), mutants=mutants)
+def _subscribers_broker_dies() -> None:
+    cluster = start(chain("p", "b", "s"))
     subscriber = cluster.subscribe("s")
     cluster.run_until_quiet()
     cluster.broker("s").absorb()
@@ -175,12 +176,15 @@ def _subscribers_broker_dies(mutants: frozenset[Mutant]) -> None:
 
 def test_a_broker_with_subscribers_is_waited_for() -> None:
     """Unlike others it is not taken out of the outgoing set (lines 658-662)."""
-    _subscribers_broker_dies(frozenset())
+    _subscribers_broker_dies()
 
 
 def test_what_is_for_its_subscribers_is_lost_if_it_is_not_waited_for() -> None:
-    with pytest.raises(InvariantViolated, match="too early"):
-        _subscribers_broker_dies(frozenset((Mutant.DROP_UNREACHABLE_DESTINATIONS,)))
+    with (
+        pytest.raises(InvariantViolated, match="too early"),
+        mutated([Mutant.DROP_UNREACHABLE_DESTINATIONS]),
+    ):
+        _subscribers_broker_dies()
 
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
@@ -261,8 +265,8 @@ def test_a_broker_that_was_away_gets_what_it_has_missed_and_nothing_else() -> No
     assert missed.received == [two]
 
 
-def _barrier_heals(mutants: frozenset[Mutant]) -> tuple[Subscription, list[Published]]:
-    cluster = start(chain("s", "b1", "b2", "far"), mutants=mutants)
+def _barrier_heals() -> tuple[Subscription, list[Published]]:
+    cluster = start(chain("s", "b1", "b2", "far"))
     for name in ("b1", "b2"):
         cluster.broker(name).kill()
     cluster.run_for(3)
@@ -278,12 +282,13 @@ def _barrier_heals(mutants: frozenset[Mutant]) -> tuple[Subscription, list[Publi
 
 def test_a_recovery_notifier_opens_the_gate() -> None:
     """The source replaces the id by what is still unaware, and delivers again (859-900)."""
-    subscriber, later = _barrier_heals(frozenset())
+    subscriber, later = _barrier_heals()
     assert subscriber.received == later
 
 
 def test_without_notifiers_it_stays_closed() -> None:
-    subscriber, _ = _barrier_heals(frozenset((Mutant.NO_NOTIFIERS,)))
+    with mutated([Mutant.NO_NOTIFIERS]):
+        subscriber, _ = _barrier_heals()
     assert subscriber.received == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from bench.run_directory import RunDirectory, new_run_directory
 from bench.simulated import simulate_experiment
 from bench.spec import load_experiment
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from fault_injection.schedule import load_schedule
 from results.checks import Verdict, check_runs
 from results.reference.reading import read_history

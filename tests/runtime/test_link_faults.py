@@ -3,8 +3,9 @@
 import pytest
 import trio
 
-from brokerd.config import SECOND_NS, Mutant
+from brokerd.config import SECOND_NS
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from tests.helpers.memory_links import LinkedBroker, MemoryNet, copy, joined, nursery_of_the_test
 from tests.helpers.virtual_time import in_virtual_time
@@ -42,10 +43,11 @@ async def test_an_absorbing_broker_takes_all_in_lets_nothing_out_and_is_not_susp
         assert b1.sequences(0) == [1, 2, 3, 4, 5]
 
 
+@mutated([Mutant.HEARTBEATS_IN_QUEUE])
 @in_virtual_time
 async def test_mutant_m40_makes_an_absorbing_broker_look_dead() -> None:
     net = MemoryNet()
-    b0 = LinkedBroker(net, 0, mutants=[Mutant.HEARTBEATS_IN_QUEUE])
+    b0 = LinkedBroker(net, 0)
     b1 = LinkedBroker(net, 1)
     async with nursery_of_the_test() as nursery:
         await joined(nursery, b0, b1)

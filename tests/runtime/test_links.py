@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from brokerd.config import Mutant, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.model.client_messages import Deliveries
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import OpenFailed, SessionEstablished, SessionLost
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.sessions.session import client_hello
@@ -272,9 +273,9 @@ HANDSHAKE_AND_A_BIT = 5.5
 SMALL = SessionParameters(outbox_limit_bytes=100_000, frame_limit_bytes=64 << 10)
 
 
-async def flood_one_who_never_reads(mutants: tuple[Mutant, ...]) -> tuple[LinkedBroker, RawPeer]:
+async def flood_one_who_never_reads() -> tuple[LinkedBroker, RawPeer]:
     net = MemoryNet(room_bytes=4_096)
-    b0 = LinkedBroker(net, 0, SMALL, mutants)
+    b0 = LinkedBroker(net, 0, SMALL)
     async with nursery_of_the_test() as nursery:
         await nursery.start(b0.run)
         deaf = await raw_peer(net, client_hello("deaf", "", 1, 1))
@@ -291,7 +292,7 @@ async def flood_one_who_never_reads(mutants: tuple[Mutant, ...]) -> tuple[Linked
 
 @in_virtual_time
 async def test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_that() -> None:
-    b0, _ = await flood_one_who_never_reads(())
+    b0, _ = await flood_one_who_never_reads()
     assert [event.reason for event in b0.of(SessionLost)] == ["overflow"]
     assert b0.links.counters["outbox_overflows"] == 1
     b0.assert_sessions_end_once()
@@ -299,7 +300,8 @@ async def test_a_peer_that_never_reads_loses_its_session_and_no_frame_before_tha
 
 @in_virtual_time
 async def test_mutant_m38_drops_what_must_not_be_dropped() -> None:
-    b0, deaf = await flood_one_who_never_reads((Mutant.FULL_QUEUE_DROPS_OLDEST,))
+    with mutated([Mutant.FULL_QUEUE_DROPS_OLDEST]):
+        b0, deaf = await flood_one_who_never_reads()
     assert b0.of(SessionLost) == []
     received = [m.run.first for m in deaf.messages() if isinstance(m, Deliveries)]
     assert received != list(range(received[0], received[-1] + 1))
@@ -331,10 +333,10 @@ async def test_any_byte_is_a_sign_of_life_even_inside_a_frame() -> None:
         assert len(b0.messages("c")) == 1
 
 
-async def supersede_inside_a_frame(mutants: tuple[Mutant, ...]) -> RawPeer:
+async def supersede_inside_a_frame() -> RawPeer:
     """The older session's peer has read half a frame when the newer one takes over."""
     net = MemoryNet(room_bytes=4_096)
-    b0 = LinkedBroker(net, 0, mutants=mutants)
+    b0 = LinkedBroker(net, 0)
     async with nursery_of_the_test() as nursery:
         await nursery.start(b0.run)
         old = await raw_peer(net, client_hello("c", "", 1, 1))
@@ -349,14 +351,15 @@ async def supersede_inside_a_frame(mutants: tuple[Mutant, ...]) -> RawPeer:
 
 @in_virtual_time
 async def test_nothing_follows_a_frame_that_was_cut_short() -> None:
-    old = await supersede_inside_a_frame(())
+    old = await supersede_inside_a_frame()
     assert len(old.received) < 20_000
     assert b"superseded" not in old.received
 
 
 @in_virtual_time
 async def test_mutant_m39_writes_into_the_middle_of_a_frame() -> None:
-    old = await supersede_inside_a_frame((Mutant.HALF_A_FRAME,))
+    with mutated([Mutant.HALF_A_FRAME]):
+        old = await supersede_inside_a_frame()
     assert len(old.received) < 20_000
     assert b"superseded" in old.received
 

@@ -338,7 +338,6 @@ def test_a_control_socket_in_use_is_said(configure: Configure, start: Start) -> 
         ({"tls": {"authority": "/a", "certificate": "/c"}}, "key"),
         ({"tls": {"authority": "/a", "certificate": "/c", "key": "/k"}}, "key = '/k': No such"),
         ({"topology_file": "/nowhere.toml"}, "/nowhere.toml"),
-        ({"mutants": ["M38"]}, "only obeyed with fault_injection"),
         ({"control_socket": "/" + "x" * 120}, "107"),
     ],
 )

@@ -1,11 +1,11 @@
 """What waits for a peer: whole frames in order, heartbeats first, a bound, and no half frame."""
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.sessions.outbox import Outbox
 
 
-def filled(*frames: bytes, limit: int = 1_000, mutant: Mutant | None = None) -> Outbox:
-    outbox = Outbox(limit, b"<3", (mutant,) if mutant else ())
+def filled(*frames: bytes, limit: int = 1_000) -> Outbox:
+    outbox = Outbox(limit, b"<3")
     for frame in frames:
         outbox.add([frame], len(frame))
     return outbox
@@ -37,8 +37,9 @@ def test_only_heartbeats_leave_while_the_link_absorbs() -> None:
     assert outbox.take(100, now_ns=0) == b"aa"
 
 
+@mutated([Mutant.HEARTBEATS_IN_QUEUE])
 def test_mutant_m40_lets_a_heartbeat_wait_behind_the_data() -> None:
-    outbox = filled(b"aa", mutant=Mutant.HEARTBEATS_IN_QUEUE)
+    outbox = filled(b"aa")
     outbox.beat()
     assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
 
@@ -54,8 +55,9 @@ def test_a_frame_larger_than_the_bound_passes_when_nothing_else_waits() -> None:
     assert outbox.add([b"aaaa"], 4)
 
 
+@mutated([Mutant.FULL_QUEUE_DROPS_OLDEST])
 def test_mutant_m38_drops_the_oldest_instead() -> None:
-    outbox = filled(b"aaaa", b"bbbb", limit=10, mutant=Mutant.FULL_QUEUE_DROPS_OLDEST)
+    outbox = filled(b"aaaa", b"bbbb", limit=10)
     assert outbox.add([b"cccc"], 4)
     assert outbox.take(100, now_ns=0) == b"bbbbcccc"
 
@@ -78,7 +80,8 @@ def test_last_words_follow_whole_frames_only() -> None:
     assert outbox.last_words(b"bye") == b"bye"
 
 
+@mutated([Mutant.HALF_A_FRAME])
 def test_mutant_m39_speaks_into_a_cut_frame() -> None:
-    outbox = filled(b"aaaa", mutant=Mutant.HALF_A_FRAME)
+    outbox = filled(b"aaaa")
     outbox.take(100, now_ns=0)
     assert outbox.last_words(b"bye") == b"bye"

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from brokerd.config import Mutant
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.adversary import (
     AdversaryOptions,
     run_adversaries,

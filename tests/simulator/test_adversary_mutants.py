@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.adversary import AdversaryOptions, run_adversary
 
 

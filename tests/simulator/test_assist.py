@@ -8,28 +8,23 @@ Paper: [DFT11] abstract (δ concurrent failures of brokers and links), §II (one
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.cluster import Published, SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
 from brokerd.simulator.stalls import count_stalls, total_stalls
 from tests.helpers.cluster import STEADY, chain, star, tree
 
-NO_MUTANT: frozenset[Mutant] = frozenset()
-
 
 class Story:
     """A cluster in which every broker subscribes to everything and publishes."""
 
-    def __init__(
-        self, topology: Topology, mutants: frozenset[Mutant] = NO_MUTANT, assist: str = "on"
-    ) -> None:
+    def __init__(self, topology: Topology, assist: str = "on") -> None:
         parameters = DeltaTreeParameters(delta=topology.delta, assist=assist)
-        self.cluster = SimulatedCluster(
-            topology, network=STEADY, parameters=parameters, mutants=mutants
-        ).start()
+        self.cluster = SimulatedCluster(topology, network=STEADY, parameters=parameters).start()
         self.heard = {name: self.cluster.subscribe(name) for name in topology.brokers}
         for name in topology.brokers:
             self.cluster.client(f"p-{name}", name, publishes=True)
@@ -220,12 +215,12 @@ def test_a_false_suspicion_is_over_as_soon_as_the_direct_session_is_back() -> No
     story.end()
 
 
-def _published_over_both_switches(mutants: frozenset[Mutant]) -> None:
+def _published_over_both_switches() -> None:
     """Publications are under way when the link breaks, and again when it is back.
 
     They come through the relay slowly, so that some are in it when the direct session begins.
     """
-    story = Story(chain("b1", "b2", "b3"), mutants)
+    story = Story(chain("b1", "b2", "b3"))
     for _ in range(3):
         story.publish()
     story.cluster.link("b1", "b2").cut()
@@ -245,7 +240,7 @@ def _published_over_both_switches(mutants: frozenset[Mutant]) -> None:
 
 
 def test_what_is_under_way_at_either_switch_arrives_once_and_in_order() -> None:
-    _published_over_both_switches(NO_MUTANT)
+    _published_over_both_switches()
 
 
 @pytest.mark.parametrize(
@@ -254,17 +249,17 @@ def test_what_is_under_way_at_either_switch_arrives_once_and_in_order() -> None:
     ids=str,
 )
 def test_a_switch_without_sending_again_or_out_of_order_is_caught(mutant: Mutant) -> None:
-    with pytest.raises((InvariantViolated, AssertionError)):
-        _published_over_both_switches(frozenset((mutant,)))
+    with pytest.raises((InvariantViolated, AssertionError)), mutated([mutant]):
+        _published_over_both_switches()
 
 
-def _published_over_a_relay_whose_link_blips(mutants: frozenset[Mutant]) -> None:
+def _published_over_a_relay_whose_link_blips() -> None:
     """b3 relays between b1 and b2; its session with one of them is lost and comes back.
 
     What was in it is lost too, so the relayed session has to be over for both ends.
     """
     for near in ("b2", "b1"):
-        story = Story(chain("b1", "b2", "b3"), mutants)
+        story = Story(chain("b1", "b2", "b3"))
         story.cluster.link("b1", "b2").cut()
         story.cluster.run_for(5)
         story.publish()
@@ -279,13 +274,13 @@ def _published_over_a_relay_whose_link_blips(mutants: frozenset[Mutant]) -> None
 
 def test_a_relayed_session_that_has_lost_something_is_never_continued() -> None:
     """Design rule M3′, for sessions of two legs."""
-    _published_over_a_relay_whose_link_blips(NO_MUTANT)
+    _published_over_a_relay_whose_link_blips()
 
 
 @pytest.mark.parametrize("mutant", [Mutant.RELAY_RESUMES, Mutant.RELAYED_OUTLIVES_LEG], ids=str)
 def test_a_relayed_session_that_is_continued_is_caught(mutant: Mutant) -> None:
-    with pytest.raises((InvariantViolated, AssertionError)):
-        _published_over_a_relay_whose_link_blips(frozenset((mutant,)))
+    with pytest.raises((InvariantViolated, AssertionError)), mutated([mutant]):
+        _published_over_a_relay_whose_link_blips()
 
 
 def _seconds_until_all_is_delivered(topology: Topology, isolated: str) -> float:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.campaign import Setting
 from brokerd.simulator.clock import SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster, Subscription

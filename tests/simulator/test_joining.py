@@ -2,8 +2,8 @@
 
 import pytest
 
-from brokerd.config import Mutant
 from brokerd.errors import ConfigError
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
@@ -21,8 +21,8 @@ def _chain() -> SimulatedCluster:
     return SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
 
 
-def _publish_from_a_newcomer_at_once(mutants: frozenset[Mutant]) -> None:
-    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY, mutants=mutants).start()
+def _publish_from_a_newcomer_at_once() -> None:
+    cluster = SimulatedCluster(chain("b1", "b2", "b3"), network=STEADY).start()
     old = cluster.subscribe("b1")
     cluster.run_until_quiet()
     newcomer = cluster.join("n", "b3")
@@ -34,18 +34,19 @@ def _publish_from_a_newcomer_at_once(mutants: frozenset[Mutant]) -> None:
 
 
 def test_what_a_newcomer_is_given_before_it_knows_who_wants_it_waits() -> None:
-    _publish_from_a_newcomer_at_once(frozenset())
+    _publish_from_a_newcomer_at_once()
 
 
 def test_that_is_lost_when_a_newcomer_takes_itself_for_complete() -> None:
-    with pytest.raises(InvariantViolated, match="acknowledged too early: n calls"):
-        _publish_from_a_newcomer_at_once(frozenset((Mutant.NEWCOMER_IS_COMPLETE,)))
+    with (
+        pytest.raises(InvariantViolated, match="acknowledged too early: n calls"),
+        mutated([Mutant.NEWCOMER_IS_COMPLETE]),
+    ):
+        _publish_from_a_newcomer_at_once()
 
 
-def _join_behind_a_broker_that_a_subscriber_cannot_reach(
-    mutants: frozenset[Mutant],
-) -> None:
-    cluster = SimulatedCluster(chain("h", "p"), network=STEADY, mutants=mutants).start()
+def _join_behind_a_broker_that_a_subscriber_cannot_reach() -> None:
+    cluster = SimulatedCluster(chain("h", "p"), network=STEADY).start()
     cluster.run_until_quiet()
     cluster.link("h", "p").cut()
     subscriber = cluster.subscribe("h")
@@ -68,14 +69,15 @@ def _join_behind_a_broker_that_a_subscriber_cannot_reach(
 def test_who_joins_behind_a_broker_that_is_not_heard_is_not_heard_either_and_then_both_are() -> (
     None
 ):
-    _join_behind_a_broker_that_a_subscriber_cannot_reach(frozenset())
+    _join_behind_a_broker_that_a_subscriber_cannot_reach()
 
 
 def test_what_it_published_is_lost_unannounced_when_it_counts_as_heard() -> None:
-    with pytest.raises(InvariantViolated, match=r"too early|silent|gap"):
-        _join_behind_a_broker_that_a_subscriber_cannot_reach(
-            frozenset((Mutant.NEWCOMERS_ARE_HEARD,))
-        )
+    with (
+        pytest.raises(InvariantViolated, match=r"too early|silent|gap"),
+        mutated([Mutant.NEWCOMERS_ARE_HEARD]),
+    ):
+        _join_behind_a_broker_that_a_subscriber_cannot_reach()
 
 
 def test_a_broker_that_joins_is_used_in_both_directions() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.ablations import Caught, first_catch
 from brokerd.simulator.canary import CANARIES, EVERY, canaries_among, run_canary
 from brokerd.simulator.ledger import (

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.clock import MILLISECOND_NS
 from brokerd.simulator.cluster import Published, SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
@@ -19,20 +20,19 @@ MOVES = SwarmOptions(moves=True)
 SEEDS = [seed for seed in range(1, 101) if not is_long(seed)]
 
 
-def _chain(*mutants: Mutant, most: int = 1_000) -> SimulatedCluster:
+def _chain(most: int = 1_000) -> SimulatedCluster:
     cluster = SimulatedCluster(
         chain("b1", "b2", "b3", "b4"),
         network=STEADY,
         seed=3,
-        mutants=frozenset(mutants),
         parameters=DeltaTreeParameters(delta=1, client_subscriptions=most),
     )
     return cluster.start()
 
 
-def _move_among_publications(line_ms: int, *mutants: Mutant, most: int = 1_000) -> None:
+def _move_among_publications(line_ms: int, most: int = 1_000) -> None:
     """From b4, where everything arrives late, to b2."""
-    cluster = _chain(*mutants, most=most)
+    cluster = _chain(most)
     subscriber = cluster.subscribe("b4")
     cluster.run_until_quiet()
     cluster.link("b3", "b4").delay(40 * MILLISECOND_NS)
@@ -79,8 +79,8 @@ def test_who_has_as_many_subscriptions_as_it_may_have_can_still_move() -> None:
     ],
 )
 def test_a_move_that_leaves_a_step_out_is_seen(line_ms: int, mutant: Mutant, rule: str) -> None:
-    with pytest.raises(InvariantViolated, match=rule):
-        _move_among_publications(line_ms, mutant)
+    with pytest.raises(InvariantViolated, match=rule), mutated([mutant]):
+        _move_among_publications(line_ms)
 
 
 def test_who_moves_away_from_a_dead_broker_goes_on_at_the_next_one() -> None:

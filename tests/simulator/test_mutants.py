@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import Mutant
+from brokerd.named_bugs import mistaken_functions
+from brokerd.protocols.delta_tree.mutants import MUTANTS, Mutant, mutated
 from brokerd.simulator.ablations import ABLATIONS, NOT_SIMULATED, first_catch
 
 LEDGER = Path(__file__).parents[2] / "results" / "reliability.json"
@@ -39,6 +40,13 @@ def test_a_bug_outside_of_what_is_simulated_survives() -> None:
     caught = first_catch(name, 0, 2)
     assert (caught.first_seed, caught.rule, caught.tried) == (-1, "", 2)
     assert "--seeds 1..1" in caught.command
+
+
+@pytest.mark.parametrize("mutant", Mutant)
+def test_the_row_of_a_mutant_fits_the_source(mutant: Mutant) -> None:
+    with mutated([mutant]):
+        pass
+    assert mistaken_functions((MUTANTS[mutant],))
 
 
 def test_every_mutant_has_a_test_that_must_catch_it() -> None:

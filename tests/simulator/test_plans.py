@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.ablations import ABLATIONS
 from brokerd.simulator.plan import Failing, PlanError, Publishing, Taking, read_plan, write_plan
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed

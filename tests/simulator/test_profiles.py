@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import PAPER_LITERAL, Mutant
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
 from brokerd.simulator.campaign import CAMPAIGN
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
@@ -32,8 +33,12 @@ def bypass_resurrects(profile: str, **switches: str) -> tuple[list[int], list[st
     topology = replace(
         topology, settings=(("profile", profile.removesuffix("-literal")), *switches.items())
     )
-    mutants = PAPER_LITERAL if profile == LITERAL else frozenset()
-    cluster = SimulatedCluster(topology, network=STEADY, strict=False, mutants=mutants).start()
+    with mutated(PAPER_LITERAL if profile == LITERAL else ()):
+        return _played(topology)
+
+
+def _played(topology: Topology) -> tuple[list[int], list[str]]:
+    cluster = SimulatedCluster(topology, network=STEADY, strict=False).start()
     other = cluster.subscribe("z", "n = 6", "other")
     cluster.client("p-p", "p", publishes=True)
     cluster.run_until_quiet()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.cluster import Published, SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
 from tests.helpers.cluster import STEADY, chain
@@ -10,17 +11,13 @@ from tests.helpers.cluster import STEADY, chain
 LOGGED = DeltaTreeParameters(delta=1, publication_log=True)
 
 
-def _start(
-    parameters: DeltaTreeParameters = LOGGED, mutants: frozenset[Mutant] = frozenset()
-) -> SimulatedCluster:
-    return SimulatedCluster(
-        chain("p", "b", "s"), network=STEADY, parameters=parameters, mutants=mutants
-    ).start()
+def _start(parameters: DeltaTreeParameters = LOGGED) -> SimulatedCluster:
+    return SimulatedCluster(chain("p", "b", "s"), network=STEADY, parameters=parameters).start()
 
 
-def _missing_after_publisher_and_broker_die(mutants: frozenset[Mutant]) -> list[Published]:
+def _missing_after_publisher_and_broker_die() -> list[Published]:
     """Everything is acknowledged while nobody can be reached; then who knows it dies."""
-    cluster = _start(mutants=mutants)
+    cluster = _start()
     subscriber = cluster.subscribe("s")
     publisher = cluster.client("p-p", "p", publishes=True)
     cluster.run_until_quiet()
@@ -40,17 +37,20 @@ def _missing_after_publisher_and_broker_die(mutants: frozenset[Mutant]) -> list[
 
 
 def test_what_was_acknowledged_outlives_its_publisher_and_its_broker() -> None:
-    assert not _missing_after_publisher_and_broker_die(frozenset())
+    assert not _missing_after_publisher_and_broker_die()
 
 
 def test_it_is_lost_when_it_is_acknowledged_before_it_is_durable() -> None:
-    mutants = frozenset((Mutant.ACKNOWLEDGED_BEFORE_DURABLE,))
-    assert _missing_after_publisher_and_broker_die(mutants)
+    with mutated([Mutant.ACKNOWLEDGED_BEFORE_DURABLE]):
+        assert _missing_after_publisher_and_broker_die()
 
 
 def test_there_is_a_gap_when_the_log_gives_up_what_is_not_done() -> None:
-    with pytest.raises(InvariantViolated, match=r"gap: s1-s/1 got .* without 2, 3, 4"):
-        _missing_after_publisher_and_broker_die(frozenset((Mutant.LOG_RELEASED_ON_APPEND,)))
+    with (
+        pytest.raises(InvariantViolated, match=r"gap: s1-s/1 got .* without 2, 3, 4"),
+        mutated([Mutant.LOG_RELEASED_ON_APPEND]),
+    ):
+        _missing_after_publisher_and_broker_die()
 
 
 def test_without_the_log_nothing_is_acknowledged_that_is_not_delivered() -> None:

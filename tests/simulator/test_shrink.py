@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from brokerd.config import Mutant
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.plan import Taking, read_plan
 from brokerd.simulator.shrink import Shrunk, shrink
 from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed

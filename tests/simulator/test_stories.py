@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.oracle import InvariantViolated
@@ -31,13 +32,13 @@ def _run_until(cluster: SimulatedCluster, condition: Callable[[], bool]) -> None
     raise AssertionError("it never came to that")
 
 
-def _start_behind_a_lost_publication(mutants: frozenset[Mutant]) -> SimulatedCluster:
+def _start_behind_a_lost_publication() -> SimulatedCluster:
     """A subscription starts while its source's broker forgets which publications were done.
 
     n=6 is wanted by z and cannot leave p, n=7 is wanted by nobody and done. Then `late` asks for
     everything, p crashes, and its client hands in again what is not done: n=6 alone.
     """
-    cluster = SimulatedCluster(chain("s", "p"), network=STEADY, mutants=mutants).start()
+    cluster = SimulatedCluster(chain("s", "p"), network=STEADY).start()
     z = cluster.subscribe("s", "n = 6", "z")
     cluster.client("p-p", "p", publishes=True)
     cluster.run_until_quiet()
@@ -65,22 +66,22 @@ def test_e1_what_was_published_before_the_start_is_no_part_of_the_stream() -> No
 
     Paper: [DFT11] §VI lines 614-621, whose condition per publication does not see it.
     """
-    _start_behind_a_lost_publication(frozenset())
+    _start_behind_a_lost_publication()
 
 
 def test_e1_is_a_gap_without_the_start_cut() -> None:
-    with pytest.raises(InvariantViolated, match="gap: late/1"):
-        _start_behind_a_lost_publication(frozenset((Mutant.NO_CUT,)))
+    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_CUT]):
+        _start_behind_a_lost_publication()
 
 
-def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
+def _start_behind_what_home_has_seen() -> None:
     """Home has let a publication pass before the start, and forgets that when it crashes.
 
     `late` waits for w, which stalls. Meanwhile q publishes n=5, which z has not acknowledged,
     and n=6, which nobody who has started wants: it is done. Then `late` starts and home crashes,
     so that q sends what is not done again: n=5 alone.
     """
-    cluster = SimulatedCluster(chain("q", "home", "w"), network=STEADY, mutants=mutants).start()
+    cluster = SimulatedCluster(chain("q", "home", "w"), network=STEADY).start()
     z = cluster.subscribe("home", "n = 5", "z")
     cluster.client("p-q", "q", publishes=True)
     cluster.run_until_quiet()
@@ -106,12 +107,12 @@ def _start_behind_what_home_has_seen(mutants: frozenset[Mutant]) -> None:
 
 
 def test_what_home_let_pass_before_the_start_is_no_part_of_the_stream() -> None:
-    _start_behind_what_home_has_seen(frozenset())
+    _start_behind_what_home_has_seen()
 
 
 def test_that_is_a_gap_without_what_home_has_seen_in_the_start_cut() -> None:
-    with pytest.raises(InvariantViolated, match="gap: late/1"):
-        _start_behind_what_home_has_seen(frozenset((Mutant.NO_LAST_IN_CUT,)))
+    with pytest.raises(InvariantViolated, match="gap: late/1"), mutated([Mutant.NO_LAST_IN_CUT]):
+        _start_behind_what_home_has_seen()
 
 
 def test_a_subscriber_hears_nothing_twice_when_its_broker_dies_before_the_position_is_safe() -> (
@@ -318,10 +319,10 @@ def test_a_subscriber_hears_only_what_it_asked_for_on_every_branch() -> None:
     assert nothing.received == []
 
 
-def _heard_across_an_island(mutants: frozenset[Mutant]) -> list[int]:
+def _heard_across_an_island(*, strict: bool = True) -> list[int]:
     """Subscribe while a broker is dead, then publish behind it; returns what arrives."""
     topology = chain("b1", "b2", "b3", "b4")
-    cluster = SimulatedCluster(topology, network=STEADY, mutants=mutants, strict=not mutants)
+    cluster = SimulatedCluster(topology, network=STEADY, strict=strict)
     cluster.start()
     cluster.client("p-b4", "b4", publishes=True)
     cluster.run_until_quiet()
@@ -346,11 +347,12 @@ def _heard_across_an_island(mutants: frozenset[Mutant]) -> list[int]:
 
 def test_sources_behind_an_island_are_heard_at_once() -> None:
     """Paper: [DFT11] §V-B."""
-    assert _heard_across_an_island(frozenset()) == [1]
+    assert _heard_across_an_island() == [1]
 
 
 def test_islands_taken_for_barriers_are_safe_but_hear_less() -> None:
-    assert _heard_across_an_island(frozenset((Mutant.ISLANDS_AS_BARRIERS,))) == []
+    with mutated([Mutant.ISLANDS_AS_BARRIERS]):
+        assert _heard_across_an_island(strict=False) == []
 
 
 def test_what_a_barrier_withholds_is_announced_and_the_stream_begins_after_it() -> None:

@@ -7,19 +7,17 @@ with the rule switched off that it is about.
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.ended import LAST_NUMBER
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.cluster import SimulatedCluster
 from brokerd.simulator.internals import zombies
 from tests.helpers.cluster import STEADY, chain, star
 
 
-def _cluster(*names: str, mutant: Mutant | None = None, linger_s: float = 60) -> SimulatedCluster:
-    mutants = frozenset((mutant,)) if mutant else frozenset()
+def _cluster(*names: str, linger_s: float = 60) -> SimulatedCluster:
     parameters = DeltaTreeParameters(delta=1, client_linger_ns=int(linger_s * 1e9))
-    return SimulatedCluster(
-        chain(*names), network=STEADY, mutants=mutants, parameters=parameters
-    ).start()
+    return SimulatedCluster(chain(*names), network=STEADY, parameters=parameters).start()
 
 
 def _rows(cluster: SimulatedCluster) -> dict[str, int]:
@@ -142,9 +140,9 @@ def test_a_number_is_free_again_for_an_application_that_forgot_it() -> None:
 # ---------------------------------------------------------------- interleaving 24
 
 
-def _end_overtakes_subscription(mutant: Mutant | None = None) -> list[str]:
+def _end_overtakes_subscription() -> list[str]:
     """v learns of the subscription and its end by bypass, and late, from x, of the first."""
-    cluster = _cluster("s", "x", "v", mutant=mutant)
+    cluster = _cluster("s", "x", "v")
     cluster.link("x", "v").absorb("out")
     cluster.subscribe("s", client="c")
     cluster.run_for(0.02)
@@ -165,12 +163,13 @@ def test_the_end_overtakes_the_subscription_and_stays_the_end() -> None:
 
 
 def test_without_tombstones_a_late_copy_brings_the_subscription_back() -> None:
-    assert _end_overtakes_subscription(Mutant.NO_TOMBSTONES)
+    with mutated([Mutant.NO_TOMBSTONES]):
+        assert _end_overtakes_subscription()
 
 
-def _broker_is_away_when_it_is_told(mutant: Mutant | None = None) -> list[str]:
+def _broker_is_away_when_it_is_told() -> list[str]:
     """w, away from all, keeps what c has ended; home dies for good before w is back."""
-    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster = _cluster("s", "x", "v", "w")
     cluster.subscribe("s", client="c")
     cluster.run_until_quiet()
     cluster.link("v", "w").cut()
@@ -189,13 +188,14 @@ def test_a_broker_that_was_away_is_told_when_it_is_back() -> None:
 
 
 def test_without_tombstones_it_brings_the_subscription_back() -> None:
-    left = _broker_is_away_when_it_is_told(Mutant.NO_TOMBSTONES)
+    with mutated([Mutant.NO_TOMBSTONES]):
+        left = _broker_is_away_when_it_is_told()
     assert "v routes by (0, 1, 1), which is over" in left
 
 
-def _all_who_know_crash(mutant: Mutant | None = None) -> list[str]:
+def _all_who_know_crash() -> list[str]:
     """w is down when c ends its subscription; home dies for good, all who were told restart."""
-    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster = _cluster("s", "x", "v", "w")
     cluster.subscribe("s", client="c")
     cluster.run_until_quiet()
     cluster.broker("w").kill()
@@ -214,13 +214,14 @@ def test_the_end_is_remembered_on_disk_where_the_subscription_is() -> None:
 
 
 def test_volatile_tombstones_leave_a_row_for_ever() -> None:
-    left = _all_who_know_crash(Mutant.TOMBSTONES_VOLATILE)
+    with mutated([Mutant.TOMBSTONES_VOLATILE]):
+        left = _all_who_know_crash()
     assert "x routes by (0, 1, 1), which is over" in left
 
 
-def _home_crashes_with_a_pending_subscription(mutant: Mutant | None = None) -> list[str]:
+def _home_crashes_with_a_pending_subscription() -> list[str]:
     """The subscription is issued anew after the crash; its old id lives nowhere."""
-    cluster = _cluster("s", "x", "v", "w", mutant=mutant)
+    cluster = _cluster("s", "x", "v", "w")
     cluster.broker("w").absorb()
     cluster.subscribe("s", client="c")
     cluster.run_for(0.1)
@@ -236,7 +237,8 @@ def test_home_has_the_say_of_what_it_issued_before_a_crash() -> None:
 
 
 def test_without_the_say_of_home_the_old_id_stays() -> None:
-    assert _home_crashes_with_a_pending_subscription(Mutant.NO_HOME_AUTHORITY)
+    with mutated([Mutant.NO_HOME_AUTHORITY]):
+        assert _home_crashes_with_a_pending_subscription()
 
 
 def test_many_ends_take_little_room() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
@@ -95,11 +95,9 @@ class BestEffort(EventMachine):
         neighbourhood: Neighbourhood,
         parameters: DeltaTreeParameters,
         decode_attributes: Callable[[bytes], Attributes],
-        mutants: frozenset[Mutant] = frozenset(),
     ) -> None:
         super().__init__()
         assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
-        assert not mutants, f"best_effort promises nothing that {sorted(mutants)} could break"
         self._broker = broker
         self._neighbours = neighbourhood.neighbours[broker]
         self._parameters = parameters

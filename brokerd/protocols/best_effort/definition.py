@@ -12,7 +12,6 @@ def _make_core(context: CoreContext) -> BestEffort:
         context.neighbourhood,
         context.parameters,
         context.decode_attributes,
-        context.mutants,
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.deadlines import DeadlineQueue
@@ -92,24 +92,18 @@ class AssistedDeltaTree:
         watch: told of each step of the core, where anybody wants to know.
     """
 
-    def __init__(
-        self,
-        core: DeltaTree,
-        parameters: DeltaTreeParameters,
-        mutants: frozenset[Mutant] = frozenset(),
-    ) -> None:
+    def __init__(self, core: DeltaTree, parameters: DeltaTreeParameters) -> None:
         self.core = core
         self.watch: Callable[[Event, list[Effect]], None] | None = None
         self._broker = core.neighbourhood.center
         self._parameters = parameters
-        self._mutants = mutants
         self._now_ns: Instant = 0
         self._effects: list[Effect] = []
         self._legs: dict[BrokerNumber, Leg] = {}
         self._relayed: dict[BrokerNumber, RelayedSession] = {}
         self._asked: dict[BrokerNumber, _Asked] = {}
         self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
-        self._passages = Passages(self._legs, self._send_relay, Mutant.RELAY_RESUMES in mutants)
+        self._passages = Passages(self._legs, self._send_relay)
         self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
         self._direct_again: DeadlineQueue[BrokerNumber] = DeadlineQueue()
         self._waits_ns: dict[BrokerNumber, int] = {}
@@ -197,14 +191,10 @@ class AssistedDeltaTree:
         if isinstance(peer, str) or not self.core.sessions.knows(peer):
             self._step(event)
             return
-        self._legs[peer] = leg = Leg(peer, event.session, event.session, self._now_ns)
+        self._legs[peer] = Leg(peer, event.session, event.session, self._now_ns)
         relayed = self._relayed.get(peer)
         if relayed is None:
             self._step(event)
-        elif Mutant.SWITCHED_UNTOLD in self._mutants:
-            leg.known_as, relayed.over = relayed.session, True
-            del self._relayed[peer]
-            self._direct_again.cancel(peer)
         else:
             self._end(relayed, "closed_by_us", tell=True)
             self._step(event)
@@ -223,7 +213,7 @@ class AssistedDeltaTree:
         self._passages.leg_lost(peer)
         ended = [relayed for relayed in self._relayed.values() if relayed.relay == peer]
         self._step(replace(event, session=leg.known_as))
-        for relayed in ended if Mutant.RELAYED_OUTLIVES_LEG not in self._mutants else ():
+        for relayed in ended:
             self._end(relayed, "closed_by_peer", tell=False)
         if self._now_ns - leg.since_ns >= self._waits_ns.get(peer, 0):
             self._waits_ns.pop(peer, None)

@@ -6,7 +6,6 @@ Paper: none; [DFT11] says nothing about clients.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -106,9 +105,7 @@ class Clients:
         subscriptions.connect(
             on_confirmed_at_home=self._on_confirmed,
             on_opened_at_home=self._on_opened,
-            may_confirm=lambda: (
-                not self._missing or Mutant.MISSING_PUBLISHERS_IGNORED in state.mutants
-            ),
+            may_confirm=lambda: not self._missing,
         )
 
     def recover(self, recovered: Rows, logged: Sequence[PublicationRun]) -> None:
@@ -123,16 +120,12 @@ class Clients:
         self._attached = home.attached
         self._missing = dict.fromkeys(home.attached)
         for local in home.subscriptions:
-            if Mutant.EDGE_FORGETS in self._state.mutants:
-                local.begins_after = {}
             self._client(local.client).subscriptions[local.number] = local
             if local.phase is Phase.STARTED:
                 self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
                     self._publications.windows.announce(local, source, withheld)
-            elif Mutant.PENDING_NOT_REISSUED in self._state.mutants:
-                self._subscriptions.add_local(local, confirmed=False)
             else:
                 self._reissue.append(local)
         for name in dict.fromkeys([*self._clients, *self._missing]):
@@ -162,7 +155,7 @@ class Clients:
             local.subscription
             for client in self._clients.values()
             for local in client.subscriptions.values()
-            if local.phase is Phase.STARTED or Mutant.PENDING_NOT_REISSUED in self._state.mutants
+            if local.phase is Phase.STARTED
         ]
 
     # ------------------------------------------------------------ sessions
@@ -310,11 +303,10 @@ class Clients:
             self._sequences.hand_out(client.source, message.highest_sequence)
             if self._log is not None:
                 self._log.opened(client.source, client.name)
-        if Mutant.EDGE_FORGETS not in self._state.mutants:
-            for subscription, seen in message.resume:
-                local = client.subscriptions.get(subscription)
-                if local is not None and local.phase is not Phase.PENDING:
-                    raise_cut(local.begins_after, seen)
+        for subscription, seen in message.resume:
+            local = client.subscriptions.get(subscription)
+            if local is not None and local.phase is not Phase.PENDING:
+                raise_cut(local.begins_after, seen)
         client.connected = True
         self._state.machine.send(client.name, Connected(client.source, self._state.incarnation))
         for local in client.subscriptions.values():
@@ -399,7 +391,7 @@ class Clients:
         client = self._connected_client(name, "Publish")
         if message.run.source != client.source:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
-        held = self._state.recovering and Mutant.RECOVERING_PUBLISHES not in self._state.mutants
+        held = self._state.recovering
         if held:
             match_run(self._subscriptions.table.memo, message.run, name)  # malformed is refused now
             self._sequences.hand_out(message.run.source, message.run.last)

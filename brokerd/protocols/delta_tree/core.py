@@ -14,7 +14,7 @@ Paper: [DFT11].
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -86,12 +86,11 @@ class DeltaTree(EventMachine):
         neighbourhood: Neighbourhood,
         parameters: DeltaTreeParameters,
         decode_attributes: Callable[[bytes], Attributes],
-        mutants: frozenset[Mutant] = frozenset(),
     ) -> None:
         super().__init__()
         assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
         assert neighbourhood.radius == parameters.delta + 1, f"radius {neighbourhood.radius}"
-        self._state = State(self, broker, neighbourhood, parameters, mutants)
+        self._state = State(self, broker, neighbourhood, parameters)
         sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
@@ -242,10 +241,6 @@ class DeltaTree(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._state.incarnation = event.incarnation
-        joins = event.recovering and event.incarnation == 1
-        if joins and Mutant.NEWCOMER_IS_COMPLETE in self._state.mutants:
-            self._sessions_changed()
-            return
         if event.recovering:
             self._state.restarted = True
             self._unsubscriptions.recover(event.recovered)
@@ -341,12 +336,12 @@ class DeltaTree(EventMachine):
             current = self._sessions.current(peer)
         else:
             current = self._clients.session_of(peer)
-        if event.session != current and Mutant.OLD_SESSION_FRAMES not in self._state.mutants:
+        if event.session != current:
             self._state.counters["messages_ignored"] += 1
             return
         handlers = self._from_brokers if isinstance(peer, int) else self._from_clients
         handler = message_handler(handlers, event)
-        if isinstance(peer, int) and event.session == current:
+        if isinstance(peer, int):
             self._check_ready(peer, event.message)
         handler(peer, event.message)
 
@@ -362,9 +357,6 @@ class DeltaTree(EventMachine):
         self._sessions.summary_came(peer, message.recovering)
         self._partitions.synchronise(self._sessions.node(peer))
         self._sessions_changed()
-        inactive = not self._sessions.node(peer).active
-        if inactive and Mutant.SYNC_END_FROM_INACTIVE in self._state.mutants:
-            self.send(peer, SyncEnd(self._state.recovering))
 
     def _sessions_changed(self) -> None:
         """Bring everything in line with the sessions there are; the order counts.
@@ -375,13 +367,10 @@ class DeltaTree(EventMachine):
         """
         newly_active = self._sessions.refresh()
         self._partitions.follow_sessions()
-        early = Mutant.SYNC_END_BEFORE_PENDING in self._state.mutants
-        for node in newly_active if early else ():
-            self.send(node.broker, SyncEnd(self._state.recovering))
         for node in newly_active:
             self._subscriptions.synchronise(node)
         self._subscriptions.evaluate_unconfirmed()
-        for node in () if early else newly_active:
+        for node in newly_active:
             self.send(node.broker, SyncEnd(self._state.recovering))
         self._queue.reroute()
         self._recovery.end_if_complete()

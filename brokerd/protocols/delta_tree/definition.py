@@ -12,12 +12,11 @@ from brokerd.protocols.interface import DeliveryProtocol
 
 
 def _make_core(context: CoreContext) -> DeliveryProtocol:
-    parameters, mutants = context.parameters, context.mutants
     core = DeltaTree(
-        context.broker, context.neighbourhood, parameters, context.decode_attributes, mutants
+        context.broker, context.neighbourhood, context.parameters, context.decode_attributes
     )
-    if parameters.assist == "on":
-        return AssistedDeltaTree(core, parameters, mutants)
+    if context.parameters.assist == "on":
+        return AssistedDeltaTree(core, context.parameters)
     return core
 
 

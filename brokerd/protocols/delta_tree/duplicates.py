@@ -15,7 +15,6 @@ Deviates: the simple scheme is the default.
 
 from typing import Protocol
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
@@ -211,8 +210,7 @@ def window(state: State) -> int:
     Paper: [DFT11] §VII line 812. So many brokers, not links: of 2δ + 1, two copies that went
     past δ each have one in common.
     """
-    delta = state.parameters.delta
-    return delta + 1 if Mutant.SHORT_VECTORS in state.mutants else 2 * delta + 1
+    return 2 * state.parameters.delta + 1
 
 
 def check_vector(

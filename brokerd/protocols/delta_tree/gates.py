@@ -12,7 +12,6 @@ which closes open gates; per subscription, since each has its own tags and its o
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brokerd.config import Mutant
 from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SubscriptionConfirmation
 from brokerd.protocols.delta_tree.regions import (
@@ -52,7 +51,6 @@ def replacement_for(
     tags: Region,
     peer: BrokerNumber,
     message: SubscriptionConfirmation,
-    mutants: frozenset[Mutant],
     newcomers: BrokerNumber = NOBODY,
 ) -> Replacement | None:
     """What a confirmation changes in settled tags; None when nothing.
@@ -60,17 +58,11 @@ def replacement_for(
     A restarted broker may confirm again with larger tags than it once had: they are ignored.
     """
     removed = under(tags, peer)
-    if Mutant.TAGS_MAY_GROW in mutants:
-        added = region(message.tags)
-        if added == removed:
-            return None
-    else:
-        if not removed:
-            return None
-        halved = Mutant.HALF_AN_INTERSECTION in mutants
-        added = intersect(removed, message.tags, newcomers=newcomers, halved=halved)
-        if includes(added, removed):
-            return None
+    if not removed:
+        return None
+    added = intersect(removed, message.tags, newcomers=newcomers)
+    if includes(added, removed):
+        return None
     return Replacement(removed, added, message.cut, message.source_paths)
 
 
@@ -78,7 +70,6 @@ def replaced(
     tags: Region,
     cut: Cut,
     replacement: Replacement,
-    mutants: frozenset[Mutant],
     newcomers: BrokerNumber = NOBODY,
 ) -> tuple[Region, Region]:
     """What is left of `tags`, and which of them were touched; raises `cut` for those.
@@ -88,10 +79,7 @@ def replaced(
     touched = tuple(tag for tag in tags if includes(replacement.removed, (tag,)))
     raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths, newcomers)
     left = [tag for tag in tags if tag not in touched]
-    if Mutant.RECEIVER_TAKES_ANY_TAGS in mutants or Mutant.TAGS_MAY_GROW in mutants:
-        return region([*left, *replacement.added]), touched
-    halved = Mutant.HALF_AN_INTERSECTION in mutants
-    kept = intersect(touched, replacement.added, newcomers=newcomers, halved=halved)
+    kept = intersect(touched, replacement.added, newcomers=newcomers)
     return region([*left, *kept]), touched
 
 

@@ -6,7 +6,6 @@ sender had queued before; and every broker on the way applies what it passes on.
 Paper: [DFT11] §VIII-A lines 859-900.
 """
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SourceId
 from brokerd.model.publication import PublicationRun
@@ -90,8 +89,7 @@ class Notifiers:
                     message.subscription, replacement, lambda: self._queue.delivered(entry)
                 )
             else:
-                if Mutant.TRANSIT_NOT_APPLIED not in self._state.mutants:
-                    self._unheard.on_notifier(message.subscription, replacement, lambda: None)
+                self._unheard.on_notifier(message.subscription, replacement, lambda: None)
                 self._add(message, [receipt])
 
     def _forget_earlier(self, source: SourceId) -> None:

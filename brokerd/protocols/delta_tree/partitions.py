@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, PartitionId
 from brokerd.protocols.delta_tree.messages import (
@@ -106,10 +105,7 @@ class PartitionTable:
     def __init__(self, state: State, sessions: Sessions) -> None:
         self._state = state
         self._sessions = sessions
-        delta = state.parameters.delta
-        self.reach = 2 * delta
-        if Mutant.PARTITIONS_SPREAD_DELTA in state.mutants:
-            self.reach = delta
+        self.reach = 2 * state.parameters.delta
         self.detectors: dict[BrokerNumber, Detector] = {}
         self._ended: dict[int, None] = {}
         self._holds: dict[int, int] = {}
@@ -165,8 +161,7 @@ class PartitionTable:
         """
         if not self._ended:
             return
-        early = Mutant.GONE_EARLY in self._state.mutants
-        over = [number for number in self._ended if early or number not in self._holds]
+        over = [number for number in self._ended if number not in self._holds]
         own = self._own()
         for number in over:
             del self._ended[number]

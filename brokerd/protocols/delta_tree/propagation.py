@@ -9,7 +9,6 @@ becomes of the publications behind one that may not be forwarded.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from brokerd.config import Mutant
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.duplicates import window
 from brokerd.protocols.delta_tree.entries import FRAME_PAYLOAD_BYTES, Entry, Route, Transfer
@@ -55,8 +54,6 @@ class Propagation:
 
         A session is an instance: a new one with the same peer has none of what rode the old.
         """
-        if Mutant.DRAIN_COMPARES_PEERS in self._state.mutants:
-            return self._drains
         return riding.get(transfer.hop) == transfer.session
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
@@ -84,8 +81,7 @@ class Propagation:
         if onward.stamps.count(None) <= self._state.parameters.delta:
             return True
         self._state.counters["legitimacy_held"] += entry.publications
-        if Mutant.HOLD_OUT_OF_ORDER not in self._state.mutants:
-            self._blocked[route.hop] = None
+        self._blocked[route.hop] = None
         return False
 
     # ------------------------------------------------------------ sending

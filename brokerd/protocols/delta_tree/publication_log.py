@@ -11,7 +11,6 @@ Paper: none; [DFT11] has the publisher's broker lose what it had not sent on.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brokerd.config import Mutant
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import PublicationRun
@@ -102,8 +101,6 @@ class PublicationLog:
             if publish_later:
                 self._unpublished.append(fresh)
             self._state.append(fresh, lambda: self._on_durable(run.source, last))
-            if Mutant.LOG_RELEASED_ON_APPEND in self._state.mutants:
-                self._state.machine.emit(Release(run.source, last))
         self._note(run.source)
 
     def acknowledge(self) -> None:
@@ -119,10 +116,7 @@ class PublicationLog:
             if done > row.released:
                 row.released = done
                 self._state.machine.emit(Release(source, done))
-            durable = row.durable
-            if Mutant.ACKNOWLEDGED_BEFORE_DURABLE in self._state.mutants:
-                durable = row.appended
-            safe = max(done, min(durable, done + self._state.parameters.queue_limit))
+            safe = max(done, min(row.durable, done + self._state.parameters.queue_limit))
             last = min(safe, row.offered)
             if row.client and last > row.acknowledged:
                 first, row.acknowledged = row.acknowledged + 1, last

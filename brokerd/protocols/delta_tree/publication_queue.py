@@ -9,7 +9,6 @@ Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
@@ -32,7 +31,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.propagation import Propagation, pack_stamped
 from brokerd.protocols.delta_tree.routing_table import RoutingTable
-from brokerd.protocols.delta_tree.sessions import Reach, Sessions
+from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import Path, State
 from brokerd.protocols.delta_tree.tagging import PublicationTags, joined
 from brokerd.protocols.selection import RunSelection
@@ -322,8 +321,6 @@ class PublicationQueue:
                 assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
                 transfer = self.new_transfer(entry, route, reached)
                 sends.setdefault(route.hop, []).append(transfer)
-        if Mutant.DROP_UNREACHABLE_DESTINATIONS in self._state.mutants:
-            homeless &= ~self._unreachable()
         entry.unsent = homeless
         self._end_if_done(entry)
 
@@ -339,13 +336,6 @@ class PublicationQueue:
             Route(hop, self._sessions.current(hop), reached)
             for hop, reached in destinations.items()
         ]
-
-    def _unreachable(self) -> int:
-        found = 0
-        for node in self._sessions.nodes.values():
-            if node.reach is Reach.UNREACHABLE:
-                found |= 1 << node.broker
-        return found
 
     # ------------------------------------------------------------ sending
 
@@ -366,9 +356,6 @@ class PublicationQueue:
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, each source in sequence order."""
-        if Mutant.NO_RESEND_ON_ACTIVATION in self._state.mutants:
-            self.note_sent(hop, transfers)
-            return
         groups: Iterable[list[Transfer]]
         if self._stamped:
             groups = pack_stamped(transfers)
@@ -384,10 +371,7 @@ class PublicationQueue:
                 for transfer in of_source:
                     self._state.machine.send(hop, transfer.entry.notifier)
                 continue
-            frames = list(pack_frames(of_source))
-            if Mutant.RESEND_AFTER_NEWER in self._state.mutants:
-                frames = [[transfer] for transfer in reversed(of_source)]
-            for frame in frames:
+            for frame in pack_frames(of_source):
                 run = merge_runs([transfer.entry.run() for transfer in frame])
                 self._state.counters["resent_publications"] += len(run)
                 tags = joined([transfer.entry.tags for transfer in frame])

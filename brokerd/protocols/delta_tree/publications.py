@@ -8,7 +8,6 @@ Paper: [DFT11] §VI, Fig. 8 lines 1-18.
 
 from collections.abc import Sequence
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer
 from brokerd.model.publication import PublicationRun
@@ -121,9 +120,7 @@ class Publications:
                 if part is not fresh:
                     audiences = match_run(self._table.memo, part, sender)
                 self._queue_up(part, audiences, path, receipt, stamps, tags)
-        if Mutant.CONFIRM_COVERS_PENDING in self._state.mutants:
-            receipt.remaining = min(receipt.remaining, 1)
-        if receipt.remaining == 0 or Mutant.CONFIRM_ON_RECEIPT in self._state.mutants:
+        if receipt.remaining == 0:
             self.queue.confirm(receipt)
 
     def _where_streams_begin(

@@ -58,19 +58,14 @@ def intersect(
     replacement: Iterable[Tag],
     *,
     newcomers: BrokerNumber = NOBODY,
-    halved: bool = False,
 ) -> Region:
     """A region that covers exactly the brokers that both cover.
 
     Every change to the tags of a started subscription goes through here, so a stale or larger
     replacement cannot close what is open.
-
-    Args:
-        halved: leave out the second half (the mutant of that name).
     """
     old, new = region(held), region(replacement)
-    entered = () if halved else _entered(old, new, newcomers)
-    return region([*_kept(old, new), *entered])
+    return region([*_kept(old, new), *_entered(old, new, newcomers)])
 
 
 def under(tags: Iterable[Tag], broker: BrokerNumber) -> Region:

@@ -69,12 +69,10 @@ class Passages:
 
     Args:
         send: queues a message about passages on a direct session.
-        resumes: a passage outlives the target's session (the mutant of that name).
     """
 
     legs: dict[BrokerNumber, Leg]
     send: Callable[[BrokerNumber, Relay], None]
-    resumes: bool = False
     _passages: dict[tuple[BrokerNumber, BrokerNumber], Passage] = field(default_factory=dict)
 
     def ask(self, message: Relay) -> bool:
@@ -130,7 +128,7 @@ class Passages:
                 self._end(passage, tell=target)
             elif peer == target and passage.target_session:
                 passage.target_session = 0
-                if passage.accepted and not self.resumes:
+                if passage.accepted:
                     self._end(passage, tell=asker)
 
     def forget(self, broker: BrokerNumber) -> None:

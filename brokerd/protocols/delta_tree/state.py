@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.publication import PublicationRun
@@ -49,7 +49,6 @@ class State:
     broker: BrokerNumber
     neighbourhood: Neighbourhood
     parameters: DeltaTreeParameters
-    mutants: frozenset[Mutant]
     incarnation: int = 0
     restarted: bool = False
     recovering: bool = False
@@ -72,8 +71,6 @@ class State:
     @property
     def newcomers(self) -> BrokerNumber:
         """Brokers from this number on are unaware of what those before them are unaware of."""
-        if Mutant.NEWCOMERS_ARE_HEARD in self.mutants:
-            return LARGEST_BROKER + 1
         return self.neighbourhood.newcomers
 
     def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:

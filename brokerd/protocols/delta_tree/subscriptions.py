@@ -12,7 +12,6 @@ start cut, without which the paper's safety condition still allows a gap.
 
 from collections.abc import Callable, Iterable
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.model.predicate import Attributes
@@ -236,16 +235,8 @@ class Subscriptions:
                     continue
                 if row.subscription in known:
                     continue
-                if not row.confirmed and Mutant.SUMMARY_MISSES_PENDING in self._state.mutants:
-                    row.sent[node.broker] = node.session
                 self._send_copy(row, node, recovery=True)
-            elif (
-                row.subscription in known
-                or not row.accepted
-                or (Mutant.NO_LATERAL_SYNC in self._state.mutants and node.broker not in row.path)
-            ):
-                continue
-            elif Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION not in self._state.mutants:
+            elif row.accepted and row.subscription not in known:
                 self._upstream.send(row, node)
 
     def evaluate_unconfirmed(self) -> None:
@@ -281,14 +272,11 @@ class Subscriptions:
             for broker in neighbourhood.neighbours[self._state.broker]
             if broker != row.towards_home
         ]
-        if self._state.restarted and Mutant.RESTARTED_IS_EDGE in self._state.mutants:
-            frontier = []
         for broker in frontier:
             answer = row.answers.get(broker)
             if answer is not None:
                 tags.extend(answer.tags)
-                if Mutant.ANSWER_FORGETS_CUT not in self._state.mutants:
-                    raise_cut(cut, answer.cut.items())
+                raise_cut(cut, answer.cut.items())
                 continue
             node = self._sessions.nodes[broker]
             if node.reach is Reach.UNREACHABLE:
@@ -299,13 +287,8 @@ class Subscriptions:
             if node.reach is Reach.ESTABLISHED and node.ready:
                 self._send_copy(row, node, recovery=False)
             complete = False
-        if row.local is not None and Mutant.START_BEFORE_CONFIRMED in self._state.mutants:
-            complete = True
         if complete and self._may_confirm():
-            if Mutant.NO_TAGS_UNREACHABLE_DONE not in self._state.mutants:
-                self.table.set_tags(
-                    row, region([*tags, *self.unheard.tags_of_every_partition(row)])
-                )
+            self.table.set_tags(row, region(tags))
             row.cut = cut
             row.answers.clear()
             row.replacements.clear()
@@ -321,8 +304,7 @@ class Subscriptions:
         if before is not None:
             raise_cut(cut, before.cut.items())
         for replacement in row.replacements:
-            newcomers = self._state.newcomers
-            tags, _ = replaced(tags, cut, replacement, self._state.mutants, newcomers)
+            tags, _ = replaced(tags, cut, replacement, self._state.newcomers)
         row.answers[peer] = Answer(tags, cut)
         row.source_paths.update((path[-1], path) for path in message.source_paths)
 
@@ -337,9 +319,6 @@ class Subscriptions:
         if row.local is None and not row.durable and self._state.parameters.persist_routing:
             changes.append(routing_change(row.subscription, row.predicate, row.path))
         row.confirming = True
-        if Mutant.CONFIRMED_BEFORE_DURABLE in self._state.mutants:
-            self._state.commit(changes, _nothing)
-            changes = []
         self._state.commit(changes, lambda: self._confirm(row))
 
     def _confirm(self, row: RoutedSubscription) -> None:
@@ -356,21 +335,17 @@ class Subscriptions:
                     self._confirm_to(sender, row)
             return
         cut = self._cut_from_here(row)
-        if Mutant.NO_LAST_IN_CUT not in self._state.mutants:
-            raise_cut(cut, self._sequences.all_received().items())
+        raise_cut(cut, self._sequences.all_received().items())
         self._on_confirmed_at_home(row.local, cut, row.tags)
 
     def _confirm_to(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
         cut = tuple(self._cut_from_here(row).items())
         paths = {**row.source_paths, self._state.broker: row.path}
         brokers = dict.fromkeys(source.broker for source, _ in cut)
-        tags = row.tags
-        if Mutant.TAGS_DROPPED_FROM_CONFIRMATION in self._state.mutants:
-            tags = ()
         self._state.machine.send(
             peer,
             SubscriptionConfirmation(
-                row.subscription, tags, cut, tuple(paths[broker] for broker in brokers)
+                row.subscription, row.tags, cut, tuple(paths[broker] for broker in brokers)
             ),
         )
 
@@ -380,8 +355,6 @@ class Subscriptions:
         Every broker had the subscription before it passed it on, so what a local publisher
         sends after this moment meets only brokers that know it.
         """
-        if Mutant.NO_CUT in self._state.mutants:
-            return {}
         cut = dict(row.cut)
         raise_cut(cut, self._sequences.handed_out().items())
         if self._state.parameters.cut == "full":

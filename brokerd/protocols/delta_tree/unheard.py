@@ -9,9 +9,7 @@ Paper: [DFT11] §V-B, §V-C, §VIII-A. Deviates: a tag per unreachable broker; s
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from brokerd.config import Mutant
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.gates import (
@@ -83,22 +81,8 @@ class Unheard:
             self._state.broker,
             self._state.incarnation,
             node.partition,
-            dead_end or Mutant.ISLANDS_AS_BARRIERS in self._state.mutants,
+            dead_end,
         )
-
-    def tags_of_every_partition(self, row: RoutedSubscription) -> list[Tag]:
-        """What the paper tags besides: islands, and partitions behind whoever has confirmed.
-
-        Paper: [DFT11] Fig. 5, lines 33-35.
-        """
-        if Mutant.EVERY_PARTITION_TAGGED not in self._state.mutants:
-            return []
-        return [
-            replace(self.tag(row, node), beyond=True)
-            for node in self._sessions.nodes.values()
-            if node.partition
-            and self._state.neighbourhood.direction(node.broker) != row.towards_home
-        ]
 
     # ------------------------------------------------------------ hearing more
 
@@ -106,11 +90,7 @@ class Unheard:
         self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
     ) -> None:
         """The peer, once tagged perhaps, and all behind it have a subscription by now."""
-        if Mutant.NO_NOTIFIERS in self._state.mutants:
-            return
-        replacement = replacement_for(
-            row.tags, peer, message, self._state.mutants, self._state.newcomers
-        )
+        replacement = replacement_for(row.tags, peer, message, self._state.newcomers)
         if replacement is not None:
             self._replace_and_tell(row, replacement)
 
@@ -145,19 +125,18 @@ class Unheard:
         self, row: RoutedSubscription, replacement: Replacement, done: Callable[[], None]
     ) -> None:
         """Cut tags back by what a confirmation or a notifier says."""
-        mutants = self._state.mutants
         row.source_paths.update((path[-1], path) for path in replacement.source_paths)
         if not row.settled:
             row.replacements.append(replacement)
             for answer in row.answers.values():
                 answer.tags, _ = replaced(
-                    answer.tags, answer.cut, replacement, mutants, self._state.newcomers
+                    answer.tags, answer.cut, replacement, self._state.newcomers
                 )
             done()
             return
         local = row.local
         cut = row.cut if local is None else local.begins_after
-        left, touched = replaced(row.tags, cut, replacement, mutants, self._state.newcomers)
+        left, touched = replaced(row.tags, cut, replacement, self._state.newcomers)
         self._table.set_tags(row, left)
         if not row.tags:
             self._table.tagged.pop(row.subscription, None)
@@ -172,10 +151,6 @@ class Unheard:
         paths = [path[::-1] for path in self._sequences.paths.values()]
         raise_covered_cut(cut, touched, received, paths, self._state.newcomers)
         local.tags = row.tags
-
-        if Mutant.NOTIFIER_DONE_BEFORE_DURABLE in mutants:
-            done()
-            done = _nothing
 
         def is_on_disk() -> None:
             self._partitions.release(touched)
@@ -202,9 +177,6 @@ class Unheard:
 
     def ask_about(self, row: RoutedSubscription, node: Node) -> None:
         """Have a peer confirm anew; of the tags under it only what it names will stay."""
-        if Mutant.NOTIFIER_BEFORE_TABLES in self._state.mutants:
-            early = Replacement(under(row.tags, node.broker), (), (), ())
-            self._replace_and_tell(row, early)
         row.sent.pop(node.broker, None)
         self._ask(row, node)
 
@@ -222,7 +194,7 @@ class Unheard:
 
     def watch(self, row: RoutedSubscription) -> None:
         """See to it that what a subscription does not hear is asked about."""
-        if row.tags and Mutant.NO_NOTIFIERS not in self._state.mutants:
+        if row.tags:
             self._table.tagged[row.subscription] = row
             self._set_audit()
 

@@ -16,7 +16,6 @@ Paper: none; [DFT11] says nothing of unsubscription.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
 from brokerd.protocols.delta_tree.ended import (
@@ -60,8 +59,7 @@ class Unsubscriptions:
     def begin(self, living: Sequence[SubscriptionId]) -> None:
         """A new incarnation: of what this broker issued before, only `living` is not over."""
         self._living = dict.fromkeys(living)
-        if Mutant.NO_HOME_AUTHORITY not in self._state.mutants:
-            self._table.add(all_but(self._state.broker, self._state.incarnation, living))
+        self._table.add(all_but(self._state.broker, self._state.incarnation, living))
 
     def issued(self, subscription: SubscriptionId) -> None:
         """A new subscription of a local client; it lives until `end`."""
@@ -75,8 +73,6 @@ class Unsubscriptions:
             del self._living[subscription]
         here, current = self._state.broker, self._state.incarnation
         before = min([each.incarnation for each in self._living], default=current)
-        if Mutant.NO_HOME_AUTHORITY in self._state.mutants:
-            before = 0
         ended = EndedTable()
         for each in over:
             ended.add(only(each))
@@ -106,14 +102,13 @@ class Unsubscriptions:
             RemoteProtocolError: it cannot know that.
         """
         self._check(peer, message.ended)
-        if Mutant.NO_HOME_AUTHORITY not in self._state.mutants:
-            for subscription in message.accepted:
-                if (
-                    subscription.home == self._state.broker
-                    and subscription not in self._living
-                    and subscription not in self._table
-                ):
-                    raise RemoteProtocolError(peer, f"routes by {subscription}, never issued here")
+        for subscription in message.accepted:
+            if (
+                subscription.home == self._state.broker
+                and subscription not in self._living
+                and subscription not in self._table
+            ):
+                raise RemoteProtocolError(peer, f"routes by {subscription}, never issued here")
         self._learn(peer, message.ended, told_on=False)
 
     def on_unsubscription(self, peer: BrokerNumber, message: Unsubscription) -> None:
@@ -127,7 +122,6 @@ class Unsubscriptions:
 
     def _check(self, peer: BrokerNumber, statements: Sequence[EndedSubscriptions]) -> None:
         """What others know of our own subscriptions they know from us."""
-        trusting = Mutant.NO_HOME_AUTHORITY in self._state.mutants
         told = dict.fromkeys(statement.home for statement in statements)
         if len(told) < len(statements):
             raise RemoteProtocolError(peer, "two statements of one home")
@@ -135,8 +129,7 @@ class Unsubscriptions:
             wrong = fault_of(statement)
             if wrong:
                 raise RemoteProtocolError(peer, wrong)
-            own = statement.home == self._state.broker
-            if own and not trusting and not self._table.includes(statement):
+            if statement.home == self._state.broker and not self._table.includes(statement):
                 raise RemoteProtocolError(peer, f"ends what lives here: {statement}"[:300])
 
     def _learn(
@@ -144,19 +137,16 @@ class Unsubscriptions:
     ) -> None:
         news: list[EndedSubscriptions] = []
         changes: list[Change] = []
-        mutants = self._state.mutants
         for statement in statements:
             before = self._table.before(statement.home)
-            if Mutant.NO_TOMBSTONES not in mutants and not self._table.add(statement):
+            if not self._table.add(statement):
                 continue
             fresh = replace(statement, before=0) if statement.before <= before else statement
             dropped = self._subscriptions.table.drop(fresh)
-            if dropped or (told_on and Mutant.NO_TOMBSTONES not in mutants):
+            if dropped or told_on:
                 news.append(statement)
-            if Mutant.ROWS_STAY_ON_DISK not in mutants:
-                changes.extend(map(routing_removal, dropped))
-            if not mutants & {Mutant.NO_TOMBSTONES, Mutant.TOMBSTONES_VOLATILE}:
-                changes.append(ended_change(self._table.statement(statement.home)))
+            changes.extend(map(routing_removal, dropped))
+            changes.append(ended_change(self._table.statement(statement.home)))
         if changes and self._state.parameters.persist_routing:
             self._state.machine.emit(Commit(tuple(changes), None))
         if news:

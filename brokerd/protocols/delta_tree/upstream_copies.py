@@ -6,7 +6,6 @@ in front of any publication; that broker routes by it at once, and hands it on i
 Paper: [DFT11] §V-B lines 445-465.
 """
 
-from brokerd.config import Mutant
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.messages import UpstreamCopy
 from brokerd.protocols.delta_tree.routing_table import RoutedSubscription, RoutingTable
@@ -29,8 +28,6 @@ class UpstreamCopies:
         Paper: [DFT11] §V-B lines 445-465.
         """
         if row.local is not None or not row.accepted:
-            return
-        if Mutant.NO_UPSTREAM_COPY in self._state.mutants:
             return
         node = self._sessions.next_hop(row.path[::-1])
         if node is None or row.subscription in self._table.known[node.broker]:

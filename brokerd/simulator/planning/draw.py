@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from brokerd.config import Mutant
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.campaign import Setting
 from brokerd.simulator.clock import MILLISECOND_NS

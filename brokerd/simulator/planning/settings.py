@@ -4,7 +4,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters, Mutant, SessionParameters
+from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.campaign import Setting
 from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.network import NetworkParameters

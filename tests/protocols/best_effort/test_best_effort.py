@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish, Subscribe
 from brokerd.model.identity import SourceId, SubscriptionId
@@ -153,14 +153,6 @@ def test_a_publisher_speaks_for_itself_only():
     foreign = Publish(run_of(SourceId(0, 9, 1), 1, A))
     with pytest.raises(RemoteProtocolError, match="publishes as"):
         exchange.cores[0].handle(MessageReceived("p", publisher.session, foreign), 0)
-
-
-def test_mutants_have_nothing_to_break_here():
-    exchange = Exchange(CHAIN, protocol="best_effort")
-    surroundings = exchange.tree.neighbourhood(0, 2)
-    mutants = frozenset({Mutant.NO_CUT})
-    with pytest.raises(AssertionError, match="promises nothing"):
-        make_protocol("best_effort", 0, surroundings, DeltaTreeParameters(), decode, mutants)
 
 
 def test_an_unknown_protocol_is_the_users_error():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Acknowledge, Detach, Publish
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
@@ -12,6 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     SyncEnd,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import MessageReceived, OpenSession
 from tests.helpers.exchange import Exchange, blob, run_of, states
 
@@ -232,14 +233,14 @@ def test_a_subscription_is_sent_again_to_a_broker_that_lost_it_before_confirming
     assert states(subscriber)[-1] == "started"
 
 
-def bypass_resurrects(mutants=frozenset()):
+def bypass_resurrects():
     """S–X–V–P as 0–1–2–3, and Z as 4 under X with a subscription that wants kind b only.
 
     Everybody knows s, but X still waits for Z's confirmation of it. P sends 1, which Z wants
     too, and 2: S, where s has not started, lets both pass; X keeps 1 for Z. Then s starts. S
     forgets in a crash that it saw 1, V loses X, reaches S directly and sends it 1 again.
     """
-    exchange = Exchange(((0, 1), (1, 2), (2, 3), (1, 4)), mutants=mutants)
+    exchange = Exchange(((0, 1), (1, 2), (2, 3), (1, 4)))
     publisher, other = exchange.client("p", 3, publishes=True), exchange.client("z", 4)
     exchange.subscribe(other, "kind = 'b'")
     exchange.hold(4, 1)
@@ -270,8 +271,8 @@ def test_a_stream_never_begins_with_a_publication_whose_successor_is_lost():
 
 
 def test_without_the_cut_the_story_ends_in_a_gap():
-    mutants = frozenset({Mutant.NO_CUT, Mutant.NO_LAST_IN_CUT})
-    assert bypass_resurrects(mutants) == [1, 3]
+    with mutated([Mutant.NO_CUT, Mutant.NO_LAST_IN_CUT]):
+        assert bypass_resurrects() == [1, 3]
 
 
 # ---------------------------------------------------------------- restarts
@@ -600,7 +601,12 @@ def test_frames_that_are_sent_again_are_of_bounded_size_and_in_order():
     ],
 )
 def test_a_mutant_of_re_sending_loses_publications(mutant, lost):
-    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)), mutants=frozenset({mutant}))
+    with mutated([mutant]):
+        assert _lost_by_a_cut() == lost
+
+
+def _lost_by_a_cut():
+    exchange, publisher, subscriber = pair_over(((0, 1), (1, 2)))
     exchange.hold(1, 2)
     exchange.publish(publisher, 1, A)
     exchange.publish(publisher, 2, A)
@@ -608,7 +614,7 @@ def test_a_mutant_of_re_sending_loses_publications(mutant, lost):
     exchange.held.clear()
     exchange.mend(1, 2)
     exchange.publish(publisher, 3, A)
-    assert subscriber.got() == lost
+    return subscriber.got()
 
 
 def pair_over(links, **options):

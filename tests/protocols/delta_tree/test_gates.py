@@ -1,13 +1,12 @@
 """What confirmations and notifiers do to tags: they take away, and never add."""
 
-from brokerd.config import Mutant
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.gates import Replacement, replaced, replacement_for
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.regions import covers
 
 OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
-NONE: frozenset[Mutant] = frozenset()
 
 
 def path(broker):
@@ -30,10 +29,10 @@ def heard(tags, brokers=range(8)):
 
 def test_a_broker_that_is_back_takes_its_tags_away_and_tells_where_streams_begin():
     held = (tag(2, 3, False), tag(2, 4, True))
-    change = replacement_for(held, 3, confirmation(tag(3, 5, True), cut=((OF_3, 7),)), NONE)
+    change = replacement_for(held, 3, confirmation(tag(3, 5, True), cut=((OF_3, 7),)))
     assert change is not None
     cut = {}
-    left, touched = replaced(held, cut, change, NONE)
+    left, touched = replaced(held, cut, change)
     assert heard(left) == [0, 1, 2, 3, 4]
     assert touched == held
     assert cut == {OF_3: 7}
@@ -42,36 +41,37 @@ def test_a_broker_that_is_back_takes_its_tags_away_and_tells_where_streams_begin
 def test_a_prefix_that_stays_dead_stays_tagged():
     """2 cannot reach 3; 4 is back by the bypass."""
     held = (tag(2, 3, False), tag(2, 4, True))
-    change = replacement_for(held, 4, confirmation(), NONE)
+    change = replacement_for(held, 4, confirmation())
     assert change is not None
-    left, _ = replaced(held, {}, change, NONE)
+    left, _ = replaced(held, {}, change)
     assert heard(left) == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_a_broker_that_confirms_again_with_larger_tags_closes_nothing():
-    assert replacement_for((), 3, confirmation(tag(3, 4, True)), NONE) is None
+    assert replacement_for((), 3, confirmation(tag(3, 4, True))) is None
 
 
 def test_the_cut_of_a_source_that_is_heard_does_not_rise():
     held = (tag(4, 5, True),)
     change = Replacement((tag(2, 3, True),), (), ((OF_3, 9), (OF_5, 4)), (path(3), path(5)))
     cut = {OF_3: 2}
-    left, _ = replaced(held, cut, change, NONE)
+    left, _ = replaced(held, cut, change)
     assert left == ()
     assert cut == {OF_3: 2, OF_5: 4}
 
 
-def stale_emitter(mutants):
+def stale_emitter():
     """5 alone is not heard. Then comes a notifier of a broker that missed how 3 came back."""
     held = (tag(4, 5, False),)
     stale = Replacement((tag(2, 3, True), tag(4, 5, False)), (tag(2, 3, False),), (), ())
-    left, _ = replaced(held, {}, stale, mutants)
+    left, _ = replaced(held, {}, stale)
     return heard(left)
 
 
 def test_a_stale_emitter_closes_no_open_gate():
-    assert stale_emitter(NONE) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert stale_emitter() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_it_would_if_whoever_is_told_took_any_tags():
-    assert stale_emitter(frozenset((Mutant.RECEIVER_TAKES_ANY_TAGS,))) == [0, 1, 2, 4, 5, 6, 7]
+    with mutated([Mutant.RECEIVER_TAKES_ANY_TAGS]):
+        assert stale_emitter() == [0, 1, 2, 4, 5, 6, 7]

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.config import Mutant
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import PartitionId
 from brokerd.protocols.delta_tree.messages import (
@@ -13,6 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     PartitionNumbers,
     RecoveryNotifier,
 )
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions import TOMBSTONE_RANGES, Detector, partition_kind
 from brokerd.protocols.interface import (
     MessageReceived,
@@ -63,7 +63,8 @@ def test_everybody_within_twice_delta_is_told_and_nobody_farther_away():
 
 
 def test_told_only_delta_links_away_the_farther_half_does_not_know():
-    exchange = line(8, mutants=frozenset((Mutant.PARTITIONS_SPREAD_DELTA,)))
+    with mutated([Mutant.PARTITIONS_SPREAD_DELTA]):
+        exchange = line(8)
     kill(exchange, 5)
     assert (4, (5,)) in table(exchange, 3)
     assert table(exchange, 2) == []
@@ -159,12 +160,12 @@ def test_a_leaf_that_left_takes_its_partitions_along():
     assert exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told)) == []
 
 
-def gone_while_a_notifier_is_under_way(mutants):
+def gone_while_a_notifier_is_under_way():
     """Broker 2 was out of reach as s subscribed, is back, and the notifier cannot leave broker 1.
 
     Paper: [DFT11] §VIII-A lines 896-900.
     """
-    exchange = line(4, mutants=mutants)
+    exchange = line(4)
     exchange.cut(1, 2)
     exchange.unreachable[1, 3] = None
     exchange.cut(1, 3)
@@ -181,7 +182,7 @@ def gone_while_a_notifier_is_under_way(mutants):
 
 
 def test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_confirmed():
-    exchange = gone_while_a_notifier_is_under_way(frozenset())
+    exchange = gone_while_a_notifier_is_under_way()
     assert (1, (2,)) in table(exchange, 1)
     exchange.release(1, 0)
     exchange.advance(2)
@@ -192,7 +193,8 @@ def test_a_partition_is_withdrawn_only_when_every_notifier_that_names_it_is_conf
 
 
 def test_withdrawn_at_once_it_is_gone_while_home_still_withholds():
-    exchange = gone_while_a_notifier_is_under_way(frozenset((Mutant.GONE_EARLY,)))
+    with mutated([Mutant.GONE_EARLY]):
+        exchange = gone_while_a_notifier_is_under_way()
     assert (1, (2,)) not in table(exchange, 1)
 
 

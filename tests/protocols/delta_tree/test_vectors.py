@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, Mutant
+from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
@@ -17,6 +17,7 @@ from brokerd.protocols.delta_tree.messages import (
     SequenceVector,
     Stamp,
 )
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import MessageReceived
 from brokerd.wire.codec import decode, encode, frames
 from tests.helpers.exchange import Exchange, blob, run_of
@@ -246,9 +247,9 @@ def test_a_client_cannot_use_all_stamps_up():
         exchange.say(publisher, wide)
 
 
-def held(mutants: frozenset[Mutant] = frozenset()) -> tuple[Exchange, object, object]:
+def held() -> tuple[Exchange, object, object]:
     """Broker 1 is passed by, comes back, then broker 3 is cut off: 2 waits for it with n=1."""
-    exchange, publisher, subscriber = chain(mutants=mutants)
+    exchange, publisher, subscriber = chain()
     exchange.hold(2, 3)
     exchange.kill(1)
     exchange.settle()
@@ -274,7 +275,8 @@ def test_what_would_go_past_too_many_waits_and_so_does_everything_behind_it():
 
 
 def test_held_one_by_one_a_later_publication_goes_ahead_and_the_first_is_lost():
-    exchange, _, subscriber = held(frozenset((Mutant.HOLD_OUT_OF_ORDER,)))
+    with mutated([Mutant.HOLD_OUT_OF_ORDER]):
+        exchange, _, subscriber = held()
     assert subscriber.got() == [2]
     exchange.start(3)
     exchange.advance(2)
@@ -322,16 +324,17 @@ def test_when_a_broker_returns_what_rides_the_bypass_is_sent_again_or_waited_for
 
 def test_a_drained_session_that_is_renewed_has_nothing_of_the_old_one():
     """The session is compared, not the peer: 2 and 4 meet again, and n=1 went with the old one."""
-    assert _drained_session_renewed(frozenset()) == [1]
+    assert _drained_session_renewed() == [1]
 
 
 def test_compared_by_peer_what_rode_a_lost_session_is_lost():
-    assert _drained_session_renewed(frozenset((Mutant.DRAIN_COMPARES_PEERS,))) == []
+    with mutated([Mutant.DRAIN_COMPARES_PEERS]):
+        assert _drained_session_renewed() == []
 
 
-def _drained_session_renewed(mutants: frozenset[Mutant]) -> list[int]:
+def _drained_session_renewed() -> list[int]:
     parameters = DeltaTreeParameters(delta=1, switch="drain")
-    exchange, publisher, subscriber = chain(parameters, mutants=mutants)
+    exchange, publisher, subscriber = chain(parameters)
     exchange.kill(3)
     exchange.settle()
     exchange.hold(2, 4)

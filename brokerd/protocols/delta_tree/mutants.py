@@ -1,0 +1,800 @@
+"""Named bugs: what a mistake in a rule of the δ tree, of sessions or of moving clients looks like.
+
+Each row leaves one rule out. `pubsubctl simulate mutants` runs them, `tests/` says what sees which.
+
+Paper: [DFT11] §V-§VIII, rule by rule.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+from brokerd.named_bugs import Edit, NamedBug, planted
+
+
+class Mutant(StrEnum):
+    """The names; those of the design's tables where it has one."""
+
+    START_BEFORE_CONFIRMED = "M14"
+    NO_UPSTREAM_COPY_ON_ACTIVATION = "M15"
+    EDGE_FORGETS = "M20"
+    CONFIRM_ON_RECEIPT = "M21"
+    NO_RESEND_ON_ACTIVATION = "M22"
+    RESEND_AFTER_NEWER = "M23"
+    DROP_UNREACHABLE_DESTINATIONS = "M24"
+    SUMMARY_MISSES_PENDING = "M25"
+    RESTARTED_IS_EDGE = "M27"
+    FULL_QUEUE_DROPS_OLDEST = "M38"
+    HALF_A_FRAME = "M39"
+    HEARTBEATS_IN_QUEUE = "M40"
+    OLD_SESSION_FRAMES = "M41"
+    CONFIRM_COVERS_PENDING = "confirm-covers-pending"
+    NO_CUT = "no-cut"
+    NO_UPSTREAM_COPY = "no-upstream-copy"
+    NO_TAGS_UNREACHABLE_DONE = "no-tags"
+    NO_LAST_IN_CUT = "no-last-in-cut"
+    TAGS_DROPPED_FROM_CONFIRMATION = "M16"
+    NOTIFIER_BEFORE_TABLES = "M26"
+    NO_NOTIFIERS = "no-notifiers"
+    TAGS_MAY_GROW = "tags-may-grow"
+    RECEIVER_TAKES_ANY_TAGS = "receiver-takes-any-tags"
+    HALF_AN_INTERSECTION = "half-an-intersection"
+    ISLANDS_AS_BARRIERS = "islands-as-barriers"
+    NEWCOMER_IS_COMPLETE = "newcomer-is-complete"
+    NEWCOMERS_ARE_HEARD = "newcomers-are-heard"
+    ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
+    LOG_RELEASED_ON_APPEND = "log-released-on-append"
+    EVERY_PARTITION_TAGGED = "every-partition-tagged"
+    PARTITIONS_SPREAD_DELTA = "M17"
+    GONE_EARLY = "gone-early"
+    SHORT_VECTORS = "M19"
+    HOLD_OUT_OF_ORDER = "hold-out-of-order"
+    DRAIN_COMPARES_PEERS = "drain-compares-peers"
+    NO_TOMBSTONES = "no-tombstones"
+    TOMBSTONES_VOLATILE = "tombstones-volatile"
+    NO_HOME_AUTHORITY = "no-home-authority"
+    RELAYED_OUTLIVES_LEG = "relayed-outlives-leg"
+    RELAY_RESUMES = "relay-resumes"
+    SWITCHED_UNTOLD = "switched-untold"
+    NO_LATERAL_SYNC = "no-lateral-sync"
+    PENDING_NOT_REISSUED = "pending-not-reissued"
+    SYNC_END_BEFORE_PENDING = "sync-end-before-pending"
+    SYNC_END_FROM_INACTIVE = "sync-end-from-inactive"
+    CONFIRMED_BEFORE_DURABLE = "confirmed-before-durable"
+    NOTIFIER_DONE_BEFORE_DURABLE = "notifier-done-before-durable"
+    ROWS_STAY_ON_DISK = "rows-stay-on-disk"
+    RECOVERING_PUBLISHES = "recovering-publishes"
+    MISSING_PUBLISHERS_IGNORED = "missing-publishers-ignored"
+    MOVE_WITHOUT_MARK = "move-without-mark"
+    MOVE_BEFORE_START = "move-before-start"
+    MOVE_FORGETS_POSITIONS = "move-forgets-positions"
+    TRANSIT_NOT_APPLIED = "transit-not-applied"
+    ANSWER_FORGETS_CUT = "answer-forgets-cut"
+
+
+PAPER_LITERAL = frozenset(
+    (
+        Mutant.NO_CUT,
+        Mutant.NO_LAST_IN_CUT,
+        Mutant.TAGS_MAY_GROW,
+        Mutant.EVERY_PARTITION_TAGGED,
+        Mutant.GONE_EARLY,
+    )
+)
+"""What [DFT11] says where profile "paper" does not follow it; with that profile, the paper to the
+letter. It loses publications: see PROTOCOLS.md."""
+
+_TREE: Final = "brokerd/protocols/delta_tree/"
+_OUTBOX: Final = "brokerd/sessions/outbox.py"
+_MOVING: Final = "brokerd/simulator/moving.py"
+
+MUTANTS: Final[dict[Mutant, NamedBug]] = {
+    mutant: NamedBug(str(mutant), edits)
+    for mutant, edits in {
+        Mutant.START_BEFORE_CONFIRMED: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+        if complete and self._may_confirm():
+""",
+                """\
+        if (complete or row.local is not None) and self._may_confirm():
+""",
+            ),
+        ),
+        Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+            elif row.accepted and row.subscription not in known:
+                self._upstream.send(row, node)
+""",
+                """\
+            else:
+                continue
+""",
+            ),
+        ),
+        Mutant.EDGE_FORGETS: (
+            Edit(
+                _TREE + "clients.py",
+                """\
+        for local in home.subscriptions:
+""",
+                """\
+        for local in home.subscriptions:
+            local.begins_after = {}
+""",
+            ),
+            Edit(
+                _TREE + "clients.py",
+                "for subscription, seen in message.resume:",
+                "for subscription, seen in ():",
+            ),
+        ),
+        Mutant.CONFIRM_ON_RECEIPT: (
+            Edit(
+                _TREE + "publications.py",
+                """\
+        if receipt.remaining == 0:
+            self.queue.confirm(receipt)""",
+                """\
+        if True:
+            self.queue.confirm(receipt)""",
+            ),
+        ),
+        Mutant.NO_RESEND_ON_ACTIVATION: (
+            Edit(
+                _TREE + "publication_queue.py",
+                """\
+        groups: Iterable[list[Transfer]]
+""",
+                """\
+        self.note_sent(hop, transfers)
+        return
+""",
+            ),
+        ),
+        Mutant.RESEND_AFTER_NEWER: (
+            Edit(
+                _TREE + "publication_queue.py",
+                "for frame in pack_frames(of_source):",
+                "for frame in [[transfer] for transfer in reversed(of_source)]:",
+            ),
+        ),
+        Mutant.DROP_UNREACHABLE_DESTINATIONS: (
+            Edit(
+                _TREE + "publication_queue.py",
+                """\
+        entry.unsent = homeless
+        self._end_if_done(entry)
+""",
+                """\
+        for node in self._sessions.nodes.values():
+            if node.partition:
+                homeless &= ~(1 << node.broker)
+        entry.unsent = homeless
+        self._end_if_done(entry)
+""",
+            ),
+        ),
+        Mutant.SUMMARY_MISSES_PENDING: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+                self._send_copy(row, node, recovery=True)
+""",
+                """\
+                if not row.confirmed:
+                    row.sent[node.broker] = node.session
+                self._send_copy(row, node, recovery=True)
+""",
+            ),
+        ),
+        Mutant.RESTARTED_IS_EDGE: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+        for broker in frontier:
+            answer =""",
+                """\
+        if self._state.restarted:
+            frontier = []
+        for broker in frontier:
+            answer =""",
+            ),
+        ),
+        Mutant.FULL_QUEUE_DROPS_OLDEST: (
+            Edit(
+                _OUTBOX,
+                """\
+            return False
+""",
+                """\
+            self.waiting_bytes -= self._frames.popleft()[1]
+""",
+            ),
+        ),
+        Mutant.HALF_A_FRAME: (
+            Edit(
+                _OUTBOX,
+                """\
+        return b"" if self._writing else frame
+""",
+                """\
+        return frame
+""",
+            ),
+        ),
+        Mutant.HEARTBEATS_IN_QUEUE: (
+            Edit(
+                _OUTBOX,
+                """\
+        self._heartbeats = 1
+""",
+                """\
+        self.add((self._heartbeat,), len(self._heartbeat))
+""",
+            ),
+        ),
+        Mutant.OLD_SESSION_FRAMES: (
+            Edit(
+                _TREE + "core.py",
+                """\
+        if event.session != current:
+""",
+                """\
+        if False:
+""",
+            ),
+            Edit(
+                _TREE + "core.py",
+                """\
+        if isinstance(peer, int):
+            self._check_ready(""",
+                """\
+        if isinstance(peer, int) and event.session == current:
+            self._check_ready(""",
+            ),
+        ),
+        Mutant.CONFIRM_COVERS_PENDING: (
+            Edit(
+                _TREE + "publications.py",
+                """\
+        if receipt.remaining == 0:
+""",
+                """\
+        receipt.remaining = min(receipt.remaining, 1)
+        if receipt.remaining == 0:
+""",
+            ),
+        ),
+        Mutant.NO_CUT: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+        cut = dict(row.cut)
+""",
+                """\
+        return {}
+        cut = dict(row.cut)
+""",
+            ),
+        ),
+        Mutant.NO_UPSTREAM_COPY: (
+            Edit(
+                _TREE + "upstream_copies.py",
+                """\
+        if row.local is not None or not row.accepted:
+""",
+                """\
+        if True:
+""",
+            ),
+        ),
+        Mutant.NO_TAGS_UNREACHABLE_DONE: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+            self.table.set_tags(row, region(tags))
+""",
+                "",
+            ),
+        ),
+        Mutant.NO_LAST_IN_CUT: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+        raise_cut(cut, self._sequences.all_received().items())
+""",
+                "",
+            ),
+        ),
+        Mutant.TAGS_DROPPED_FROM_CONFIRMATION: (
+            Edit(
+                _TREE + "subscriptions.py",
+                "row.subscription, row.tags, cut, tuple(paths",
+                "row.subscription, (), cut, tuple(paths",
+            ),
+        ),
+        Mutant.NOTIFIER_BEFORE_TABLES: (
+            Edit(
+                _TREE + "unheard.py",
+                """\
+        row.sent.pop(node.broker, None)
+        self._ask(row, node)
+""",
+                """\
+        early = Replacement(under(row.tags, node.broker), (), (), ())
+        self._replace_and_tell(row, early)
+        row.sent.pop(node.broker, None)
+        self._ask(row, node)
+""",
+            ),
+        ),
+        Mutant.NO_NOTIFIERS: (
+            Edit(
+                _TREE + "unheard.py",
+                "        replacement = replacement_for(",
+                """\
+        return
+        replacement = replacement_for(""",
+            ),
+            Edit(
+                _TREE + "unheard.py",
+                """\
+        if row.tags:
+            self._table.tagged[""",
+                """\
+        if False:
+            self._table.tagged[""",
+            ),
+        ),
+        Mutant.TAGS_MAY_GROW: (
+            Edit(
+                _TREE + "gates.py",
+                """\
+    if not removed:
+        return None
+    added = intersect(removed, message.tags, newcomers=newcomers)
+    if includes(added, removed):
+""",
+                """\
+    added = region(message.tags)
+    if added == removed:
+""",
+            ),
+            Edit(
+                _TREE + "gates.py",
+                """\
+    kept = intersect(touched, replacement.added, newcomers=newcomers)
+""",
+                """\
+    kept = replacement.added
+""",
+            ),
+        ),
+        Mutant.RECEIVER_TAKES_ANY_TAGS: (
+            Edit(
+                _TREE + "gates.py",
+                """\
+    kept = intersect(touched, replacement.added, newcomers=newcomers)
+""",
+                """\
+    kept = replacement.added
+""",
+            ),
+        ),
+        Mutant.HALF_AN_INTERSECTION: (
+            Edit(
+                _TREE + "regions.py",
+                """\
+    return region([*_kept(old, new), *_entered(old, new, newcomers)])
+""",
+                """\
+    return region(_kept(old, new))
+""",
+            ),
+        ),
+        Mutant.ISLANDS_AS_BARRIERS: (
+            Edit(
+                _TREE + "unheard.py",
+                """\
+        dead_end = len(node.path) - 1 == self._state.neighbourhood.radius
+""",
+                """\
+        dead_end = True
+""",
+            ),
+        ),
+        Mutant.NEWCOMER_IS_COMPLETE: (
+            Edit(
+                _TREE + "core.py",
+                """\
+        if event.recovering:
+            self._state.restarted = True
+""",
+                """\
+        if event.recovering and event.incarnation == 1:
+            self._sessions_changed()
+            return
+        if event.recovering:
+            self._state.restarted = True
+""",
+            ),
+        ),
+        Mutant.NEWCOMERS_ARE_HEARD: (
+            Edit(
+                _TREE + "state.py",
+                """\
+        return self.neighbourhood.newcomers
+""",
+                """\
+        return LARGEST_BROKER + 1
+""",
+            ),
+        ),
+        Mutant.ACKNOWLEDGED_BEFORE_DURABLE: (
+            Edit(
+                _TREE + "publication_log.py",
+                "min(row.durable, done +",
+                "min(row.appended, done +",
+            ),
+        ),
+        Mutant.LOG_RELEASED_ON_APPEND: (
+            Edit(
+                _TREE + "publication_log.py",
+                """\
+            self._state.append(fresh, lambda: self._on_durable(run.source, last))
+""",
+                """\
+            self._state.append(fresh, lambda: self._on_durable(run.source, last))
+            self._state.machine.emit(Release(run.source, last))
+""",
+            ),
+        ),
+        Mutant.EVERY_PARTITION_TAGGED: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+            self.table.set_tags(row, region(tags))
+""",
+                """\
+            from dataclasses import replace
+
+            for node in self._sessions.nodes.values():
+                if node.partition and neighbourhood.direction(node.broker) != row.towards_home:
+                    tags.append(replace(self.unheard.tag(row, node), beyond=True))
+            self.table.set_tags(row, region(tags))
+""",
+            ),
+        ),
+        Mutant.PARTITIONS_SPREAD_DELTA: (
+            Edit(
+                _TREE + "partitions.py",
+                "self.reach = 2 * state.parameters.delta",
+                "self.reach = state.parameters.delta",
+            ),
+        ),
+        Mutant.GONE_EARLY: (
+            Edit(
+                _TREE + "partitions.py",
+                "over = [number for number in self._ended if number not in self._holds]",
+                "over = list(self._ended)",
+            ),
+        ),
+        Mutant.SHORT_VECTORS: (
+            Edit(
+                _TREE + "duplicates.py",
+                "return 2 * state.parameters.delta + 1",
+                "return state.parameters.delta + 1",
+            ),
+        ),
+        Mutant.HOLD_OUT_OF_ORDER: (
+            Edit(
+                _TREE + "propagation.py",
+                """\
+        self._state.counters["legitimacy_held"] += entry.publications
+        self._blocked[route.hop] = None
+""",
+                """\
+        self._state.counters["legitimacy_held"] += entry.publications
+""",
+            ),
+        ),
+        Mutant.DRAIN_COMPARES_PEERS: (
+            Edit(
+                _TREE + "propagation.py",
+                """\
+        return riding.get(transfer.hop) == transfer.session
+""",
+                """\
+        return self._drains
+""",
+            ),
+        ),
+        Mutant.NO_TOMBSTONES: (
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            if not self._table.add(statement):
+                continue
+""",
+                "",
+            ),
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            if dropped or told_on:
+""",
+                """\
+            if dropped:
+""",
+            ),
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            changes.append(ended_change(self._table.statement(statement.home)))
+""",
+                "",
+            ),
+        ),
+        Mutant.TOMBSTONES_VOLATILE: (
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            changes.append(ended_change(self._table.statement(statement.home)))
+""",
+                "",
+            ),
+        ),
+        Mutant.NO_HOME_AUTHORITY: (
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+        self._table.add(all_but(self._state.broker, self._state.incarnation, living))
+""",
+                "",
+            ),
+            Edit(
+                _TREE + "unsubscriptions.py",
+                "before = min([each.incarnation for each in self._living], default=current)",
+                "before = 0 * current",
+            ),
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+        for subscription in message.accepted:
+""",
+                """\
+        for subscription in ():
+""",
+            ),
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            if statement.home == self._state.broker and not self._table.includes(statement):
+""",
+                """\
+            if False:
+""",
+            ),
+        ),
+        Mutant.RELAYED_OUTLIVES_LEG: (
+            Edit(
+                _TREE + "assist.py",
+                """\
+        for relayed in ended:
+""",
+                """\
+        for relayed in ended[:0]:
+""",
+            ),
+        ),
+        Mutant.RELAY_RESUMES: (
+            Edit(
+                _TREE + "relays.py",
+                """\
+                if passage.accepted:
+                    self._end(passage, tell=asker)
+""",
+                "",
+            ),
+        ),
+        Mutant.SWITCHED_UNTOLD: (
+            Edit(
+                _TREE + "assist.py",
+                """\
+            self._step(event)
+        else:
+            self._end(relayed, "closed_by_us", tell=True)
+            self._step(event)
+""",
+                """\
+            self._step(event)
+        else:
+            self._legs[peer].known_as, relayed.over = relayed.session, True
+            del self._relayed[peer]
+            self._direct_again.cancel(peer)
+""",
+            ),
+        ),
+        Mutant.NO_LATERAL_SYNC: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+            elif row.accepted and row.subscription not in known:
+                self._upstream.send(row, node)
+""",
+                """\
+            elif row.accepted and row.subscription not in known and node.broker in row.path:
+                self._upstream.send(row, node)
+""",
+            ),
+        ),
+        Mutant.PENDING_NOT_REISSUED: (
+            Edit(
+                _TREE + "clients.py",
+                """\
+                self._reissue.append(local)
+""",
+                """\
+                self._subscriptions.add_local(local, confirmed=False)
+""",
+            ),
+            Edit(
+                _TREE + "clients.py",
+                """\
+            if local.phase is Phase.STARTED
+        ]""",
+                "        ]",
+            ),
+        ),
+        Mutant.SYNC_END_BEFORE_PENDING: (
+            Edit(
+                _TREE + "core.py",
+                """\
+        for node in newly_active:
+            self._subscriptions.synchronise(node)
+        self._subscriptions.evaluate_unconfirmed()
+        for node in newly_active:
+            self.send(node.broker, SyncEnd(self._state.recovering))
+""",
+                """\
+        for node in newly_active:
+            self.send(node.broker, SyncEnd(self._state.recovering))
+        for node in newly_active:
+            self._subscriptions.synchronise(node)
+        self._subscriptions.evaluate_unconfirmed()
+""",
+            ),
+        ),
+        Mutant.SYNC_END_FROM_INACTIVE: (
+            Edit(
+                _TREE + "core.py",
+                """\
+        self._partitions.synchronise(self._sessions.node(peer))
+        self._sessions_changed()
+""",
+                """\
+        self._partitions.synchronise(self._sessions.node(peer))
+        self._sessions_changed()
+        if not self._sessions.node(peer).active:
+            self.send(peer, SyncEnd(self._state.recovering))
+""",
+            ),
+        ),
+        Mutant.CONFIRMED_BEFORE_DURABLE: (
+            Edit(
+                _TREE + "subscriptions.py",
+                """\
+        self._state.commit(changes, lambda: self._confirm(row))
+""",
+                """\
+        self._state.commit(changes, lambda: None)
+        self._confirm(row)
+""",
+            ),
+        ),
+        Mutant.NOTIFIER_DONE_BEFORE_DURABLE: (
+            Edit(
+                _TREE + "unheard.py",
+                """\
+        def is_on_disk() -> None:
+            self._partitions.release(touched)
+            done()
+""",
+                """\
+        done()
+
+        def is_on_disk() -> None:
+            self._partitions.release(touched)
+""",
+            ),
+        ),
+        Mutant.ROWS_STAY_ON_DISK: (
+            Edit(
+                _TREE + "unsubscriptions.py",
+                """\
+            changes.extend(map(routing_removal, dropped))
+""",
+                "",
+            ),
+        ),
+        Mutant.RECOVERING_PUBLISHES: (
+            Edit(
+                _TREE + "clients.py",
+                """\
+        held = self._state.recovering
+""",
+                """\
+        held = False
+""",
+            ),
+        ),
+        Mutant.MISSING_PUBLISHERS_IGNORED: (
+            Edit(
+                _TREE + "clients.py",
+                "may_confirm=lambda: not self._missing",
+                "may_confirm=lambda: True",
+            ),
+        ),
+        Mutant.MOVE_WITHOUT_MARK: (
+            Edit(
+                _MOVING,
+                """\
+        if old.core.subscriptions and not self._marked_by:
+""",
+                """\
+        if False:
+""",
+            ),
+        ),
+        Mutant.MOVE_BEFORE_START: (
+            Edit(
+                _MOVING,
+                """\
+        subscriptions = new.core.subscriptions
+""",
+                """\
+        subscriptions = ()
+""",
+            ),
+        ),
+        Mutant.MOVE_FORGETS_POSITIONS: (
+            Edit(
+                _MOVING,
+                """\
+        new.take_over(old)
+""",
+                """\
+        old.core._received.clear()
+        new.take_over(old)
+""",
+            ),
+        ),
+        Mutant.TRANSIT_NOT_APPLIED: (
+            Edit(
+                _TREE + "notifiers.py",
+                "self._unheard.on_notifier(message.subscription, replacement, lambda: None)",
+                "pass",
+            ),
+        ),
+        Mutant.ANSWER_FORGETS_CUT: (
+            Edit(
+                _TREE + "subscriptions.py",
+                "                raise_cut(cut, answer.cut.items())\n",
+                "",
+            ),
+        ),
+    }.items()
+}
+"""What each of them does to the source."""
+
+
+@contextmanager
+def mutated(mutants: Iterable[Mutant]) -> Iterator[None]:
+    """Inside, every broker of this process has these bugs."""
+    with planted([MUTANTS[mutant] for mutant in sorted(mutants)]):
+        yield
