@@ -58,6 +58,7 @@ class Claim(_Closed):
     Attributes:
         metric: the number, by its name in the figure's JSON file.
         paper_value: what the paper says, in words.
+        needs: another number of that file, without which this one says nothing: it must not be 0.
         scale: what the experiment's scale must have been, by name.
         explanation: why it fails, where it is known to.
     """
@@ -68,6 +69,7 @@ class Claim(_Closed):
     paper_value: Annotated[str, Field(min_length=1)]
     metric: Annotated[str, Field(min_length=1)]
     tolerance: Tolerance
+    needs: str = ""
     scale: dict[str, int] = {}
     explanation: str = ""
 
@@ -217,11 +219,14 @@ def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
         why = _misfit(claim, max(drawn, key=_age))
         return Outcome(claim, "not run", None, None, f"{claim.figure} was drawn {why}")
     found = max(fitting, key=_age)
-    if claim.metric not in found.metrics:
-        raise UserError(
-            f"claim {claim.name}: {found.source} has no number called {shown(claim.metric)}"
-            f"{nearest(claim.metric, [*found.metrics])}"
-        )
+    for name in (claim.metric, *([claim.needs] if claim.needs else ())):
+        if name not in found.metrics:
+            raise UserError(
+                f"claim {claim.name}: {found.source} has no number called {shown(name)}"
+                f"{nearest(name, [*found.metrics])}"
+            )
+    if claim.needs and not found.metrics[claim.needs][0]:
+        return Outcome(claim, "not run", None, None, f"{claim.needs} is 0: nothing was compared")
     value, interval = found.metrics[claim.metric]
     state: State = "holds" if claim.tolerance.allows(value) else "fails"
     return Outcome(claim, state, value, interval, f"run {', '.join(found.run_ids)}")

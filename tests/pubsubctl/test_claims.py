@@ -1,6 +1,7 @@
 """Claims: what a number says about a sentence, and what it does not."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,16 @@ def test_a_claim_holds_at_the_bound_and_fails_below_it():
 def test_a_number_that_is_none_bears_nothing_out():
     assert the_outcome(claim(), drawn(math.nan)).state == "fails"
     assert the_outcome(claim(tolerance={"at_most": 3}), drawn(math.nan)).state == "fails"
+
+
+def test_where_nothing_was_compared_nothing_holds():
+    figure = drawn(99.0)
+    counted = [replace(figure, metrics={**figure.metrics, "points": (n, None)}) for n in (0, 2)]
+    needy = claim(needs="points")
+    assert [the_outcome(needy, found).state for found in counted] == ["not run", "holds"]
+    ours = {claim.name: claim for claim in load_claims(OURS / "dft11.toml")}
+    assert ours["fig9.fanout-points"].needs == "points_with_enough_losses_to_compare_fanouts"
+    assert not any(ours[f"fig12.grows-{fanout}"].tolerance.allows(0.0) for fanout in (3, 7))
 
 
 def test_a_figure_nobody_drew_is_no_verdict():
