@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.errors import UserError
-from pubsubctl.files import check_schema, load_toml, shown, validated
+from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
 
 SCHEMA = "pubsubctl/project/1"
 PROJECT_FILE = "pubsubctl.toml"

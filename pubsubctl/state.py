@@ -8,10 +8,10 @@ from typing import Any
 from brokerd.agent.client import AgentClient
 from brokerd.agent.fault import LASTING_VERBS
 from brokerd.errors import ControlError
-from pubsubctl.connectors.base import Connector
 from pubsubctl.errors import Unreachable
-from pubsubctl.hosts import Lab
-from pubsubctl.room import lack_of_room
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.hosts.room import lack_of_room
 
 
 @dataclass(frozen=True)

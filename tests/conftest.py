@@ -59,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesOfWorke
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """The Spark session of all tests that want one: starting it, and its first jobs, take long."""
-    from results.spark import spark_session
+    from results.checker.spark import spark_session
 
     with spark_session("tests", master="local[2]") as session:
         yield session

@@ -24,18 +24,18 @@ from tests.helpers.architecture import (
 ROOT = Path(__file__).parents[1]
 OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 
-# Every package of brokerd may import these two.
-_BASE = ("brokerd.errors", "brokerd.config")
+# Every package of brokerd may import these.
+_BASE = ("brokerd.errors", "brokerd.config", "brokerd.text", "brokerd.units")
 
 _NAMED_BUGS = ("brokerd.named_bugs", "brokerd.protocols.*.mutants")
 
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
     "brokerd.protocols.interface",
-    "brokerd.protocols.deadlines",
-    "brokerd.protocols.event_machine",
-    "brokerd.protocols.publishers",
-    "brokerd.protocols.selection",
+    "brokerd.protocols.parts.deadlines",
+    "brokerd.protocols.parts.event_machine",
+    "brokerd.protocols.parts.publishers",
+    "brokerd.protocols.parts.selection",
 )
 
 LAYERS = (
@@ -50,6 +50,10 @@ LAYERS = (
         ours=("brokerd",),
         except_=("brokerd.simulator", *_NAMED_BUGS),
         third_party=frozenset({"trio"}),
+    ),
+    *(
+        Layer(module, "it is arithmetic and words that know nothing of brokers")
+        for module in ("brokerd.text", "brokerd.units")
     ),
     Layer(
         "brokerd.errors",
@@ -242,28 +246,28 @@ LAYERS = (
             "brokerd.agent.client",
             "brokerd.agent.commands",
             "fault_injection",
-            "results.expectation",
-            "results.terms",
+            "results.rules.expectation",
+            "results.rules.terms",
         ),
         except_=("brokerd.runtime", "brokerd.agent.agent"),
         third_party=frozenset({"trio", "psutil", "pydantic"}),
     ),
     Layer(
-        "bench.host",
+        "brokerd.agent.host.server",
         "it is what controllers ask on a host, locally and from afar, and finds agents there",
         ours=("bench", "brokerd"),
         except_=("brokerd.simulator",),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
-        "bench.machine",
+        "bench.run.machine",
         "it is the one place where agent, broker and load generator are put together",
         ours=("bench", "brokerd"),
         except_=("brokerd.simulator",),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
-        "bench.load_generator",
+        "bench.load.load_generator",
         "it is told what to do over a control socket, but it reaches brokers as any client does",
         ours=("bench", "brokerd"),
         except_=(
@@ -274,37 +278,37 @@ LAYERS = (
         third_party=frozenset({"trio"}),
     ),
     Layer(
-        "results.expectation",
+        "results.rules.expectation",
         "a checker that shares code with what it checks would share its mistakes",
     ),
     Layer(
         "results.reference",
         "a second opinion that shares rules with the first would share its mistakes",
-        ours=("results.terms",),
+        ours=("results.rules.terms",),
     ),
     Layer(
-        "results.terms",
+        "results.rules.terms",
         "a checker that shares code with what it checks would share its mistakes",
     ),
     Layer(
-        "results.verdicts",
+        "results.rules.verdicts",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.terms", "results.words"),
+        ours=("results.rules.terms", "results.rules.words"),
     ),
     Layer(
-        "results.words",
+        "results.rules.words",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.terms",),
+        ours=("results.rules.terms",),
     ),
     Layer(
-        "results.withheld",
+        "results.rules.withheld",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.terms", "results.risks"),
+        ours=("results.rules.terms", "results.rules.risks"),
     ),
     Layer(
-        "results.risks",
+        "results.rules.risks",
         "a checker that shares code with what it checks would share its mistakes",
-        ours=("results.terms",),
+        ours=("results.rules.terms",),
     ),
     Layer(
         "results",
@@ -423,22 +427,38 @@ def forbidden(root: Path) -> list[str]:
         ("brokerd.wire.codec", "import brokerd.protocols.ges.core", "brokerd.protocols.ges.core"),
         ("brokerd.sessions.session", "import brokerd.wire", "imports brokerd.wire"),
         ("brokerd.client.core", "import trio", "imports the package trio"),
-        ("brokerd.simulator.cluster", "import brokerd.runtime.driver", "brokerd.runtime.driver"),
-        ("brokerd.simulator.cluster", "import brokerd.agent", "imports brokerd.agent"),
-        ("brokerd.runtime.driver", "import brokerd.simulator.clock", "simulator.clock"),
-        ("brokerd.agent.agent", "import bench.load_generator", "imports bench.load_generator"),
-        ("fault_injection.deployed", "import brokerd.runtime.links", "brokerd.runtime.links"),
-        ("bench.coordinator", "import brokerd.runtime.links", "imports brokerd.runtime.links"),
-        ("bench.coordinator", "import brokerd.agent.agent", "imports brokerd.agent.agent"),
-        ("bench.coordinator", "import results.checks", "imports results.checks"),
-        ("results.expectation", "import brokerd.model", "imports brokerd.model"),
-        ("results.expectation", "import numpy", "imports the package numpy"),
-        ("results.reference.rule", "import results.risks", "imports results.risks"),
+        (
+            "brokerd.simulator.world.cluster",
+            "import brokerd.runtime.driver",
+            "brokerd.runtime.driver",
+        ),
+        ("brokerd.simulator.world.cluster", "import brokerd.agent", "imports brokerd.agent"),
+        ("brokerd.runtime.driver", "import brokerd.simulator.world.clock", "world.clock"),
+        (
+            "brokerd.agent.agent",
+            "import bench.load.load_generator",
+            "imports bench.load.load_generator",
+        ),
+        ("fault_injection.apply.deployed", "import brokerd.runtime.links", "brokerd.runtime.links"),
+        ("bench.run.coordinator", "import brokerd.runtime.links", "imports brokerd.runtime.links"),
+        ("bench.run.coordinator", "import brokerd.agent.agent", "imports brokerd.agent.agent"),
+        (
+            "bench.run.coordinator",
+            "import results.checker.checks",
+            "imports results.checker.checks",
+        ),
+        ("results.rules.expectation", "import brokerd.model", "imports brokerd.model"),
+        ("results.rules.expectation", "import numpy", "imports the package numpy"),
+        ("results.reference.rule", "import results.rules.risks", "imports results.rules.risks"),
         ("results.reference.contents", "import cbor2", "imports the package cbor2"),
-        ("results.withheld", "import brokerd.model.identity", "imports brokerd.model.identity"),
-        ("results.load", "import brokerd.model.identity", "imports brokerd.model.identity"),
+        (
+            "results.rules.withheld",
+            "import brokerd.model.identity",
+            "imports brokerd.model.identity",
+        ),
+        ("results.tables.load", "import brokerd.model.identity", "imports brokerd.model.identity"),
         ("pubsubctl.commands.plot", "import results.figures", "outside a function"),
-        ("pubsubctl.deploy", "import requests", "imports the package requests"),
+        ("pubsubctl.deploying.deploy", "import requests", "imports the package requests"),
         ("brokerd.__init__", "from brokerd.runtime import driver", "imports brokerd.runtime"),
         ("brokerd.client.__init__", "from brokerd.client.client import connect", "client.client"),
         ("brokerd.surprise.module", "", "no rule says what this may import"),
@@ -457,20 +477,23 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
         ("brokerd.model.publication", "from .identity import BrokerId"),
         ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
         ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.registry"),
-        ("brokerd.simulator.cluster", "import brokerd.client.core, brokerd.errors"),
-        ("bench.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
-        ("bench.machine", "from bench.load_generator import run"),
-        ("bench.coordinator", "import brokerd.agent.client, results.expectation"),
+        ("brokerd.simulator.world.cluster", "import brokerd.client.core, brokerd.errors"),
+        ("bench.run.machine", "import brokerd.runtime.process, brokerd.agent.agent"),
+        ("bench.run.machine", "from bench.load.load_generator import run"),
+        ("bench.run.coordinator", "import brokerd.agent.client, results.rules.expectation"),
         ("results.reference.rule", "from results import terms"),
-        ("results.load", "import pyspark, brokerd.history.reader, results.expectation"),
+        (
+            "results.tables.load",
+            "import pyspark, brokerd.history.reader, results.rules.expectation",
+        ),
         ("pubsubctl.commands.plot", "def plot():\n    import results.figures"),
-        ("pubsubctl.deploy", "from brokerd.agent.client import attach\nimport fabric"),
+        ("pubsubctl.deploying.deploy", "from brokerd.agent.client import attach\nimport fabric"),
     ],
 )
 def test_an_allowed_import_is_left_alone(tmp_path: Path, importer: str, source: str) -> None:
     plant(tmp_path, {"brokerd.model.identity": "", "brokerd.protocols.ges.messages": ""})
-    plant(tmp_path, {"brokerd.protocols.interface": "", "results.expectation": ""})
-    plant(tmp_path, {"results.terms": ""})
+    plant(tmp_path, {"brokerd.protocols.interface": "", "results.rules.expectation": ""})
+    plant(tmp_path, {"results.rules.terms": ""})
     plant(tmp_path, {importer: source})
     assert forbidden(tmp_path) == []
 

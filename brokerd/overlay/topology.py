@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, DeltaTreeParameters, SessionParameters
 from brokerd.errors import ConfigError
-from brokerd.model.durations import format_duration, parse_duration_ns
 from brokerd.model.identity import BrokerNumber
+from brokerd.units import format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/1"
 KINDS = ("tree",)

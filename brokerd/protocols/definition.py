@@ -12,7 +12,7 @@ from typing import Any
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Attributes
-from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.interface import DeliveryProtocol
 
 

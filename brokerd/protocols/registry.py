@@ -6,8 +6,8 @@ from typing import Any, Final
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
-from brokerd.overlay.primary_tree import Neighbourhood
 from brokerd.overlay.topology import nearest
+from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import CoreContext, ProtocolDefinition
 from brokerd.protocols.delta_tree.definition import DELTA_TREE

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import Event, TopologyGrown, TopologyShrunk
 
 

@@ -21,14 +21,14 @@ from brokerd.protocols.delta_tree.duplicates import ByVector
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.interface import Effect, Event, Send
-from brokerd.simulator.broker import SimulatedBroker
-from brokerd.simulator.campaign import Setting
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.faults import BROKER_KINDS
-from brokerd.simulator.plan import Failing, Plan
-from brokerd.simulator.planning.draw import draw_plan
-from brokerd.simulator.swarm import PlanRun
-from brokerd.simulator.workers import map_in_workers
+from brokerd.simulator.search.campaign import Setting
+from brokerd.simulator.search.plan import Failing, Plan
+from brokerd.simulator.search.planning.draw import draw_plan
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.search.workers import map_in_workers
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.faults import BROKER_KINDS
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import encode
 

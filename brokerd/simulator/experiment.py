@@ -10,10 +10,10 @@ from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import Instant
-from brokerd.simulator.clients import ClientObserver
-from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.network import NetworkParameters
+from brokerd.simulator.world.clients import ClientObserver
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.network import NetworkParameters
 
 DRAIN_NS = 30 * SECOND_NS
 _LOOK_NS = 20 * MILLISECOND_NS

@@ -38,12 +38,12 @@ from brokerd.protocols.interface import (
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.simulator.broker import SimulatedBroker
-from brokerd.simulator.clients import SimulatedClient
-from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
-from brokerd.simulator.cluster import NotQuietError, SimulatedCluster
-from brokerd.simulator.network import NetworkParameters
 from brokerd.simulator.scenario_words import Wording, is_of_partitions
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clients import SimulatedClient
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
+from brokerd.simulator.world.network import NetworkParameters
 from brokerd.wire.attributes import encode_attributes
 
 _COMMANDS_END = "----"

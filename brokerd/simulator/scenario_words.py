@@ -51,7 +51,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
 
 _RELAY_WORDS = {
     "ask": "asks for a session between {}",

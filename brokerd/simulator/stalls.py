@@ -15,9 +15,9 @@ from random import Random
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.generate import chain, random_tree, star
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.simulator.world.cluster import SimulatedCluster
 
 KINDS = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")
 CALM_S, BROKEN_S, AFTERWARDS_S = 1.0, 12.0, 8.0

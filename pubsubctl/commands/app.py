@@ -55,7 +55,7 @@ from pubsubctl.commands import (
     topology,
 )
 from pubsubctl.commands.invocation import Invocation
-from pubsubctl.console import ColorChoice, Console, NobodyReads, Result
+from pubsubctl.console.console import ColorChoice, Console, NobodyReads, Result
 from pubsubctl.errors import (
     INTERNAL_ERROR,
     INTERRUPTED,

@@ -7,12 +7,12 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 
 if TYPE_CHECKING:
-    from bench.spec import ExperimentSpec
-    from fault_injection.schedule import FaultSchedule
+    from bench.spec.spec import ExperimentSpec
+    from fault_injection.schedule.schedule import FaultSchedule
 
 
 def bench(
@@ -91,7 +91,7 @@ def bench(
     What is deployed is used when it is what the workload wants; when nothing is, brokers are
     deployed for the run and taken down after it. The last line is the folder of the run.
     """
-    from bench.spec import Overrides
+    from bench.spec.spec import Overrides
 
     call = invocation(context)
     overrides = Overrides(
@@ -114,7 +114,7 @@ def bench(
         )
     if call.dry_run:
         return _planned(call, spec, schedule)
-    from pubsubctl.experiment import run_and_judge
+    from pubsubctl.running.experiment import run_and_judge
 
     return run_and_judge(
         call,
@@ -144,11 +144,11 @@ def experiment_of(
     Raises:
         UserError, SpecError: file, key, value and the nearest valid one.
     """
-    from bench.spec import load_experiment
-    from fault_injection.draw import drawn_in_words
-    from pubsubctl.faults import checked, schedule_of, settled
-    from pubsubctl.placing import would_be_placed
-    from pubsubctl.topologies import warn_of_vectors
+    from bench.spec.spec import load_experiment
+    from fault_injection.schedule.draw import drawn_in_words
+    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.deploying.topologies import warn_of_vectors
+    from pubsubctl.injecting.faults import checked, schedule_of, settled
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
     warn_of_vectors(call.console, spec.topology, spec.protocol)
@@ -193,10 +193,10 @@ def _planned(call: Invocation, spec: "ExperimentSpec", schedule: "FaultSchedule 
     """What would be done, after looking at the hosts."""
     import trio
 
-    from fault_injection.plan import expand
-    from pubsubctl.deploy import planned, wanted_deployment
-    from pubsubctl.hosts import Lab, reached
-    from pubsubctl.plan import Plan
+    from fault_injection.schedule.plan import expand
+    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.plan import Plan
+    from pubsubctl.hosts.hosts import Lab, reached
 
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 
 app = typer.Typer(
     name="bundle",
@@ -18,7 +18,7 @@ app = typer.Typer(
 @app.command("build")
 def build(context: typer.Context) -> Result:
     """Make the bundle of this program, and say what is in it."""
-    from pubsubctl.bundle import build_bundle
+    from pubsubctl.deploying.bundle import build_bundle
     from pubsubctl.project import xdg_folder
 
     call = invocation(context)
@@ -52,8 +52,8 @@ def gc(context: typer.Context) -> Result:
 def _on_hosts(context: typer.Context, *, collect: bool) -> Result:
     import trio
 
-    from pubsubctl.connectors.base import Connector
-    from pubsubctl.hosts import Lab
+    from pubsubctl.hosts.connectors.base import Connector
+    from pubsubctl.hosts.hosts import Lab
 
     call = invocation(context)
     inventory = call.inventory()

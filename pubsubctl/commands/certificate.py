@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.inventory import Inventory
-    from pubsubctl.plan import Observed
+    from pubsubctl.deploying.plan import Observed
+    from pubsubctl.inventory.inventory import Inventory
 
 RENEW = "renew"
 
@@ -37,9 +37,9 @@ def certificate(
     """
     import trio
 
-    from pubsubctl.authority import Authority
-    from pubsubctl.certificates import check_authority
-    from pubsubctl.hosts import Lab, reached
+    from pubsubctl.deploying.authority import Authority
+    from pubsubctl.deploying.certificates import check_authority
+    from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.project import authority_folder
 
     call = invocation(context)
@@ -93,8 +93,8 @@ def certificate(
 def _renew(call: Invocation, inventory: "Inventory") -> Result:
     import trio
 
-    from pubsubctl.certificates import renew_certificates
-    from pubsubctl.hosts import Lab
+    from pubsubctl.deploying.certificates import renew_certificates
+    from pubsubctl.hosts.hosts import Lab
 
     call.refuse_dry_run("certificate renew")
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

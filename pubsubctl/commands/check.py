@@ -7,7 +7,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 
 RUNS_HELP = "Folders, run ids, or `latest`."
 
@@ -28,8 +28,8 @@ def check(
 
     What was owed to whom is recomputed from what was published and subscribed.
     """
-    from pubsubctl.judging import Judged, NotJudged, judge_each
-    from pubsubctl.runs import find_runs
+    from pubsubctl.running.judging import Judged, NotJudged, judge_each
+    from pubsubctl.running.runs import find_runs
 
     call = invocation(context)
     call.refuse_dry_run("check")

@@ -7,11 +7,19 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
-from pubsubctl.claims import Claim, Outcome, State, judge, load_claims, measurements, undrawn
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result, Style
+from pubsubctl.console.console import Result, Style
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
+from pubsubctl.running.claims import (
+    Claim,
+    Outcome,
+    State,
+    judge,
+    load_claims,
+    measurements,
+    undrawn,
+)
 
 app = typer.Typer(
     help="What papers say, and whether our figures bear it out.", invoke_without_command=True
@@ -53,8 +61,8 @@ def run_claims(
     folder = call.project.results_folder(runs)
     wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
     if wanted:
+        from results.checker.spark import spark_session
         from results.figures import draw
-        from results.spark import spark_session
 
         with call.console.progress() as progress:
             progress.phase("starting Spark")

@@ -6,11 +6,11 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Console, Result
+from pubsubctl.console.console import Console, Result
 from pubsubctl.errors import PreflightFailed, UserError, VerdictUnknown
 
 if TYPE_CHECKING:
-    from bench.clocks import HostClock
+    from bench.run.clocks import HostClock
 
 app = typer.Typer(help="How far the clocks of hosts are apart, and how sure that is.")
 
@@ -35,7 +35,7 @@ def check(
 
     With --latency, exit status 3 when one of that length could not.
     """
-    from bench.units import parse_duration_ns
+    from bench.spec.units import parse_duration_ns
 
     call = invocation(context)
     try:
@@ -107,8 +107,8 @@ def show(
     """Show what a run knows of its hosts' clocks."""
     import json
 
-    from bench.clocks import CLOCK_FILE
-    from pubsubctl.runs import find_run
+    from bench.run.clocks import CLOCK_FILE
+    from pubsubctl.running.runs import find_run
 
     call = invocation(context)
     folder = find_run(call.project, run)
@@ -121,7 +121,7 @@ def show(
 
 
 def _sampled(call: Invocation, rounds: int) -> list[dict[str, Any]]:
-    from bench.clocks import clock_rows
+    from bench.run.clocks import clock_rows
 
     clocks, reference = _clocks(call, rounds)
     return clock_rows(clocks, reference)
@@ -131,8 +131,8 @@ def _clocks(call: Invocation, rounds: int) -> "tuple[list[HostClock], str]":
     """The clocks of all hosts of what is deployed, and the host whose clock runs go by."""
     import trio
 
-    from bench.clocks import sample
-    from pubsubctl.hosts import Lab, reached
+    from bench.run.clocks import sample
+    from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import recorded_deployment
 
     inventory = call.inventory()

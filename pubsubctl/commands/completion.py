@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 
 app = typer.Typer(
     name="config",

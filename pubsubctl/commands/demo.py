@@ -7,9 +7,9 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 PROTOCOLS = ("delta_tree", "best_effort")
 
@@ -34,7 +34,7 @@ def demo(
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
-    from pubsubctl.demo import run_demo
+    from pubsubctl.running.demo import run_demo
 
     call = invocation(context)
     call.refuse_dry_run("demo")

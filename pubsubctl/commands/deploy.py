@@ -7,15 +7,15 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
-    from pubsubctl.deployment import Deployment
-    from pubsubctl.hosts import Lab
-    from pubsubctl.placing import Placing
-    from pubsubctl.rolling import Rolled
+    from pubsubctl.deploying.deployment import Deployment
+    from pubsubctl.deploying.placing import Placing
+    from pubsubctl.deploying.rolling import Rolled
+    from pubsubctl.hosts.hosts import Lab
 
 
 def deploy(
@@ -73,13 +73,13 @@ def deploy(
     ] = 60.0,
 ) -> Result:
     """Start agents and brokers; done when every session is up."""
-    from pubsubctl.deploy import deployed, wanted_deployment
-    from pubsubctl.deployment import Deployment
-    from pubsubctl.hosts import Lab
-    from pubsubctl.interruption import Interruption, run_interruptibly
-    from pubsubctl.placing import Placing
-    from pubsubctl.rolling import Rolled, outdated_hosts, roll
-    from pubsubctl.topologies import load_topology, warn_of_vectors
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.deploying.deploy import deployed, wanted_deployment
+    from pubsubctl.deploying.deployment import Deployment
+    from pubsubctl.deploying.placing import Placing
+    from pubsubctl.deploying.rolling import Rolled, outdated_hosts, roll
+    from pubsubctl.deploying.topologies import load_topology, warn_of_vectors
+    from pubsubctl.hosts.hosts import Lab
 
     if placement is not None and (policy is not None or delta_safe):
         raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
@@ -142,8 +142,8 @@ def _steps(
     """
     import trio
 
-    from pubsubctl.deploy import planned, wanted_deployment
-    from pubsubctl.plan import Plan
+    from pubsubctl.deploying.deploy import planned, wanted_deployment
+    from pubsubctl.deploying.plan import Plan
 
     async def look() -> tuple[Plan, dict[str, list[str]]]:
         async with lab.opened():
@@ -168,7 +168,7 @@ def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
     steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(wanted.placement.brokers)
     hosts = len(wanted.placement.hosts)
-    from pubsubctl.topologies import profile_of
+    from pubsubctl.deploying.topologies import profile_of
 
     profile = profile_of(wanted.topology.to_mapping()["parameters"])
     text = (

@@ -7,7 +7,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import PreflightFailed, PubsubctlError, Unreachable, UserError
 
 
@@ -31,9 +31,9 @@ def doctor(
     Each finding has the id of its check, a severity, and a remedy where one is needed. Hosts
     that are alike share a line; -v prints one for each, -q only what is wrong.
     """
-    from bench.spec import load_experiment
-    from pubsubctl.checkup import Subject, examine
-    from pubsubctl.checkup_text import tally, worth_telling
+    from bench.spec.spec import load_experiment
+    from pubsubctl.doctor.checkup import Subject, examine
+    from pubsubctl.doctor.checkup_text import tally, worth_telling
 
     call = invocation(context)
     experiment = None

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import HostError, LabDirty, Unreachable
 
 
@@ -21,11 +21,11 @@ def down(
     """Stop everything of ours, remove its files."""
     import trio
 
-    from pubsubctl.deploy import take_down
-    from pubsubctl.host_ranges import in_ranges
-    from pubsubctl.hosts import Lab, reached
-    from pubsubctl.interruption import Interruption, run_interruptibly
-    from pubsubctl.plan import Plan, down_plan
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.deploying.deploy import take_down
+    from pubsubctl.deploying.plan import Plan, down_plan
+    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.inventory.host_ranges import in_ranges
 
     call = invocation(context)
     inventory = call.inventory()

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result, visible
+from pubsubctl.console.console import Result, visible
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable, UserError
 
 
@@ -27,9 +27,9 @@ def execute(
 
     import trio
 
-    from bench.units import parse_duration_ns
-    from pubsubctl.connectors.base import Connector, Ran
-    from pubsubctl.hosts import Lab, reached
+    from bench.spec.units import parse_duration_ns
+    from pubsubctl.hosts.connectors.base import Connector, Ran
+    from pubsubctl.hosts.hosts import Lab, reached
 
     call = invocation(context)
     try:

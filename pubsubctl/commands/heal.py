@@ -6,11 +6,11 @@ import typer
 
 from brokerd.errors import ControlError
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import HostError, LabDirty, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:
-    from pubsubctl.connectors.base import Connector
+    from pubsubctl.hosts.connectors.base import Connector
     from pubsubctl.state import LabState
 
 
@@ -28,7 +28,7 @@ def heal(
     """
     import trio
 
-    from pubsubctl.hosts import Lab, reached
+    from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import lab_state
 
     call = invocation(context)

@@ -8,9 +8,9 @@ import typer
 
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -53,7 +53,7 @@ def help_topic(
 
 def _verbs() -> str:
     """The verbs of faults, as the code that carries them out has them."""
-    from fault_injection.verbs import VERB_TABLE
+    from fault_injection.schedule.verbs import VERB_TABLE
 
     rows = [
         (verb.name, " or ".join(_ON[kind] for kind in verb.on), verb.effect)

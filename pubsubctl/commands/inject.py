@@ -6,13 +6,13 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import PubsubctlError, UserError
 
 if TYPE_CHECKING:
     from brokerd.overlay.topology import Topology
-    from fault_injection.schedule import FaultSchedule
-    from pubsubctl.placement import Placement
+    from fault_injection.schedule.schedule import FaultSchedule
+    from pubsubctl.deploying.placement import Placement
 
 
 def inject(
@@ -114,7 +114,7 @@ def inject(
     if selftest:
         if what:
             raise UserError("inject --selftest tries every verb; it takes no other")
-        from pubsubctl.selftest import selftest_now
+        from pubsubctl.injecting.selftest import selftest_now
 
         return selftest_now(call)
     options = {
@@ -131,8 +131,8 @@ def inject(
     schedule = _asked_for(call, what or [], options, pick, chains)
     if only_lint or preview or call.dry_run:
         return _preview(call, schedule, seed, topology, only_lint=only_lint)
-    from pubsubctl.faults import check_by_hand
-    from pubsubctl.injection import inject_now
+    from pubsubctl.injecting.faults import check_by_hand
+    from pubsubctl.injecting.injection import inject_now
 
     def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
         return _settled(call, schedule, seed, known, placement)[0]
@@ -151,8 +151,8 @@ def _asked_for(
     chains: str | None,
 ) -> "FaultSchedule":
     """The schedule of this name, or the one of a single step that was typed."""
-    from fault_injection.verbs import VERBS
-    from pubsubctl import faults
+    from fault_injection.schedule.verbs import VERBS
+    from pubsubctl.injecting import faults
 
     if pick is None and chains is not None:
         raise UserError(f"--chains {chains}: only with --pick")
@@ -179,7 +179,7 @@ def _settled(
     placement: "Placement | None",
 ) -> "tuple[FaultSchedule, list[str]]":
     """The schedule with its targets drawn and checked, and what was warned of."""
-    from pubsubctl import faults
+    from pubsubctl.injecting import faults
 
     settled = faults.settled(schedule, known, seed, placement)
     warnings = [*faults.checked(settled, known, placement=placement)]
@@ -197,9 +197,9 @@ def _preview(
     only_lint: bool,
 ) -> Result:
     """What a schedule would do, without doing it."""
-    from fault_injection.lint import targets_of
-    from fault_injection.plan import expand
-    from pubsubctl.preview import windows as preview_windows
+    from fault_injection.schedule.lint import targets_of
+    from fault_injection.schedule.plan import expand
+    from pubsubctl.deploying.preview import windows as preview_windows
 
     known, placement = _topology(call, topology)
     settled, warnings = _settled(call, schedule, seed, known, placement)
@@ -237,11 +237,11 @@ def _topology(call: Invocation, name: str | None) -> "tuple[Topology, Placement 
     import trio
 
     from brokerd.overlay.topology import Topology
-    from pubsubctl.hosts import Lab, reached
-    from pubsubctl.placement import Placement
-    from pubsubctl.placing import would_be_placed
+    from pubsubctl.deploying.placement import Placement
+    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.deploying.topologies import load_topology
+    from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import recorded_deployment
-    from pubsubctl.topologies import load_topology
 
     if name is not None:
         named = load_topology(call.project.find("topology", name))
@@ -260,7 +260,7 @@ def _topology(call: Invocation, name: str | None) -> "tuple[Topology, Placement 
 
 
 def _listing(call: Invocation) -> Result:
-    from fault_injection.verbs import VERB_TABLE
+    from fault_injection.schedule.verbs import VERB_TABLE
 
     schedules = call.project.names("schedule")
     rows = [

@@ -12,14 +12,14 @@ import typer
 from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Console, Result
+from pubsubctl.console.console import Console, Result
 from pubsubctl.errors import PubsubctlError, UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 if TYPE_CHECKING:
-    from pubsubctl.ssh.known_hosts import HostKey
-    from pubsubctl.ssh.line import Hop
-    from pubsubctl.ssh.trust import Ask
+    from pubsubctl.hosts.ssh.known_hosts import HostKey
+    from pubsubctl.hosts.ssh.line import Hop
+    from pubsubctl.hosts.ssh.trust import Ask
 
 app = typer.Typer(help="Inventories: which hosts there are.")
 
@@ -91,8 +91,8 @@ def facts(
     ] = False,
 ) -> Result:
     """Say what machines the hosts are: asked for once, then remembered."""
-    from pubsubctl.facts import known_facts
-    from pubsubctl.looking import look_at_hosts
+    from pubsubctl.doctor.facts import known_facts
+    from pubsubctl.doctor.looking import look_at_hosts
 
     call = invocation(context)
     inventory = call.inventory()
@@ -145,7 +145,7 @@ def _gib(size: object) -> str:
 @app.command("schema")
 def schema(context: typer.Context) -> Result:
     """Print the JSON Schema of inventories, for editors."""
-    from pubsubctl.inventory_schema import json_schema
+    from pubsubctl.inventory.inventory_schema import json_schema
 
     found = json_schema()
     return Result(
@@ -162,7 +162,7 @@ def lint(
     ] = None,
 ) -> Result:
     """Check inventories; every problem is named."""
-    from pubsubctl.inventory import load_inventory
+    from pubsubctl.inventory.inventory import load_inventory
 
     call = invocation(context)
     paths = (
@@ -204,9 +204,9 @@ def import_inventory(
     ] = None,
 ) -> Result:
     """Turn the inventory of another tool into one of ours; nothing is run or looked up."""
-    from pubsubctl.importers.ansible import read_ansible
-    from pubsubctl.importers.found import inventory_text, our_name, read_source
-    from pubsubctl.importers.ssh_config import read_ssh_config
+    from pubsubctl.inventory.importers.ansible import read_ansible
+    from pubsubctl.inventory.importers.found import inventory_text, our_name, read_source
+    from pubsubctl.inventory.importers.ssh_config import read_ssh_config
 
     call = invocation(context)
     readers = {"ansible": read_ansible, "ssh-config": read_ssh_config}
@@ -252,8 +252,8 @@ def trust(
     ] = None,
 ) -> Result:
     """Show the keys of hosts and of the gateways before them, and remember those you approve."""
-    from pubsubctl.interruption import Interruption, run_interruptibly
-    from pubsubctl.ssh.trust import Ask, Met, chosen, meet
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
+    from pubsubctl.hosts.ssh.trust import Ask, Met, chosen, meet
 
     call = invocation(context)
     inventory = call.inventory()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pubsubctl.console import Console
+from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.project import Project
 
 if TYPE_CHECKING:
-    from pubsubctl.inventory import Host, Inventory
+    from pubsubctl.inventory.inventory import Host, Inventory
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Invocation:
 
     def inventory(self) -> "Inventory":
         """The inventory that holds."""
-        from pubsubctl.inventory import load_inventory
+        from pubsubctl.inventory.inventory import load_inventory
 
         inventory = load_inventory(self.project.inventory_file(self.inventory_option))
         if not self.use_ssh_config:

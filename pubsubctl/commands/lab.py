@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import PreflightFailed, UserError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def up(
     name: Name = DEFAULT_NAME,
 ) -> Result:
     """Make test hosts; `-i NAME` then means them."""
-    from pubsubctl.interruption import Interruption, run_interruptibly
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab.building import Built, bring_up
     from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, check_name
 
@@ -73,8 +73,8 @@ def down(
     ] = None,
 ) -> Result:
     """End all processes of the test hosts, and remove every trace of them."""
-    from bench.operator_lock import lock_path
-    from pubsubctl.interruption import Interruption, run_interruptibly
+    from brokerd.agent.host.operator_lock import lock_path
+    from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.lab import requirements
     from pubsubctl.lab.journal import existing_lab, lab_lock
     from pubsubctl.lab.removal import remove

@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 
 
 def load(
@@ -31,11 +31,11 @@ def load(
     `check` and `plot` do so by themselves. The tables are Parquet, in the folder of each run, or in
     $XDG_CACHE_HOME where nobody may write there.
     """
-    from pubsubctl.runs import find_runs
-    from results.derived import derived_of
-    from results.experiment_runs import is_experiment_run, load_experiment_run
-    from results.load import load_run
-    from results.spark import spark_session
+    from pubsubctl.running.runs import find_runs
+    from results.checker.spark import spark_session
+    from results.papers.dft11.experiment_runs import is_experiment_run, load_experiment_run
+    from results.tables.derived import derived_of
+    from results.tables.load import load_run
 
     call = invocation(context)
     call.refuse_dry_run("load")

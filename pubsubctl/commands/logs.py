@@ -9,12 +9,12 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import HostError, PreflightFailed, Unreachable, UserError
 
 if TYPE_CHECKING:
-    from pubsubctl.hosts import Lab
-    from pubsubctl.logbook import LogLine, Tail
+    from pubsubctl.hosts.hosts import Lab
+    from pubsubctl.watching.logbook import LogLine, Tail
 
 
 def logs(
@@ -54,10 +54,10 @@ def logs(
     """
     import trio
 
-    from bench.units import parse_duration_ns
-    from pubsubctl.hosts import Lab, reached
-    from pubsubctl.interruption import until_interrupted
-    from pubsubctl.logbook import last_of_each, merged, selected, shown
+    from bench.spec.units import parse_duration_ns
+    from pubsubctl.console.interruption import until_interrupted
+    from pubsubctl.hosts.hosts import Lab, reached
+    from pubsubctl.watching.logbook import last_of_each, merged, selected, shown
 
     call = invocation(context)
     call.refuse_dry_run("logs")
@@ -116,7 +116,7 @@ FOLLOW_EVERY_S = 0.5
 
 
 def _print(call: Invocation, line: "LogLine", *, with_time: bool) -> None:
-    from pubsubctl.logbook import shown
+    from pubsubctl.watching.logbook import shown
 
     if call.console.as_json:
         call.console.line(json.dumps({"schema": "pubsubctl/log-line/1", **line.to_mapping()}))
@@ -149,7 +149,7 @@ class _Reader:
         """
         import trio
 
-        from pubsubctl.logbook import AGENT, Tail, run_folder
+        from pubsubctl.watching.logbook import AGENT, Tail, run_folder
 
         if not self._places:
             await self._find()
@@ -174,10 +174,10 @@ class _Reader:
         return [line for lines in found.values() for line in lines]
 
     async def _find(self) -> None:
-        from pubsubctl.deployment import placed_broker
-        from pubsubctl.logbook import AGENT
-        from pubsubctl.placement import Placement
+        from pubsubctl.deploying.deployment import placed_broker
+        from pubsubctl.deploying.placement import Placement
         from pubsubctl.state import recorded_deployment
+        from pubsubctl.watching.logbook import AGENT
 
         record = await recorded_deployment(self._lab)
         if record is None:

@@ -59,7 +59,7 @@ def inventories(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def faults(context: typer.Context, incomplete: str) -> Iterable[str]:
     """What `inject` takes: a verb or a schedule, and behind a verb what it can be done to."""
-    from fault_injection.verbs import CLIENT_VERBS, VERB_TABLE
+    from fault_injection.schedule.verbs import CLIENT_VERBS, VERB_TABLE
 
     typed = list(context.params.get("what") or ())
     if not typed:
@@ -95,7 +95,7 @@ def hosts(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def selectors(context: typer.Context, incomplete: str) -> Iterable[str]:
     """What --limit takes: hosts and groups, also with `!` before them."""
-    from pubsubctl.inventory import load_inventory
+    from pubsubctl.inventory.inventory import load_inventory
 
     inventory = load_inventory(_inventory_file(context))
     groups = {group for host in inventory.hosts for group in host.groups}
@@ -141,7 +141,7 @@ def _inventory_file(context: typer.Context) -> Path:
 
 
 def _hosts(context: typer.Context) -> list[str]:
-    from pubsubctl.inventory import load_inventory
+    from pubsubctl.inventory.inventory import load_inventory
 
     return [host.name for host in load_inventory(_inventory_file(context)).hosts]
 

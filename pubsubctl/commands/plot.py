@@ -9,9 +9,9 @@ from brokerd.overlay.topology import nearest
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 
 def plot(
@@ -42,11 +42,11 @@ def plot(
 
     SVG, PNG and the numbers in it as CSV, in the folder of each run.
     """
-    from pubsubctl.runs import find_runs
+    from pubsubctl.running.runs import find_runs
+    from results.checker.spark import spark_session
     from results.figures import FIGURES, draw
     from results.figures.drawing import FORMATS
     from results.figures.of_runs import WITHOUT_SPARK
-    from results.spark import spark_session
 
     call = invocation(context)
     call.refuse_dry_run("plot")

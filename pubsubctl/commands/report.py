@@ -8,7 +8,7 @@ import typer
 from pubsubctl.commands import names
 from pubsubctl.commands.check import RUNS_HELP
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 
 LEDGER = Path("results", "reliability.json")
@@ -31,10 +31,10 @@ def report(
     On runs of brokers, or on experiments without: figures, numbers, claims, and the simulator's
     ledger (results/reliability.json) where there is one.
     """
-    from pubsubctl.judging import judge_and_report
-    from pubsubctl.runs import find_runs
-    from results.derived import derived_of
-    from results.experiment_runs import is_experiment_run
+    from pubsubctl.running.judging import judge_and_report
+    from pubsubctl.running.runs import find_runs
+    from results.papers.dft11.experiment_runs import is_experiment_run
+    from results.tables.derived import derived_of
 
     call = invocation(context)
     call.refuse_dry_run("report")
@@ -56,11 +56,11 @@ def report(
 
 
 def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: str) -> Result:
-    from pubsubctl.claims import judge, load_claims, measurement
-    from pubsubctl.judging import draw_and_judge
-    from pubsubctl.runs import read_json
-    from results.derived import derived_of
+    from pubsubctl.running.claims import judge, load_claims, measurement
+    from pubsubctl.running.judging import draw_and_judge
+    from pubsubctl.running.runs import read_json
     from results.report import write_experiment_report
+    from results.tables.derived import derived_of
 
     project = call.project
     with call.console.progress() as progress:

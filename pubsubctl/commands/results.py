@@ -7,7 +7,7 @@ import typer
 
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 
 app = typer.Typer(
     name="results",
@@ -37,8 +37,8 @@ def pack(
 
     The copy can be checked, plotted and reported on as the run itself.
     """
-    from pubsubctl.publishing import pack_run
-    from pubsubctl.runs import find_run
+    from pubsubctl.running.publishing import pack_run
+    from pubsubctl.running.runs import find_run
 
     call = invocation(context)
     call.refuse_dry_run("results pack")

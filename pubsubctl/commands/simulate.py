@@ -14,9 +14,9 @@ from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
-from pubsubctl.console import Result, grouped
+from pubsubctl.console.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 _FIGURE = r"(dft11|ds03|gd02|ges|mp22)\.[a-z0-9]+|[a-z0-9]+\.(fig|table)[0-9]+"
 _WORDS = ("swarm", "campaign", "mutants", "shrink", "adversary")
@@ -173,11 +173,11 @@ def simulate(
     if what == "speed":
         return _speed(call)
     if what == "dedupe":
-        from pubsubctl.dedupe import SCHEDULES, compare_detection
+        from pubsubctl.simulating.dedupe import SCHEDULES, compare_detection
 
         return compare_detection(call, schedules or SCHEDULES, processes)
     if what == "stalls":
-        from pubsubctl.stalls import simulate_stalls
+        from pubsubctl.simulating.stalls import simulate_stalls
 
         return simulate_stalls(call, *_seeds(seeds))
     mutants = frozenset(_mutant(name) for name in mutant or [])
@@ -189,7 +189,7 @@ def simulate(
         check_options(context, what, WORKLOAD)
         folder = call.project.results_folder(output) if record else None
         return _workload(call, what, protocol, faults, seed, mutants, folder)
-    from pubsubctl import swarms
+    from pubsubctl.simulating import swarms
 
     protocol = protocol or "delta_tree"
     if protocol not in DEFINITIONS:
@@ -212,7 +212,7 @@ def simulate(
         )
     first, last = _seeds(seeds)
     if what == "adversary":
-        from pubsubctl.adversaries import Adversary, simulate_adversary
+        from pubsubctl.simulating.adversaries import Adversary, simulate_adversary
 
         asked = Adversary(
             protocol=protocol,
@@ -241,7 +241,7 @@ def simulate(
 
 
 def _check_profile(call: Invocation, profile: str, protocol: str, verify_determinism: bool) -> None:
-    from pubsubctl.topologies import VECTOR_WARNING
+    from pubsubctl.deploying.topologies import VECTOR_WARNING
 
     known = (*PROFILES, "paper-literal")
     if profile not in known:
@@ -261,7 +261,7 @@ def _check_workload(workload: str, faults: str | None) -> None:
 
 
 def _is_figure_experiment(what: str) -> bool:
-    from bench.figure_experiments import EXPERIMENTS, is_figure_experiment
+    from bench.papers.dft11.figure_experiments import EXPERIMENTS, is_figure_experiment
 
     return is_figure_experiment(
         Path(what) if what.endswith(".toml") else EXPERIMENTS / f"{Path(what).name}.toml"
@@ -270,7 +270,11 @@ def _is_figure_experiment(what: str) -> bool:
 
 def _figure(call: Invocation, name: str, full: bool, processes: int, output: Path | None) -> Result:
     """The experiment of a paper's figure that needs no real brokers; `plot` draws it."""
-    from bench.figure_experiments import in_full, load_figure_experiment, run_figure_experiment
+    from bench.papers.dft11.figure_experiments import (
+        in_full,
+        load_figure_experiment,
+        run_figure_experiment,
+    )
 
     experiment = load_figure_experiment(name)
     if full:
@@ -289,7 +293,7 @@ def _figure(call: Invocation, name: str, full: bool, processes: int, output: Pat
 
 
 def _speed(call: Invocation) -> Result:
-    from bench.simulator_speed import measure_speed
+    from bench.papers.dft11.simulator_speed import measure_speed
 
     with call.console.progress() as progress:
         progress.phase("simulating")
@@ -325,9 +329,9 @@ def _workload(
     mutants: frozenset[Mutant],
     runs: Path | None,
 ) -> Result:
-    from bench.run_directory import RunDirectory, new_run_directory
-    from bench.simulated import simulate_experiment
-    from bench.spec import Overrides
+    from bench.run.run_directory import RunDirectory, new_run_directory
+    from bench.run.simulated import simulate_experiment
+    from bench.spec.spec import Overrides
     from pubsubctl.commands.bench import experiment_of
 
     overrides = Overrides(protocol=protocol, seed=seed)
@@ -360,8 +364,8 @@ def _workload(
 
 
 def _file(path: Path) -> Result:
-    from brokerd.simulator.plan import is_plan
     from brokerd.simulator.scenario import ScenarioError, play_scenario
+    from brokerd.simulator.search.plan import is_plan
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -370,7 +374,7 @@ def _file(path: Path) -> Result:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: no scenario or plan: byte {error.start} is not UTF-8") from None
     if is_plan(text):
-        from pubsubctl.swarms import play_plan
+        from pubsubctl.simulating.swarms import play_plan
 
         return play_plan(path, text)
     try:

@@ -3,7 +3,7 @@
 import typer
 
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 FIGURE = "a figure"
 FILE = "a scenario or plan"

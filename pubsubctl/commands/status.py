@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pubsubctl.commands.invocation import invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import HostError, PubsubctlError, Unreachable
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ def status(
     """
     import trio
 
-    from pubsubctl.certificates import PLAINTEXT, all_certificates_end, ending_soon
-    from pubsubctl.hosts import Lab, reached
+    from pubsubctl.deploying.certificates import PLAINTEXT, all_certificates_end, ending_soon
+    from pubsubctl.hosts.hosts import Lab, reached
     from pubsubctl.state import LabState, lab_state
 
     call = invocation(context)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if watch:
-        from pubsubctl import watcher
+        from pubsubctl.watching import watcher
 
         last = watcher.watch(lab, call.console, call.console.line)
         if call.console.is_screen:
@@ -84,7 +84,7 @@ def status(
 
 
 def _headline(about: Mapping[str, Any]) -> str:
-    from pubsubctl.topologies import profile_of
+    from pubsubctl.deploying.topologies import profile_of
 
     profile = profile_of(about["topology"].get("parameters", {}))
     return (

@@ -10,7 +10,7 @@ import typer
 from brokerd.overlay.topology import Topology
 from pubsubctl.commands import names
 from pubsubctl.commands.invocation import Invocation, invocation
-from pubsubctl.console import Result
+from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 
 app = typer.Typer(help="Brokers and the links between them.")
@@ -33,7 +33,7 @@ def generate(
     ] = None,
 ) -> Result:
     """Make a topology file."""
-    from pubsubctl import topologies
+    from pubsubctl.deploying import topologies
 
     call = invocation(context)
     topology = topologies.generated(
@@ -63,7 +63,7 @@ def show(
     ] = None,
 ) -> Result:
     """Draw a topology as a tree, and say how large its neighbourhoods are."""
-    from pubsubctl import topologies
+    from pubsubctl.deploying import topologies
 
     call = invocation(context)
     topology = topologies.load_topology(call.project.find("topology", file))
@@ -92,7 +92,7 @@ def lint(
     files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
 ) -> Result:
     """Check topology files."""
-    from pubsubctl import topologies
+    from pubsubctl.deploying import topologies
 
     call = invocation(context)
     good: list[str] = []
@@ -136,7 +136,7 @@ def place(
     ] = None,
 ) -> Result:
     """Say which broker goes to which host, port and core."""
-    from pubsubctl import placing, topologies
+    from pubsubctl.deploying import placing, topologies
 
     call = invocation(context)
     topology = topologies.load_topology(call.project.find("topology", file))
@@ -192,7 +192,7 @@ def _picture(call: Invocation, topology: Topology) -> str:
     hosts: dict[str, str] = {}
     domains: dict[str, str] = {}
     if call.inventory_option is not None:
-        from pubsubctl.placement import place
+        from pubsubctl.deploying.placement import place
 
         inventory = call.inventory()
         chosen = call.hosts(inventory)
@@ -212,7 +212,7 @@ def _picture(call: Invocation, topology: Topology) -> str:
 
 def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:
     from brokerd.errors import ConfigError
-    from pubsubctl import topologies
+    from pubsubctl.deploying import topologies
 
     call = invocation(context)
     path = call.project.find("topology", file)

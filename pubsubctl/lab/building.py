@@ -12,9 +12,9 @@ from secrets import token_hex
 import trio
 
 from brokerd.agent.processes import ProcessIdentity
-from pubsubctl.console import Progress
+from pubsubctl.console.console import Progress
+from pubsubctl.console.interruption import Interruption
 from pubsubctl.errors import HostError, PreflightFailed
-from pubsubctl.interruption import Interruption
 from pubsubctl.lab import machine as machine_script
 from pubsubctl.lab import requirements
 from pubsubctl.lab.journal import lab_lock, read_journal, write_line

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import trio
 
 from brokerd.agent.processes import ProcessIdentity
+from pubsubctl.doctor.facts import facts_file
 from pubsubctl.errors import HostError, LabDirty, PreflightFailed
-from pubsubctl.facts import facts_file
 from pubsubctl.lab.journal import Journal
 from pubsubctl.lab.look import processes_in
 from pubsubctl.lab.network import NAMESPACES, existing, is_our_link, tool_environment

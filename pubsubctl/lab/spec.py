@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pubsubctl.errors import UserError
-from pubsubctl.files import shown
+from pubsubctl.hosts.files import shown
 
 SCHEMA = "pubsubctl/lab/1"
 MOST_HOSTS = 64

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.derived import derived_of
 from results.figures import dft11, dft11_behaviours, dft11_deliveries, of_runs
 from results.figures.drawing import FORMATS, Drawing
-from results.json_files import ResultsError
-from results.seals import seal_derived
+from results.tables.derived import derived_of
+from results.tables.json_files import ResultsError
+from results.tables.seals import seal_derived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

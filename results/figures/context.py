@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from results.facts import RunFacts
-from results.faults import FaultSpan, fault_spans
-from results.load import LoadedRun
-from results.risks import Exposure, Tree, risk_windows, sure_ns
+from results.rules.facts import RunFacts
+from results.rules.faults import FaultSpan, fault_spans
+from results.rules.risks import Exposure, Tree, risk_windows, sure_ns
+from results.tables.load import LoadedRun
 
 SECOND_NS = 1_000_000_000
 PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}

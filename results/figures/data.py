@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from results.figures.drawing import FIGURE_SCHEMA
-from results.json_files import IntegrityError, read_json
+from results.tables.json_files import IntegrityError, read_json
 
 Row = Mapping[str, Any]
 

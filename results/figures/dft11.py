@@ -1,6 +1,6 @@
 """The figures of [DFT11] that follow from the shape of a tree alone: 9, 11 and 12.
 
-Each function draws from the few rows that `results.connectivity` makes of a run. Beside the
+Each function draws from the few rows that `papers.dft11.connectivity` makes of a run. Beside the
 picture it gives those rows, a caption that says what the paper reports and what came out here,
 and the numbers that claims are judged by.
 
@@ -10,15 +10,15 @@ Paper: [DFT11] §IX. The ticks of its axes and its curves are lost; what it says
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.connectivity import (
+from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
+from results.papers.dft11.connectivity import (
     disconnected_percent,
     neighbourhood_distribution,
     protocol_agreement,
     session_distribution,
 )
-from results.experiment_runs import ExperimentRun, load_experiment_run
-from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
-from results.json_files import ResultsError
+from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
+from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:
     from pathlib import Path

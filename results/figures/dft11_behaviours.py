@@ -1,6 +1,6 @@
 """What the δ tree does around a failure, in figures that [DFT11] does not have.
 
-Drawn from the few rows that `results.behaviours` makes of a run on simulated brokers. Captions
+Drawn from the few rows that `papers.dft11.behaviours` makes of a run on simulated brokers. Captions
 say so where a number is of a rule of ours rather than of the paper.
 
 Paper: [DFT11] §IV to §VIII give the rules; none of its figures shows them.
@@ -9,7 +9,8 @@ Paper: [DFT11] §IV to §VIII give the rules; none of its figures shows them.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.behaviours import (
+from results.figures.drawing import Drawing, Metric, house_style
+from results.papers.dft11.behaviours import (
     bypass_distribution,
     exclusions_by_partition,
     gate_openings,
@@ -17,9 +18,8 @@ from results.behaviours import (
     queue_over_time,
     start_latency,
 )
-from results.experiment_runs import ExperimentRun, load_experiment_run
-from results.figures.drawing import Drawing, Metric, house_style
-from results.json_files import ResultsError
+from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
+from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:
     from pathlib import Path

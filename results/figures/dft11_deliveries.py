@@ -6,14 +6,14 @@ Paper: [DFT11] §IX-B. The ticks of its axes and its curves are lost; what it sa
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.experiment_runs import ExperimentRun, load_experiment_run
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
-from results.json_files import ResultsError
-from results.simulated_deliveries import (
+from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
+from results.papers.dft11.simulated_deliveries import (
     check_tables_agree,
     delivered_percent,
     deliveries_per_second,
 )
+from results.tables.json_files import ResultsError
 
 if TYPE_CHECKING:
     from pathlib import Path

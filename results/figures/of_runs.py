@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from results.figures.drawing import Drawing, Metric, also_for_dark_pages
-from results.json_files import ResultsError
-from results.manifest import read_run
+from results.tables.json_files import ResultsError
+from results.tables.manifest import read_run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,10 +144,10 @@ def numbers_beside(name: str, run_dir: Path) -> "FigureData":
 
 def _numbers(name: str, spark: "SparkSession", run_dir: Path) -> "FigureData":
     """The numbers of a figure, from the run's tables; judges the run first where nobody has."""
-    from results.checks import check_run
-    from results.facts import RunFacts
-    from results.load import load_run, table_folder
-    from results.spark import planned_for
+    from results.checker.checks import check_run
+    from results.checker.spark import planned_for
+    from results.rules.facts import RunFacts
+    from results.tables.load import load_run, table_folder
 
     loaded = load_run(spark, run_dir)
     if name in OF_LATENCY and not loaded.shares_a_clock:

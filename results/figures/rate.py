@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.facts import RunFacts
+from results.checker.throughput import delivered_per_bin, published_per_bin
 from results.figures.context import SECOND_NS, about_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
@@ -29,8 +29,8 @@ from results.figures.timeline import (
     seconds,
     shade,
 )
-from results.load import LoadedRun
-from results.throughput import delivered_per_bin, published_per_bin
+from results.rules.facts import RunFacts
+from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

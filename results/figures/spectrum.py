@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.facts import RunFacts
+from results.checker.latency import at_share, latency_buckets, spectrum
 from results.figures.context import about_run, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
@@ -20,8 +20,8 @@ from results.figures.style import (
     title,
 )
 from results.figures.timeline import most_affected
-from results.latency import at_share, latency_buckets, spectrum
-from results.load import LoadedRun
+from results.rules.facts import RunFacts
+from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.facts import RunFacts
 from results.figures.context import SECOND_NS, about_run, exposure_rows, fault_label, scale_text
 from results.figures.data import FigureData, figure_data
 from results.figures.style import (
@@ -26,7 +25,8 @@ from results.figures.style import (
     new_figure,
     title,
 )
-from results.load import LoadedRun
+from results.rules.facts import RunFacts
+from results.tables.load import LoadedRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

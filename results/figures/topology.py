@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from results.faults import FaultSpan, fault_spans
 from results.figures.data import FigureData, figure_data
 from results.figures.drawing import also_for_dark_pages, house_style
 from results.figures.style import (
@@ -34,8 +33,9 @@ from results.figures.style import (
     run_style,
     title,
 )
-from results.json_files import read_json
-from results.manifest import Run
+from results.rules.faults import FaultSpan, fault_spans
+from results.tables.json_files import read_json
+from results.tables.manifest import Run
 
 MOST_LEAVES_IN_ROWS = 24
 MOST_BROKERS = 400

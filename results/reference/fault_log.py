@@ -6,7 +6,7 @@ from typing import Any
 
 from results.reference.clocks import Clocks
 from results.reference.files import Refused, read_json, read_lines
-from results.terms import Fault, doubt
+from results.rules.terms import Fault, doubt
 
 VERBS = {
     *("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth", "disk-full"),

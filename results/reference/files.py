@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from results.terms import doubt
+from results.rules.terms import doubt
 
 LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "publications": (

@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.reference.contents import Contents
-from results.terms import EXACTLY_ONCE, Counts, Fault, Guarantee, Notice, Recovery, VerdictName
+from results.rules.terms import (
+    EXACTLY_ONCE,
+    Counts,
+    Fault,
+    Guarantee,
+    Notice,
+    Recovery,
+    VerdictName,
+)
 
 ACKNOWLEDGED, REJECTED = 1, 2
 DATA, FENCE, GAP = 0, 1, 2

@@ -26,7 +26,7 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.rule import check
-from results.terms import Guarantee, Notice, Partition, doubt
+from results.rules.terms import Guarantee, Notice, Partition, doubt
 
 _APPLICATION = 1
 

@@ -12,7 +12,7 @@ have come later, for all that clocks can tell, may have ended another.
 from collections.abc import Sequence
 
 from results.reference.paths import Tree, steps
-from results.terms import NEVER_NS, Fault, RiskWindow
+from results.rules.terms import NEVER_NS, Fault, RiskWindow
 
 _KILLS = {"kill", "term", "host-loss"}
 _ENDS = {*_KILLS, "cut"}

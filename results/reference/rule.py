@@ -32,7 +32,7 @@ from results.reference.history import (
 from results.reference.paths import Tree
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.withholding import Reasons
-from results.terms import Counts, Notice, Recovery, RiskWindow, doubt
+from results.rules.terms import Counts, Notice, Recovery, RiskWindow, doubt
 
 JITTER_NS = 1_000_000
 """Stamps of one process never go back; so much is forgiven."""

@@ -7,7 +7,7 @@ a run that proves nothing, because nothing was owed to somebody or nothing was a
 
 from collections.abc import Iterable, Sequence
 
-from results.terms import (
+from results.rules.terms import (
     VIOLATIONS,
     Counts,
     Fault,

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from results.reference.paths import Tree
-from results.terms import NEVER_NS, Fault, Partition
+from results.rules.terms import NEVER_NS, Fault, Partition
 
 SETTLING_NS = 15 * 10**9
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import jinja2
 
-from results.derived import derived_of
-from results.json_files import ResultsError, read_json
 from results.report import words
+from results.tables.derived import derived_of
+from results.tables.json_files import ResultsError, read_json
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ ON_CARDS = ("deliveries owed", "delivered", "at risk", "of which arrived", "wron
 def write_report(spark: "SparkSession", run_dirs: Sequence[Path], output: Path) -> Path:
     """Write one self-contained HTML page on one run, or on several side by side.
 
-    The runs must have been checked (`results.checks.check_run`); one that was not is shown as
+    The runs must have been checked (`checks.check_run`); one that was not is shown as
     not judged. Figures of a run are drawn first where they can be. The same run directories
     give the same bytes.
 

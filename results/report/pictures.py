@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from results.fault_log import FAULT_STAMPS
-from results.faults import FaultSpan, fault_spans
-from results.manifest import Run
 from results.report.reading import Row, RunStory
 from results.report.words import SECOND_NS, plural, seconds
+from results.rules.fault_log import FAULT_STAMPS
+from results.rules.faults import FaultSpan, fault_spans
+from results.tables.manifest import Run
 
 MOST_BROKERS = 150
 """More are not drawn: nobody could read them."""

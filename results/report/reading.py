@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 
+from results.checker.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
 from results.figures import draw
 from results.figures.of_runs import narrow_svg
-from results.json_files import ResultsError, read_json, read_json_lines
-from results.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
-from results.load import table_folder
-from results.logs import read_processes
-from results.manifest import Run, read_run
-from results.schema import TABLES
+from results.tables.json_files import ResultsError, read_json, read_json_lines
+from results.tables.load import table_folder
+from results.tables.logs import read_processes
+from results.tables.manifest import Run, read_run
+from results.tables.schema import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

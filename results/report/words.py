@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results.report.reading import RunStory
-from results.risks import CLIENT_VERBS
+from results.rules.risks import CLIENT_VERBS
 
 SECOND_NS = 1_000_000_000
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from bench.behaviour_experiments import KINDS, run_behaviour_experiment
-from bench.behaviours import tell
-from bench.figure_experiments import EXPERIMENTS, load_figure_experiment
-from bench.spec import SpecError
-from bench.toml_text import toml_text
+from bench.papers.dft11.behaviour_experiments import KINDS, run_behaviour_experiment
+from bench.papers.dft11.behaviours import tell
+from bench.papers.dft11.figure_experiments import EXPERIMENTS, load_figure_experiment
+from bench.spec.spec import SpecError
+from bench.spec.toml_text import toml_text
 
 ABOUT = {"schema": "pubsubctl/behaviour-experiment/1", "name": "small", "seed": 3}
 SMALL = {

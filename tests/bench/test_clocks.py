@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from bench.clocks import (
+from bench.run.clocks import (
     Estimate,
     Exchange,
     HostClock,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.content import (
+from bench.load.content import (
     ContentTables,
     SourceContent,
     choice_base,

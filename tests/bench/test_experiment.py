@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from bench.coordinator import run_experiment
-from bench.outcome import RunOutcome
-from bench.run_directory import new_run_directory
-from bench.spec import ExperimentSpec, load_experiment
-from bench.testbed import Testbed
-from fault_injection.schedule import FaultSchedule, read_schedule
+from bench.run.coordinator import run_experiment
+from bench.run.outcome import RunOutcome
+from bench.run.run_directory import new_run_directory
+from bench.run.testbed import Testbed
+from bench.spec.spec import ExperimentSpec, load_experiment
+from fault_injection.schedule.schedule import FaultSchedule, read_schedule
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_testbed import lab_folder, small_testbed
 

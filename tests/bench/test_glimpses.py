@@ -1,6 +1,6 @@
 """Stories about the sample by which latency is told while a run goes on."""
 
-from bench.glimpses import PER_SECOND, Glimpses
+from bench.load.glimpses import PER_SECOND, Glimpses
 
 SECOND_NS = 1_000_000_000
 

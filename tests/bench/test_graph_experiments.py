@@ -6,12 +6,12 @@ import tomllib
 
 import pytest
 
-from bench.figure_experiments import load_figure_experiment
-from bench.graph_experiments import failed_brokers, run_graph_experiment
-from bench.spec import SpecError
-from bench.toml_text import toml_text
-from brokerd.overlay.primary_tree import PrimaryTree
+from bench.papers.dft11.figure_experiments import load_figure_experiment
+from bench.papers.dft11.graph_experiments import failed_brokers, run_graph_experiment
+from bench.spec.spec import SpecError
+from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
 
 SMALL = {
     "schema": "pubsubctl/graph-experiment/1",

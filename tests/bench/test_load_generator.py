@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from bench.load_files import LoadSetting
-from bench.load_generator import LoadGenerator
+from bench.load.load_files import LoadSetting
+from bench.load.load_generator import LoadGenerator
 from brokerd.model.publication import PublicationRun
 from brokerd.runtime.control import ControlClient, open_control
-from results.expectation import ExpectedContent
+from results.rules.expectation import ExpectedContent
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
@@ -161,7 +161,7 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_load_generator_needs_no_package_that_broker_machines_lack() -> None:
-    program = "import sys; import bench.load_generator; print(*sys.modules)"
+    program = "import sys; import bench.load.load_generator; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
-from bench.content_check import ContentCheck, RunContent
-from bench.matching_sequences import match_table
-from bench.online_checker import OnlineChecker
+from bench.load.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
+from bench.load.content_check import ContentCheck, RunContent
+from bench.load.matching_sequences import match_table
+from bench.load.online_checker import OnlineChecker
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from results.expectation import ExpectedContent, encode_attributes, parse_predicate
 from results.reference.history import (
     ACKNOWLEDGED,
     DATA,
@@ -31,6 +30,7 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.rule import check
+from results.rules.expectation import ExpectedContent, encode_attributes, parse_predicate
 
 SEED = 21
 RUN_ID = "20300101T000000Z-abcdef"

@@ -6,8 +6,8 @@ import pytest
 
 from results.reference.history import History
 from results.reference.rule import check
-from results.risks import Tree
-from results.withheld import Asked, Barriers
+from results.rules.risks import Tree
+from results.rules.withheld import Asked, Barriers
 from tests.helpers.online import Online
 from tests.helpers.withheld_histories import PUBLICATIONS, SPOILED, barrier_history
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import outcome
-from bench.outcome import measure, percentiles_us
-from bench.recording import delivery_rows, publication_rows
+from bench.load.recording import delivery_rows, publication_rows
+from bench.run import outcome
+from bench.run.outcome import measure, percentiles_us
 from brokerd.history.records import DELIVERIES, PUBLICATIONS, WIRE
 from brokerd.history.writer import RecordWriter
 

@@ -7,7 +7,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.pacing import Alarm, Histogram, _bucket, _upper_bound
+from bench.load.pacing import Alarm, Histogram, _bucket, _upper_bound
 
 
 def test_an_alarm_never_rings_early() -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from bench.probes import ProcessorTime
+from bench.load.probes import ProcessorTime
 from brokerd.agent.processes import ProcessIdentity
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from bench.content import ContentTables
-from bench.publishing import PublisherLoad, PublisherSetting
-from bench.workload import SECOND_NS, intended_offsets
+from bench.load.content import ContentTables
+from bench.load.publishing import PublisherLoad, PublisherSetting
+from bench.spec.workload import SECOND_NS, intended_offsets
 from brokerd.client.core import ClientCore, PublicationsDone
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Connected, Publish, PublishAcknowledged
 from brokerd.model.identity import SourceId
-from results.expectation import ExpectedContent, encode_attributes
+from results.rules.expectation import ExpectedContent, encode_attributes
 
 SEED = 5
 ATTRIBUTES = {"symbol": {"choose": 9}}

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.run_directory import RUN_ID, RunDirectory, boot_id, new_run_directory
+from bench.run.run_directory import RUN_ID, RunDirectory, boot_id, new_run_directory
 
 
 def manifest_of(path: Path) -> dict[str, object]:

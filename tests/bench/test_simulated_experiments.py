@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from bench.figure_experiments import (
+from bench.papers.dft11.figure_experiments import (
     EXPERIMENTS,
     figures,
     in_full,
     load_figure_experiment,
     run_figure_experiment,
 )
-from bench.simulated_experiments import Point, SimulatedExperiment, failed_brokers, set_up
-from bench.simulator_speed import measure_speed
-from bench.spec import SpecError
-from bench.toml_text import toml_text
+from bench.papers.dft11.simulated_experiments import (
+    Point,
+    SimulatedExperiment,
+    failed_brokers,
+    set_up,
+)
+from bench.papers.dft11.simulator_speed import measure_speed
+from bench.spec.spec import SpecError
+from bench.spec.toml_text import toml_text
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
 from tests.helpers.patience import PATIENCE_S
@@ -181,7 +186,7 @@ def test_an_interrupted_experiment_says_so_and_leaves_no_process(tmp_path):
     program = """
 import sys
 from pathlib import Path
-from bench.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.papers.dft11.figure_experiments import load_figure_experiment, run_figure_experiment
 
 class Progress:
     def phase(self, name, expected_s=None): ...

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec import (
+from bench.spec.spec import (
     WORKLOADS,
     ExperimentSpec,
     Overrides,
@@ -16,15 +16,15 @@ from bench.spec import (
     load_experiment,
     load_topology,
 )
-from bench.toml_text import toml_text
-from bench.units import (
+from bench.spec.toml_text import toml_text
+from bench.spec.units import (
     format_duration,
     format_size,
     parse_duration_ns,
     parse_rate,
     parse_size_bytes,
 )
-from results.expectation import parse_predicate
+from results.rules.expectation import parse_predicate
 
 GOOD = """
 schema = "pubsubctl/workload/1"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.workload import SECOND_NS, intended_offsets
+from bench.spec.workload import SECOND_NS, intended_offsets
 
 
 def offsets(

@@ -111,7 +111,7 @@ class Lab:
         for process in psutil.process_iter(["cmdline", "status"]):
             command = " ".join(process.info["cmdline"] or [])
             alive = process.info["status"] != psutil.STATUS_ZOMBIE
-            if "bench.machine" in command and str(self.folder) in command and alive:
+            if "bench.run.machine" in command and str(self.folder) in command and alive:
                 found.append(process)
         return found
 

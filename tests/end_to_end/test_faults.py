@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from bench.testbed import BrokerPlace, Testbed
-from bench.toml_text import toml_text
+from bench.run.testbed import BrokerPlace, Testbed
+from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent
 from brokerd.agent.paths import AgentPaths
 from brokerd.agent.processes import ProcessIdentity
@@ -26,10 +26,10 @@ from brokerd.config import SECOND_NS
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
 from brokerd.runtime.control import open_control
-from fault_injection.deployed import DeployedBackend
-from fault_injection.injector import Injection, Injector
-from fault_injection.log import FaultLog
-from fault_injection.schedule import read_schedule
+from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import read_schedule
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 
@@ -82,7 +82,7 @@ def host() -> Iterator[Host]:
     """An agent, started as on any machine; nothing of it is left afterwards."""
     with TemporaryDirectory(prefix="rb-") as folder:
         root = Path(folder) / "host"
-        command = [sys.executable, "-m", "bench.machine", "agent"]
+        command = [sys.executable, "-m", "bench.run.machine", "agent"]
         arguments = ["--root", str(root), "--name", "here", "--deployment", "d1"]
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}
         started = subprocess.run(

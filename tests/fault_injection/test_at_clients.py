@@ -8,10 +8,10 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from fault_injection.at_clients import ClientFaults, WithClients
-from fault_injection.injector import FaultBackend, Injection, Injector
-from fault_injection.log import FaultLog
-from fault_injection.schedule import read_schedule
+from fault_injection.apply.at_clients import ClientFaults, WithClients
+from fault_injection.apply.injector import FaultBackend, Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import read_schedule
 from tests.fault_injection.test_healing import Machine, clock_ns
 
 AHEAD_NS = 7_000_000

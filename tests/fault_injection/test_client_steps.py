@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from brokerd.overlay.topology import Topology
-from fault_injection.draw import draw_targets
-from fault_injection.lint import lint
-from fault_injection.plan import expand
-from fault_injection.targets import Clients, Target, read_target
+from fault_injection.schedule.draw import draw_targets
+from fault_injection.schedule.lint import lint
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.targets import Clients, Target, read_target
 from tests.fault_injection.test_schedule import TOPOLOGY, problems, read, step
 
 CLIENTS: Clients = {

@@ -18,11 +18,11 @@ from brokerd.agent.client import AgentClient
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
-from fault_injection.deployed import DeployedBackend
-from fault_injection.injector import Fault, Injection, Injector
-from fault_injection.log import FaultLog
-from fault_injection.schedule import read_schedule
-from fault_injection.targets import read_target
+from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.injector import Fault, Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import read_schedule
+from fault_injection.schedule.targets import read_target
 from tests.fault_injection.test_schedule import HEAD, step
 from tests.helpers.agents import Lab, make_lab, run, until
 from tests.helpers.patience import PATIENCE_S

@@ -8,17 +8,17 @@ import pytest
 from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, random_tree
 from brokerd.overlay.topology import Topology
-from fault_injection.draw import draw_targets, drawn_in_words
-from fault_injection.lint import lint
-from fault_injection.plan import expand
-from fault_injection.schedule import (
+from fault_injection.schedule.draw import draw_targets, drawn_in_words
+from fault_injection.schedule.lint import lint
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
     ScheduleError,
     load_schedule,
     read_schedule,
 )
-from fault_injection.targets import is_same_target
+from fault_injection.schedule.targets import is_same_target
 
 TOPOLOGY = Topology.from_mapping(
     tomllib.loads((FOLDER.parent / "bench" / "topologies" / "demo.toml").read_text()), "demo.toml"

@@ -13,10 +13,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import ControlError
-from fault_injection.injector import Evidence, Fault, Injection, Injector
-from fault_injection.log import STAGES, FaultLog
-from fault_injection.schedule import read_schedule
-from fault_injection.verbs import LASTING_VERBS, VERB_TABLE
+from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.log import STAGES, FaultLog
+from fault_injection.schedule.schedule import read_schedule
+from fault_injection.schedule.verbs import LASTING_VERBS, VERB_TABLE
 from tests.fault_injection.test_schedule import TOPOLOGY
 
 MACHINES = {"n01": ("b1",), "n02": ("b3", "b4")}

@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
-from fault_injection.injector import Evidence, Fault, Injection, Injector
-from fault_injection.log import FaultLog
-from fault_injection.schedule import load_schedule
+from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import load_schedule
 from tests.fault_injection.test_schedule import (
     ABSORB,
     HEAD,

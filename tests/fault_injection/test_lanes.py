@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from bench.spec import load_topology
-from fault_injection.lint import lint
-from fault_injection.plan import expand
-from fault_injection.schedule import ScheduleError, load_schedule, read_schedule
+from bench.spec.spec import load_topology
+from fault_injection.schedule.lint import lint
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import ScheduleError, load_schedule, read_schedule
 
 HEAD = 'schema = "pubsubctl/faults/1"\nname = "story"\n'
 

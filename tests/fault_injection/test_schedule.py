@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.spec import load_topology
+from bench.spec.spec import load_topology
 from brokerd.overlay.topology import Topology
-from fault_injection.draw import draw_targets
-from fault_injection.durations import Span, format_duration, parse_duration_ns
-from fault_injection.lint import lint
-from fault_injection.plan import expand
-from fault_injection.schedule import (
+from fault_injection.schedule.draw import draw_targets
+from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
+from fault_injection.schedule.lint import lint
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import (
     FOLDER,
     FaultSchedule,
     Problem,
@@ -22,7 +22,7 @@ from fault_injection.schedule import (
     load_schedule,
     read_schedule,
 )
-from fault_injection.targets import Target, is_same_target, read_target
+from fault_injection.schedule.targets import Target, is_same_target, read_target
 
 SECOND_NS = 10**9
 DEMO_TOPOLOGY = FOLDER.parent / "bench" / "topologies" / "demo.toml"
@@ -560,6 +560,6 @@ def test_lint_looks_at_each_target_a_few_times_however_many_steps_there_are(
         looked.append(text)
         return read_target(text, *more)
 
-    monkeypatch.setattr("fault_injection.lint.read_target", counted)
+    monkeypatch.setattr("fault_injection.schedule.lint.read_target", counted)
     assert [p for p in lint(schedule, TOPOLOGY) if p.severity == "error"] == []
     assert 300 <= len(looked) < 10 * 300

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.simulated import simulate_experiment
-from bench.spec import load_experiment
+from bench.run.simulated import simulate_experiment
+from bench.spec.spec import load_experiment
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.clock import SECOND_NS
-from brokerd.simulator.cluster import SimulatedCluster
-from fault_injection.injector import Injection
-from fault_injection.log import FaultLog
-from fault_injection.schedule import FOLDER, ScheduleError, load_schedule, read_schedule
+from brokerd.simulator.world.clock import SECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster
+from fault_injection.apply.injector import Injection
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import FOLDER, ScheduleError, load_schedule, read_schedule
 from tests.fault_injection.test_schedule import HEAD, TOPOLOGY, step
 from tests.helpers.simulated_faults import play_schedule
 

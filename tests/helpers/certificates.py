@@ -6,7 +6,7 @@ from pathlib import Path
 from brokerd.config import TlsFiles
 from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.identity import CertifiedRole
-from pubsubctl.authority import Authority
+from pubsubctl.deploying.authority import Authority
 
 
 class Certificates:

@@ -24,8 +24,8 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,

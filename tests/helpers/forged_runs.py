@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from results.record_files import NOTICE, RECORDS
-from results.seals import seal
+from results.tables.record_files import NOTICE, RECORDS
+from results.tables.seals import seal
 from tests.helpers.runs import ORIGIN_NS, SECOND, Scenario, write_demo_run, write_lines
 
 DURATION = {"rate": 10, "measure_s": 3.0, "stall_s": 0.5, "kill_s": 1.0, "restart_s": 2.0}

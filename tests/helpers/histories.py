@@ -23,8 +23,8 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.predicates import wants as wanted
-from results.risks import parts_of
-from results.terms import Fault
+from results.rules.risks import parts_of
+from results.rules.terms import Fault
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from results.checks import decided
-from results.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
-from results.expectation import ExpectedContent
-from results.facts import RunFacts
-from results.findings import Findings
-from results.log_doubts import doubts_about_clock, doubts_about_numbers
-from results.logs import Source, Subscription
-from results.record_files import RECORDS, RecordFile, Scan
+from results.checker.checks import decided
+from results.checker.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
+from results.checker.spark import planned_for
 from results.reference.history import History, PublisherLog, SubscriptionLog
-from results.schema import TABLES, arrow_type
-from results.spark import planned_for
-from results.terms import Notice, VerdictName, doubt
+from results.rules.expectation import ExpectedContent
+from results.rules.facts import RunFacts
+from results.rules.findings import Findings
+from results.rules.log_doubts import doubts_about_clock, doubts_about_numbers
+from results.rules.terms import Notice, VerdictName, doubt
+from results.tables.logs import Source, Subscription
+from results.tables.record_files import RECORDS, RecordFile, Scan
+from results.tables.schema import TABLES, arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

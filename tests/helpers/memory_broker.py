@@ -5,8 +5,8 @@ from typing import Any
 import trio
 
 from brokerd.config import DeltaTreeParameters, SessionParameters
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import Commit, Event, Persisted, Started
 from brokerd.protocols.registry import make_protocol
 from brokerd.runtime.driver import Driver

@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from pubsubctl.errors import Unreachable
-from pubsubctl.inventory import Host
+from pubsubctl.inventory.inventory import Host
 
 
 @dataclass(frozen=True)

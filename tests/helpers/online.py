@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
-from bench.content import ContentTables, SourceContent
-from bench.content_check import RunContent
-from bench.matching_sequences import match_table
-from bench.online_checker import OnlineChecker
-from results.expectation import encode_attributes, parse_predicate
+from bench.load.content import ContentTables, SourceContent
+from bench.load.content_check import RunContent
+from bench.load.matching_sequences import match_table
+from bench.load.online_checker import OnlineChecker
 from results.reference.history import GAP, Delivered, History, SubscriptionLog
+from results.rules.expectation import encode_attributes, parse_predicate
 
 RIGHT = {"deliveries", "fences", "owed", "delivered", "withheld"}
 

@@ -1,7 +1,7 @@
 """What the stories of a paper's promises are told with: a calm cluster under a strict oracle."""
 
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY
 
 PUBLISHED = 20

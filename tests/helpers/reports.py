@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow.parquet
 
-from results.load import table_folder
-from results.logs import read_logs
-from results.manifest import read_run
 from results.report.reading import RunStory, read_small_story
-from results.small_tables import small_tables
+from results.tables.load import table_folder
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.small_tables import small_tables
 from tests.helpers.runs import Scenario, write_demo_run
 
 SECOND_NS = 1_000_000_000

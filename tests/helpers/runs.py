@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.toml_text import toml_text
-from results.expectation import ExpectedContent, parse_predicate
-from results.seals import seal
+from bench.spec.toml_text import toml_text
+from results.rules.expectation import ExpectedContent, parse_predicate
+from results.tables.seals import seal
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

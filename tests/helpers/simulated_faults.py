@@ -12,11 +12,11 @@ import trio.testing
 from brokerd.errors import ControlError
 from brokerd.model.identity import Peer
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.clock import TimedSchedule
-from brokerd.simulator.cluster import SimulatedCluster
-from fault_injection.injector import Evidence, Fault, Injection, Injector
-from fault_injection.log import FaultLog
-from fault_injection.schedule import FaultSchedule
+from brokerd.simulator.world.clock import TimedSchedule
+from brokerd.simulator.world.cluster import SimulatedCluster
+from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import FaultSchedule
 
 _REAL = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
 _UNREAL = {

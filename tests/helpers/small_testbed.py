@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import trio
 
-from bench.testbed import BrokerPlace, Testbed
-from bench.toml_text import toml_text
+from bench.run.testbed import BrokerPlace, Testbed
+from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.agent.paths import socket_folder
 from brokerd.config import DeltaTreeParameters
@@ -61,7 +61,7 @@ async def small_testbed(folder: Path, topology: Topology, protocol: str) -> Asyn
     root.mkdir(mode=0o700)
     topology_file = root / "topology.toml"
     topology_file.write_text(toml_text(topology.to_mapping()), encoding="utf-8")
-    command = [sys.executable, "-m", "bench.machine", "agent", "--root", str(root)]
+    command = [sys.executable, "-m", "bench.run.machine", "agent", "--root", str(root)]
     command += ["--name", HOST, "--deployment", DEPLOYMENT]
     done = await trio.run_process(
         command, cwd=REPOSITORY, env=os.environ, capture_stderr=True, capture_stdout=True,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pubsubctl.inventory import Inventory, load_inventory
+from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.helpers.ssh_server import KeyPair, Sshd
 
 

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 import paramiko
 import trio
 
-from pubsubctl.inventory import Inventory
-from pubsubctl.ssh.connections import SshConnections
+from pubsubctl.hosts.ssh.connections import SshConnections
+from pubsubctl.inventory.inventory import Inventory
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_server import KeyPair, Sshd
 from tests.helpers.ssh_stand_in import StandIn

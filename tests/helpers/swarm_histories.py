@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
-from brokerd.simulator.clients import Observers
-from brokerd.simulator.plan import Plan, Subscribing
-from brokerd.simulator.seed_report import SeedReport
-from brokerd.simulator.swarm import PlanRun
+from brokerd.simulator.search.plan import Plan, Subscribing
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.clients import Observers
 from brokerd.wire.attributes import decode_attributes
 from results.reference.contents import Contents, Publisher
 from results.reference.history import (
@@ -29,8 +29,8 @@ from results.reference.history import (
     Violation,
 )
 from results.reference.rule import check
-from results.terms import Notice as Told
-from results.terms import Partition
+from results.rules.terms import Notice as Told
+from results.rules.terms import Partition
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from results.reference.history import (
     PublisherLog,
     SubscriptionLog,
 )
-from results.terms import Fault, Notice, Partition
+from results.rules.terms import Fault, Notice, Partition
 from tests.helpers.histories import MILLISECOND, delivery, wants, workload
 
 SECOND = 1000 * MILLISECOND

@@ -119,7 +119,7 @@ class Controller:
 
 def _is_ours(process: psutil.Process) -> bool:
     try:
-        return "bench.machine" in process.cmdline()
+        return "bench.run.machine" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

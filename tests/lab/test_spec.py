@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.inventory import load_inventory
+from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.lab import requirements
 from pubsubctl.lab.journal import read_journal, write_line
 from pubsubctl.lab.spec import MOST_GATEWAYS, MOST_HOSTS, LabSpec

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.model import durations
-from fault_injection.durations import parse_duration_ns as parse_fault_time_ns
+from brokerd import units as durations
+from fault_injection.schedule.durations import parse_duration_ns as parse_fault_time_ns
 
 HOUR_NS = 3_600 * 10**9
 

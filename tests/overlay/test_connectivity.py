@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree, chain
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
 from tests.helpers.strategies import trees
 
 SEED = 2011

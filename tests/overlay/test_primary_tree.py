@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from tests.helpers.strategies import trees
 
 

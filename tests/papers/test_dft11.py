@@ -14,11 +14,11 @@ import pytest
 from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.clock import MILLISECOND_NS
-from brokerd.simulator.cluster import Published, Subscription
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import Published, Subscription
 from tests.helpers.cluster import chain, star
 from tests.helpers.paper_stories import names, publish, settled, start
 

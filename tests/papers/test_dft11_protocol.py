@@ -9,11 +9,11 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import PartitionId
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions import partition_kind
-from brokerd.simulator.cluster import Published, Subscription
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.paper_stories import names, publish, settled, start
 

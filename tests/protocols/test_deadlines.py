@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.deadlines import DeadlineQueue
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 
 def test_a_deadline_moves_when_it_is_set_again_and_goes_when_it_is_cancelled():

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec import ExperimentSpec, load_experiment
-from pubsubctl.budget import budget, connections, most_record_bytes
+from bench.spec.spec import ExperimentSpec, load_experiment
+from pubsubctl.deploying.budget import budget, connections, most_record_bytes
 from tests.pubsubctl.conftest import Call
 
 WORKLOAD = """\

@@ -7,7 +7,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-from pubsubctl.bundle import own_wheel
+from pubsubctl.deploying.bundle import own_wheel
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -39,5 +39,5 @@ def test_the_wheel_of_hosts_imports_by_itself(tmp_path: Path) -> None:
         wheel.extractall(tmp_path)
     done = imported_from(tmp_path)
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
-    (tmp_path / "results" / "terms.py").unlink()
-    assert "No module named 'results.terms'" in imported_from(tmp_path).stderr
+    (tmp_path / "results" / "rules" / "terms.py").unlink()
+    assert "No module named 'results.rules.terms'" in imported_from(tmp_path).stderr

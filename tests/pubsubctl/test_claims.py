@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.claims import Claim, Tolerance, judge, load_claims, measurement
 from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.running.claims import Claim, Tolerance, judge, load_claims, measurement
 
 OURS = Path(__file__).parents[2] / "bench" / "claims"
 TEXT = """

@@ -15,7 +15,7 @@ import typer
 from pubsubctl import errors
 from pubsubctl.commands import app as command_line
 from pubsubctl.commands.app import global_options_first
-from pubsubctl.console import Console
+from pubsubctl.console.console import Console
 from pubsubctl.errors import PubsubctlError, combined_status
 from tests.pubsubctl.conftest import Call
 
@@ -181,7 +181,7 @@ def test_init_writes_a_project_and_never_over_anything(
 def test_what_init_writes_is_accepted_by_everything_that_reads_it(
     call: Call, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench.spec import load_experiment
+    from bench.spec.spec import load_experiment
 
     assert call("init", "new").status == 0
     monkeypatch.chdir(project / "new")
@@ -227,7 +227,7 @@ def test_a_bug_of_ours_is_saved_to_a_file_and_exits_70(
     def broken(self: object, selectors: object) -> None:
         raise ZeroDivisionError("what nobody thought of")
 
-    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", broken)
     answer = call("inventory", "list")
     assert answer.status == 70
     assert "internal error: ZeroDivisionError: what nobody thought of" in answer.err
@@ -246,7 +246,7 @@ def test_several_errors_at_once_are_all_said_and_the_worst_decides(
             "two hosts", [errors.Unreachable("host a: silent"), errors.LabDirty("host b: pid 1")]
         )
 
-    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", broken)
     answer = call("inventory", "list")
     assert answer.status == 7
     assert "host a: silent" in answer.err
@@ -257,7 +257,7 @@ def test_ctrl_c_exits_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: object, selectors: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", interrupted)
+    monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", interrupted)
     assert call("inventory", "list").status == 130
     assert call("inventory", "list", "-j").document["exit_status"] == 130
 
@@ -298,7 +298,7 @@ def test_a_signal_counts_whatever_libraries_make_of_it(
     def interrupted(self: object, selectors: object) -> None:
         raise failure
 
-    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", interrupted)
+    monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", interrupted)
     monkeypatch.setattr(command_line, "_ended_by", came)
     assert call("inventory", "list").status == status
 
@@ -309,7 +309,7 @@ def test_what_fails_because_of_a_signal_is_no_bug(
     def broken(self: object, selectors: object) -> None:
         raise ConnectionResetError("the other process has had the signal, too")
 
-    monkeypatch.setattr("pubsubctl.inventory.Inventory.select", broken)
+    monkeypatch.setattr("pubsubctl.inventory.inventory.Inventory.select", broken)
     monkeypatch.setattr(command_line, "_ended_by", [signal.SIGTERM])
     answer = call("inventory", "list")
     assert (answer.status, answer.err) == (143, "error: terminated\n")
@@ -437,7 +437,7 @@ def test_a_project_file_with_an_unknown_key_is_refused(call: Call, project: Path
 
 
 def test_what_a_result_says_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    from pubsubctl.console import Result
+    from pubsubctl.console.console import Result
 
     table = Console().table(("A", "B"), [("[bold]x[/]", "[red]"), ("long " * 60, 1)])
     Console().result(Result(document={"schema": "s"}, text=table))
@@ -559,7 +559,7 @@ def test_help_explains_what_holds_for_all_verbs(call: Call, topic: str, said: st
 
 
 def test_every_verb_of_a_fault_is_explained(call: Call) -> None:
-    from fault_injection.verbs import VERB_TABLE
+    from fault_injection.schedule.verbs import VERB_TABLE
 
     text = call("help", "faults").out
     assert [verb for verb in VERB_TABLE if f"    {verb} " not in text] == []

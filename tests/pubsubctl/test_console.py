@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pubsubctl.console import Console, Result
+from pubsubctl.console.console import Console, Result
 
 ROOT = Path(__file__).parents[2]
 NASTY = "\x1b[31mred\x07\r\x9b2J\u202eback"

@@ -8,15 +8,15 @@ import pytest
 
 from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
-from pubsubctl.delta_safety import (
+from brokerd.overlay.tree import PrimaryTree
+from pubsubctl.deploying.delta_safety import (
     LossUnit,
     counter_example,
     loss_units,
     safe_assignment,
 )
-from pubsubctl.inventory import Host
+from pubsubctl.inventory.inventory import Host
 
 SEED = 20260814
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.operator_lock import operator_lock
+from brokerd.agent.host.operator_lock import operator_lock
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 from tests.pubsubctl.conftest import Call
@@ -82,7 +82,7 @@ def test_a_process_of_an_earlier_deployment_is_found_and_down_ends_it(
 ) -> None:
     root = tmp_path / "state" / "pubsubctl" / "test" / "t2"
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
-    mark = ["bench.machine", "agent", "--root"]
+    mark = ["bench.run.machine", "agent", "--root"]
     with (
         subprocess.Popen([*command, *mark, str(root)], stdout=subprocess.PIPE) as stray,
         subprocess.Popen([*command, *mark, f"{root}x"], stdout=subprocess.PIPE) as stranger,
@@ -117,7 +117,7 @@ def test_where_state_cannot_be_written_everything_is_examined_all_the_same(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/nonexistent")
 
-    monkeypatch.setattr("pubsubctl.looking.remember_facts", refuse)
+    monkeypatch.setattr("pubsubctl.doctor.looking.remember_facts", refuse)
     answer = call("doctor")
     assert answer.status in (0, 4)
     assert "python" in answer.out

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from bench.outcome import RunOutcome
-from bench.spec import load_experiment, load_topology
+from bench.run.outcome import RunOutcome
+from bench.spec.spec import load_experiment, load_topology
 from brokerd.overlay.generate import balanced_tree
-from fault_injection.lint import lint
-from fault_injection.schedule import load_schedule
-from fault_injection.verbs import CLIENT_VERBS, VERBS
-from pubsubctl.experiment import numbers_text
-from pubsubctl.faults import settled
-from pubsubctl.placement import PlacedBroker, Placement
-from pubsubctl.selftest import trials
+from fault_injection.schedule.lint import lint
+from fault_injection.schedule.schedule import load_schedule
+from fault_injection.schedule.verbs import CLIENT_VERBS, VERBS
+from pubsubctl.deploying.placement import PlacedBroker, Placement
+from pubsubctl.injecting.faults import settled
+from pubsubctl.injecting.selftest import trials
+from pubsubctl.running.experiment import numbers_text
 from tests.pubsubctl.conftest import Call
 
 ROOT = Path(__file__).parents[2]

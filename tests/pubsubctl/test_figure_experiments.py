@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.simulator_speed import Speed
+from bench.papers.dft11.simulator_speed import Speed
 from tests.pubsubctl.conftest import Call
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     listed = call("claims", "-j").document
     assert listed["total"] == {"holds": 0, "fails": 0, "not run": 4}
 
-    monkeypatch.setattr("results.spark.spark_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
     judged = call("claims", "run", "-j", "-q")
     assert judged.status == 0, judged.err
     states = {row["claim"]: row["verdict"] for row in judged.document["claims"]}
@@ -126,7 +126,8 @@ def test_what_there_is_not_is_refused_with_the_nearest(
 
 def test_the_speed_of_the_simulator_is_a_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "bench.simulator_speed.measure_speed", lambda: [Speed("publishing", 30_000, 0.5)]
+        "bench.papers.dft11.simulator_speed.measure_speed",
+        lambda: [Speed("publishing", 30_000, 0.5)],
     )
     assert call("simulate", "speed").out.split()[-4:] == ["30", "000", "0.50", "60", "000"][-4:]
     [row] = call("simulate", "speed", "-j").document["phases"]

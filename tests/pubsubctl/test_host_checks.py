@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from bench import host_probe
-from pubsubctl.connectors.base import PortInUse
-from pubsubctl.cores import cores_of
-from pubsubctl.errors import HostError
-from pubsubctl.host_checks import (
+from brokerd.agent.host import probe as host_probe
+from pubsubctl.deploying.cores import cores_of
+from pubsubctl.deploying.plan import Observed, Stray
+from pubsubctl.doctor.host_checks import (
     FOR_ALL,
     HOST_CHECKS,
     check_host,
     check_together,
     kernel_fits,
 )
-from pubsubctl.inventory import Host, load_inventory
-from pubsubctl.inventory_schema import Expect
-from pubsubctl.looking import HostLook
-from pubsubctl.plan import Observed, Stray
-from pubsubctl.ssh.errors import LoginRefused, UnknownHostKey
+from pubsubctl.doctor.looking import HostLook
+from pubsubctl.errors import HostError
+from pubsubctl.hosts.connectors.base import PortInUse
+from pubsubctl.hosts.ssh.errors import LoginRefused, UnknownHostKey
+from pubsubctl.inventory.inventory import Host, load_inventory
+from pubsubctl.inventory.inventory_schema import Expect
 from tests.pubsubctl.conftest import Call
 
 INVENTORY = """\

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.importers.ansible import read_ansible
-from pubsubctl.importers.found import Found, inventory_text, our_name, read_source, unique_names
-from pubsubctl.importers.ssh_config import read_ssh_config
-from pubsubctl.inventory import Gateway, Inventory, load_inventory
+from pubsubctl.inventory.importers.ansible import read_ansible
+from pubsubctl.inventory.importers.found import (
+    Found,
+    inventory_text,
+    our_name,
+    read_source,
+    unique_names,
+)
+from pubsubctl.inventory.importers.ssh_config import read_ssh_config
+from pubsubctl.inventory.inventory import Gateway, Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
 
 INI = """\

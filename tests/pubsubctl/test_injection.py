@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from brokerd.errors import ControlError
-from fault_injection.injector import Injection
-from fault_injection.plan import expand
-from pubsubctl.faults import one_step
-from pubsubctl.injection import _result, idle_warning
+from fault_injection.apply.injector import Injection
+from fault_injection.schedule.plan import expand
+from pubsubctl.injecting.faults import one_step
+from pubsubctl.injecting.injection import _result, idle_warning
 
 
 class Deployed:

@@ -6,8 +6,8 @@ import pytest
 
 from brokerd.overlay.ranges import expanded
 from pubsubctl.errors import UserError
-from pubsubctl.host_ranges import in_ranges
-from pubsubctl.inventory import Gateway, Inventory, SshSettings, load_inventory
+from pubsubctl.inventory.host_ranges import in_ranges
+from pubsubctl.inventory.inventory import Gateway, Inventory, SshSettings, load_inventory
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'
 

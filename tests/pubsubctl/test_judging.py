@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pubsubctl.console import Console
-from pubsubctl.demo import EXPECTED, because_not_as_expected
+from pubsubctl.console.console import Console
 from pubsubctl.errors import combined_status
-from pubsubctl.judging import CASES_SHOWN, Judged, expectations_of
-from results.checks import Verdict
-from results.json_files import IntegrityError
+from pubsubctl.running.demo import EXPECTED, because_not_as_expected
+from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
+from results.checker.checks import Verdict
+from results.tables.json_files import IntegrityError
 from tests.pubsubctl.conftest import Call
 
 CASE = {
@@ -86,8 +86,8 @@ def test_a_run_that_cannot_be_judged_spoils_no_other(
             raise failure
         return Verdict(run, run, judged(run, "VALID").document)
 
-    monkeypatch.setattr("results.spark.spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("results.checks.check_run", check_run)
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("results.checker.checks.check_run", check_run)
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
         folder.mkdir()

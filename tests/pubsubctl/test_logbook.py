@@ -9,7 +9,15 @@ import trio
 
 from brokerd.agent.tails import read_tails
 from brokerd.errors import ControlError
-from pubsubctl.logbook import HostTime, LogLine, Tail, last_of_each, merged, selected, shown
+from pubsubctl.watching.logbook import (
+    HostTime,
+    LogLine,
+    Tail,
+    last_of_each,
+    merged,
+    selected,
+    shown,
+)
 
 SECOND = 1_000_000_000
 WALL_NS = 1_700_000_000 * SECOND

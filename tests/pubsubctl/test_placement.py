@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from brokerd.overlay.generate import balanced_tree, chain
+from pubsubctl.deploying.placement import Placement, place
+from pubsubctl.doctor.facts import known_cores, known_facts, remember_facts
 from pubsubctl.errors import PreflightFailed, UserError
-from pubsubctl.facts import known_cores, known_facts, remember_facts
-from pubsubctl.inventory import Inventory, load_inventory
-from pubsubctl.placement import Placement, place
+from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.pubsubctl.conftest import Call
 
 LAB = """\

@@ -10,11 +10,11 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.overlay.generate import chain
+from pubsubctl.deploying.pinning import check_pinning
+from pubsubctl.deploying.placement import PlacedBroker, Placement, place
+from pubsubctl.deploying.placing import check_cores, extended, read_placement
 from pubsubctl.errors import HostError, UserError
-from pubsubctl.inventory import Host, load_inventory
-from pubsubctl.pinning import check_pinning
-from pubsubctl.placement import PlacedBroker, Placement, place
-from pubsubctl.placing import check_cores, extended, read_placement
+from pubsubctl.inventory.inventory import Host, load_inventory
 from tests.pubsubctl.conftest import Call
 
 

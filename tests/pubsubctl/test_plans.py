@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pubsubctl.deploying.placement import Placement, place
+from pubsubctl.deploying.plan import Observed, Stray, Wanted, deploy_plan, down_plan
+from pubsubctl.deploying.topologies import load_topology
 from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
-from pubsubctl.inventory import load_inventory
-from pubsubctl.placement import Placement, place
-from pubsubctl.plan import Observed, Stray, Wanted, deploy_plan, down_plan
-from pubsubctl.topologies import load_topology
+from pubsubctl.inventory.inventory import load_inventory
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("plans/*/plan.txt"))
 CORES = [0, 1, 2, 3]

@@ -6,14 +6,14 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.generate import chain, random_tree, star
-from brokerd.overlay.primary_tree import PrimaryTree
 from brokerd.overlay.topology import Topology
-from brokerd.simulator.cluster import SimulatedCluster
-from fault_injection.lint import targets_of
-from fault_injection.plan import expand
-from fault_injection.schedule import read_schedule
-from pubsubctl.blast_radius import Outage, Pair, effect_of
-from pubsubctl.preview import windows
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.simulator.world.cluster import SimulatedCluster
+from fault_injection.schedule.lint import targets_of
+from fault_injection.schedule.plan import expand
+from fault_injection.schedule.schedule import read_schedule
+from pubsubctl.deploying.blast_radius import Outage, Pair, effect_of
+from pubsubctl.deploying.preview import windows
 from tests.helpers.cluster import STEADY
 from tests.pubsubctl.conftest import Call
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.publishing import pack_run
-from results.logs import read_logs
-from results.manifest import read_run
-from results.seals import seal, verify_seal
+from pubsubctl.running.publishing import pack_run
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.seals import seal, verify_seal
 from tests.helpers.runs import Scenario, write_demo_run
 from tests.pubsubctl.conftest import Call
 

@@ -13,7 +13,7 @@ def test_nothing_is_deployed_where_the_disk_is_full(
     call: Call, monkeypatch: pytest.MonkeyPatch, free_bytes: int, is_full: bool
 ) -> None:
     monkeypatch.setattr(
-        "bench.host.os.statvfs",
+        "brokerd.agent.host.server.os.statvfs",
         lambda _: SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096),
     )
     started: list[Any] = []
@@ -22,7 +22,7 @@ def test_nothing_is_deployed_where_the_disk_is_full(
         started.append(arguments)
         raise OSError("nothing is started in this test")
 
-    monkeypatch.setattr("pubsubctl.deploy._start_agents", refuse)
+    monkeypatch.setattr("pubsubctl.deploying.deploy._start_agents", refuse)
     answer = call("deploy", "chain3")
     assert (f"{free_bytes:,} bytes free in" in answer.err) == is_full
     assert bool(started) != is_full

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import bench
-from brokerd.simulator import campaign
-from brokerd.simulator.marks import Mark
-from pubsubctl import swarms
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.search import campaign
+from pubsubctl.simulating import swarms
 from results.reference.reading import read_history
 from results.reference.rule import check
 from tests.pubsubctl.conftest import Call

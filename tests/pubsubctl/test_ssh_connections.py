@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from pubsubctl.errors import HostError, Unreachable, UserError
-from pubsubctl.inventory import Host
-from pubsubctl.ssh.connections import Completed, SshConnections
-from pubsubctl.ssh.errors import ConnectionFailed, ConnectionLost, LoginRefused
+from pubsubctl.hosts.ssh.connections import Completed, SshConnections
+from pubsubctl.hosts.ssh.errors import ConnectionFailed, ConnectionLost, LoginRefused
+from pubsubctl.inventory.inventory import Host
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_inventory import inventory_of
 from tests.helpers.ssh_server import NO_SSHD, SSHD, KeyPair, Sshd, make_key, running_sshd

@@ -14,18 +14,18 @@ from textwrap import dedent
 import pytest
 import trio
 
-from bench.host import HostSide
+from brokerd.agent.host.server import HostSide
 from brokerd.overlay.topology import Topology
-from pubsubctl import bundle as bundles
-from pubsubctl.connectors.base import Connector
-from pubsubctl.connectors.ssh import SshTransport, ssh_connector
-from pubsubctl.console import Console, Progress
-from pubsubctl.deploy import deployed, planned, take_down, wanted_deployment
+from pubsubctl.console.console import Console, Progress
+from pubsubctl.console.interruption import Interruption
+from pubsubctl.deploying import bundle as bundles
+from pubsubctl.deploying.deploy import deployed, planned, take_down, wanted_deployment
+from pubsubctl.deploying.placing import Placing
 from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, Unreachable
-from pubsubctl.hosts import Lab
-from pubsubctl.interruption import Interruption
-from pubsubctl.inventory import load_inventory
-from pubsubctl.placing import Placing
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.connectors.ssh import SshTransport, ssh_connector
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.inventory.inventory import load_inventory
 from pubsubctl.state import lab_state
 from tests.helpers.nearby_hosts import NearbyConnections
 

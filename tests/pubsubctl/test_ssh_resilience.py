@@ -17,10 +17,10 @@ import trio
 import trio.testing
 
 from pubsubctl.errors import IntegrityError
-from pubsubctl.inventory import Inventory
-from pubsubctl.ssh.connections import SshConnections
-from pubsubctl.ssh.errors import ConnectionFailed, UnknownHostKey
-from pubsubctl.ssh.transfers import Upload
+from pubsubctl.hosts.ssh.connections import SshConnections
+from pubsubctl.hosts.ssh.errors import ConnectionFailed, UnknownHostKey
+from pubsubctl.hosts.ssh.transfers import Upload
+from pubsubctl.inventory.inventory import Inventory
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ssh_inventory import inventory_of, write_inventory
 from tests.helpers.ssh_server import NO_SSHD, SSHD, KeyPair, make_key, running_sshd

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from pubsubctl.ssh.connections import SshConnections
+from pubsubctl.hosts.ssh.connections import SshConnections
 from tests.helpers.ssh_inventory import inventory_of
 from tests.helpers.ssh_server import NO_SSHD, SSHD, make_key, running_sshd
 

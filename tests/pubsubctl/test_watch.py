@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pubsubctl.state import BrokerState
-from pubsubctl.watch import BrokerLook, HostLook, LoadLook, View, Watch
-from pubsubctl.watch_screen import line_text, one_line, screen_lines
+from pubsubctl.watching.watch import BrokerLook, HostLook, LoadLook, View, Watch
+from pubsubctl.watching.watch_screen import line_text, one_line, screen_lines
 
 SECOND_NS = 1_000_000_000
 

@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from bench.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.toml_text import toml_text
-from brokerd.simulator.ledger import Campaign, empty_ledger, with_runs
+from bench.papers.dft11.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.spec.toml_text import toml_text
+from brokerd.simulator.search.ledger import Campaign, empty_ledger, with_runs
 from pubsubctl.commands.app import run
-from results.behaviours import bypass_distribution, exclusions_by_partition, gate_openings
 from results.figures import draw
-from results.json_files import ResultsError
+from results.papers.dft11.behaviours import (
+    bypass_distribution,
+    exclusions_by_partition,
+    gate_openings,
+)
+from results.papers.dft11.simulated_deliveries import check_simulated_run
 from results.report import write_experiment_report
-from results.schema import TABLES
-from results.simulated_deliveries import check_simulated_run
+from results.tables.json_files import ResultsError
+from results.tables.schema import TABLES
 from tests.bench.test_behaviour_experiments import ABOUT, SMALL, Silent
 
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import results.canary
-from pubsubctl.judging import Judged
-from results.canary import CheckerBroken, try_checker
-from results.checks import Verdict, check_run, check_runs
-from results.delivery import DeliveryCheck
-from results.evidence import PUBLICATION
-from results.facts import RunFacts
-from results.findings import Findings, PairSummary
-from results.json_files import IntegrityError
-from results.load import load_run
+import results.checker.canary
+from pubsubctl.running.judging import Judged
+from results.checker.canary import CheckerBroken, try_checker
+from results.checker.checks import Verdict, check_run, check_runs
+from results.checker.delivery import DeliveryCheck
+from results.checker.spark import planned_for
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
-from results.seals import file_hashes, seal, verify_seal
-from results.spark import planned_for
+from results.rules.evidence import PUBLICATION
+from results.rules.facts import RunFacts
+from results.rules.findings import Findings, PairSummary
+from results.tables.json_files import IntegrityError
+from results.tables.load import load_run
+from results.tables.seals import file_hashes, seal, verify_seal
 from tests.helpers.histories import LEGAL, MUTATIONS, random_history
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.runs import Scenario, write_demo_run
@@ -72,7 +72,7 @@ def test_long_logs_are_walked_in_stretches(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With four places to a stretch, most of what is wrong lies across two of them."""
-    monkeypatch.setattr("results.delivery.STRETCH_BITS", 2)
+    monkeypatch.setattr("results.checker.delivery.STRETCH_BITS", 2)
     of = histories(150)
     found = judged_on_spark(spark, of)
     for name, history in of.items():
@@ -289,7 +289,7 @@ def test_a_run_in_a_folder_where_nobody_may_write_is_judged(
     run = Path(shutil.copytree(verdicts["best_effort"].folder, tmp_path / "run"))
     before = file_hashes(run)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("results.derived.is_writable", lambda folder: False)
+    monkeypatch.setattr("results.tables.derived.is_writable", lambda folder: False)
     verdict = check_run(spark, run)
     assert verdict.document == verdicts["best_effort"].document
     assert file_hashes(run) == before
@@ -319,17 +319,25 @@ def test_a_checker_that_has_gone_blind_is_found_out(
     with planned_for(spark, 0):
         tried = try_checker(spark, runs, *tables)
         assert tried[facts.run_id]["subscription"] == "s1-sub-1/1"
-        monkeypatch.setattr(results.canary, "DeliveryCheck", Blind)
+        monkeypatch.setattr(results.checker.canary, "DeliveryCheck", Blind)
         with pytest.raises(CheckerBroken, match="one dropped") as caught:
             try_checker(spark, runs, *tables)
     assert caught.value.exit_status == 70
 
 
 @pytest.mark.parametrize(
-    "module", ["delivery", "exposure", "lookups", "checks", "canary", "evidence"]
+    "module",
+    [
+        "checker/delivery",
+        "checker/checks",
+        "checker/canary",
+        "rules/exposure",
+        "rules/lookups",
+        "rules/evidence",
+    ],
 )
 def test_nothing_in_the_check_may_lose_rows_quietly(module: str) -> None:
-    text = Path(results.canary.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    text = (Path(results.__path__[0]) / f"{module}.py").read_text(encoding="utf-8")
     for forbidden in (
         "dropDuplicates", "drop_duplicates", ".distinct(", "NOT IN", "PERMISSIVE", "DROPMALFORMED",
         "monotonically_increasing_id", ".limit(", "crossJoin", ".collect()", "brokerd",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from results.clocks import Clocks, judge_one_way
+from results.checker.clocks import Clocks, judge_one_way
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -7,18 +7,18 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from bench.figure_experiments import load_figure_experiment
-from bench.graph_experiments import run_graph_experiment
-from bench.toml_text import toml_text
-from results.connectivity import (
+from bench.papers.dft11.figure_experiments import load_figure_experiment
+from bench.papers.dft11.graph_experiments import run_graph_experiment
+from bench.spec.toml_text import toml_text
+from results.papers.dft11.connectivity import (
     disconnected_percent,
     mean_interval,
     neighbourhood_distribution,
     protocol_agreement,
     session_distribution,
 )
-from results.experiment_runs import is_experiment_run, load_experiment_run
-from results.json_files import IntegrityError, ResultsError
+from results.papers.dft11.experiment_runs import is_experiment_run, load_experiment_run
+from results.tables.json_files import IntegrityError, ResultsError
 
 QUESTIONS = {
     "connectivity": {"deltas": [0, 1], "failed": [0, 6], "runs": 20},

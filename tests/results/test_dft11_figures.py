@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.figure_experiments import load_figure_experiment
-from bench.graph_experiments import run_graph_experiment
-from bench.toml_text import toml_text
+from bench.papers.dft11.figure_experiments import load_figure_experiment
+from bench.papers.dft11.graph_experiments import run_graph_experiment
+from bench.spec.toml_text import toml_text
 from results.figures import FIGURES, draw
 from results.figures.dft11 import draw_fig9, draw_fig12
-from results.json_files import ResultsError
-from results.seals import verify_seal
+from results.tables.json_files import ResultsError
+from results.tables.seals import verify_seal
 
 EXPERIMENTS = {
     "dft11.fig9": {"question": "connectivity", "deltas": [0, 1], "failed": [0, 6], "runs": 10},

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import content
+from bench.load import content
 from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate as parse_as_brokers_do
-from results.expectation import (
+from results.rules.expectation import (
     ExpectationError,
     ExpectedContent,
     attribute_table,

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.checks import decided, doubts_about_exercise
-from results.facts import RunFacts
-from results.json_files import IntegrityError
-from results.load import LoadedRun
-from results.logs import read_logs
-from results.manifest import read_run
+from results.checker.checks import decided, doubts_about_exercise
 from results.reference.files import Refused
 from results.reference.history import History
 from results.reference.reading import read_history
 from results.reference.rule import check
+from results.rules.facts import RunFacts
+from results.tables.json_files import IntegrityError
+from results.tables.load import LoadedRun
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
 from tests.helpers.forged_runs import FORGERIES, Forgery, write_forged_run, write_honest_run
 from tests.helpers.history_tables import found_on_spark, notices_of
 from tests.helpers.online import Online

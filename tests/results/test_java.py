@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.java import JavaNotFound, find_java, spark_environment
+from results.checker.java import JavaNotFound, find_java, spark_environment
 
 
 def fake_java(folder: Path, version: str, *, status: int = 0) -> Path:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-import results.load
-from results.expectation import splitmix64
+import results.tables.load
+from results.checker.latency import across_clocks, measured
 from results.figures import draw
-from results.json_files import ResultsError
-from results.latency import across_clocks, measured
-from results.load import LoadedRun, load_run
-from results.record_files import RECORDS
 from results.reference.reading import read_history
-from results.schema import TABLES, schema_markdown
-from results.seals import seal
+from results.rules.expectation import splitmix64
+from results.tables.json_files import ResultsError
+from results.tables.load import LoadedRun, load_run
+from results.tables.record_files import RECORDS
+from results.tables.schema import TABLES, schema_markdown
+from results.tables.seals import seal
 from tests.helpers.plain_times import intended_times
 from tests.helpers.runs import ORIGIN_NS, Scenario, write_demo_run
 
@@ -38,8 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(spark: "SparkSession", run: Path) -> LoadedRun:
     # Pieces of 100 records, so that files are cut in several places.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results.load, "PIECE_ROWS", 100)
-        patch.setattr(results.load, "BATCH_ROWS", 64)
+        patch.setattr(results.tables.load, "PIECE_ROWS", 100)
+        patch.setattr(results.tables.load, "BATCH_ROWS", 64)
         return load_run(spark, run)
 
 
@@ -175,8 +175,8 @@ def test_more_publications_are_joined_otherwise_and_to_the_same_rows(
     spark: "SparkSession", loaded: LoadedRun, run: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(results.load, "BROADCAST_PUBLICATIONS", limits[0])
-    monkeypatch.setattr(results.load, "HASHED_PUBLICATIONS", limits[1])
+    monkeypatch.setattr(results.tables.load, "BROADCAST_PUBLICATIONS", limits[0])
+    monkeypatch.setattr(results.tables.load, "HASHED_PUBLICATIONS", limits[1])
     again = load_run(spark, Path(shutil.copytree(run, tmp_path / run.name)), force=True)
     for name in ("publications", "deliveries"):
         rows, others = [
@@ -251,12 +251,12 @@ def test_every_table_has_the_columns_of_the_schema(
 
 def test_columns_are_mixed_as_single_numbers_are() -> None:
     numbers = [0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15]
-    mixed = results.load.splitmix64(np.array(numbers, "u8"))
+    mixed = results.tables.load.splitmix64(np.array(numbers, "u8"))
     assert mixed.tolist() == [splitmix64(number) for number in numbers]
 
 
 def test_the_schema_document_is_made_from_the_schema() -> None:
-    path = Path(results.load.__file__).with_name("SCHEMA.md")
+    path = Path(results.__path__[0]) / "SCHEMA.md"
     assert path.read_text(encoding="utf-8") == schema_markdown(), (
-        "run `python -m results.schema > results/SCHEMA.md`"
+        "run `python -m results.tables.schema > results/SCHEMA.md`"
     )

@@ -10,12 +10,12 @@ import pytest
 
 from brokerd.history.records import LAYOUTS, ROW_BYTES
 from brokerd.history.writer import RecordWriter
-from results.json_files import IntegrityError, ResultsError, read_json_lines
-from results.log_doubts import doubts_about_file
-from results.logs import read_logs
-from results.manifest import read_run
-from results.record_files import RECORD_BYTES, RECORDS, read_record_file
-from results.seals import seal, verify_seal
+from results.rules.log_doubts import doubts_about_file
+from results.tables.json_files import IntegrityError, ResultsError, read_json_lines
+from results.tables.logs import read_logs
+from results.tables.manifest import read_run
+from results.tables.record_files import RECORD_BYTES, RECORDS, read_record_file
+from results.tables.seals import seal, verify_seal
 from tests.helpers.runs import write_demo_run
 
 DELIVERIES = "raw/local2/load-local2/deliveries.rec"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.run_directory import RunDirectory, new_run_directory
-from bench.simulated import simulate_experiment
-from bench.spec import load_experiment
-from fault_injection.schedule import load_schedule
-from results.checks import check_runs
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.simulated import simulate_experiment
+from bench.spec.spec import load_experiment
+from fault_injection.schedule.schedule import load_schedule
+from results.checker.checks import check_runs
 from results.reference.reading import read_history
 from results.reference.rule import check
-from results.seals import seal
+from results.tables.seals import seal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from results.expectation import ExpectedContent
 from results.reference.history import (
     ACKNOWLEDGED,
     History,
@@ -15,8 +14,9 @@ from results.reference.history import (
 )
 from results.reference.rule import check
 from results.reference.verdict import decide as second_opinion
-from results.terms import Counts, Fault, Guarantee
-from results.verdicts import decide
+from results.rules.expectation import ExpectedContent
+from results.rules.terms import Counts, Fault, Guarantee
+from results.rules.verdicts import decide
 from tests.helpers.histories import (
     LEGAL,
     MILLISECOND,

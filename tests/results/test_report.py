@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from results.checks import check_run
-from results.json_files import ResultsError
+from results.checker.checks import check_run
 from results.report import write_report
 from results.report.page import render
 from results.report.pictures import MOST_BROKERS, lanes_picture, tree_picture
 from results.report.words import command, fault_clock, latency, recovery, seconds, visible
+from results.tables.json_files import ResultsError
 from tests.helpers.reports import INVALID, LOST, SECOND_NS, VALID, Page, story_of
 from tests.helpers.runs import Scenario, write_demo_run
 

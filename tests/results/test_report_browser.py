@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from results.checks import check_run
+from results.checker.checks import check_run
 from results.report import write_report
 from tests.helpers.runs import Scenario, write_demo_run
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from results.expectation import parse_predicate
 from results.reference.history import History
 from results.reference.rule import check
-from results.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
-from results.terms import Fault, RiskWindow
+from results.rules.expectation import parse_predicate
+from results.rules.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
+from results.rules.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
 
 BROKERS = ["p1", "b-1", "s1", "s2", "s3"]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.faults import fault_spans
+from results.checker.latency import at_share, latency_buckets, latency_percentiles, spectrum
+from results.checker.throughput import delivered_per_bin, published_per_bin
 from results.figures import FIGURES, draw
 from results.figures.of_runs import FIGURES as RUN_FIGURES
 from results.figures.of_runs import narrow_svg, numbers_beside
-from results.json_files import IntegrityError, ResultsError
-from results.latency import at_share, latency_buckets, latency_percentiles, spectrum
-from results.seals import verify_seal
-from results.throughput import delivered_per_bin, published_per_bin
+from results.rules.faults import fault_spans
+from results.tables.json_files import IntegrityError, ResultsError
+from results.tables.seals import verify_seal
 from tests.helpers.runs import Scenario, write_demo_run
 
 if TYPE_CHECKING:

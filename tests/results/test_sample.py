@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from results.checks import check_run
+from results.checker.checks import check_run
 from results.figures import draw
-from results.manifest import read_run
 from results.reference.reading import read_history
 from results.reference.rule import check
+from results.tables.manifest import read_run
 from tests.helpers.histories import SECOND
 
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"

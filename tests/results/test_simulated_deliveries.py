@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from bench.figure_experiments import load_figure_experiment, run_figure_experiment
-from bench.toml_text import toml_text
+from bench.papers.dft11.figure_experiments import load_figure_experiment, run_figure_experiment
+from bench.spec.toml_text import toml_text
 from pubsubctl.commands.app import run
-from results.experiment_runs import load_experiment_run
 from results.figures import draw
 from results.figures.dft11_deliveries import draw_fig10
-from results.json_files import IntegrityError, ResultsError
-from results.seals import seal, verify_seal
-from results.simulated_deliveries import check_simulated_run, delivered_percent
+from results.papers.dft11.experiment_runs import load_experiment_run
+from results.papers.dft11.simulated_deliveries import check_simulated_run, delivered_percent
+from results.tables.json_files import IntegrityError, ResultsError
+from results.tables.seals import seal, verify_seal
 
 EXPERIMENT = {
     "schema": "pubsubctl/simulated-experiment/1",
@@ -129,7 +129,7 @@ def test_counts_that_contradict_each_other_are_no_result(spark, the_run, tmp_pat
 
 
 def test_load_and_check_know_what_kind_of_run_it_is(spark, the_run, monkeypatch, capsys):
-    monkeypatch.setattr("results.spark.spark_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
     assert run(["load", str(the_run), "--force", "-j", "-q"]) == 0
     [tables] = json.loads(capsys.readouterr().out)["tables"].values()
     assert tables == [

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.run_directory import RunDirectory, new_run_directory
-from bench.simulated import simulate_experiment
-from bench.spec import load_experiment
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.simulated import simulate_experiment
+from bench.spec.spec import load_experiment
 from brokerd.protocols.delta_tree.mutants import Mutant
-from fault_injection.schedule import load_schedule
-from results.checks import Verdict, check_runs
+from fault_injection.schedule.schedule import load_schedule
+from results.checker.checks import Verdict, check_runs
 from results.reference.reading import read_history
 from results.reference.rule import check
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from results.spark import SparkAlreadyRunning, spark_session, spark_settings
+from results.checker.spark import SparkAlreadyRunning, spark_session, spark_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ STORY = """
 import json, os, sys, time
 from pathlib import Path
 import psutil
-from results.spark import spark_session
+from results.checker.spark import spark_session
 
 def worker_python(batches):
     for batch in batches:

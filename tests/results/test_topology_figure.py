@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from results.faults import FaultSpan
 from results.figures import draw
 from results.figures.data import figure_data
 from results.figures.of_runs import narrow_svg
 from results.figures.style import run_style
 from results.figures.topology import natural, paint, topology_rows, topology_svg
+from results.rules.faults import FaultSpan
 from tests.helpers.runs import Scenario, write_demo_run
 
 SECOND = 1_000_000_000

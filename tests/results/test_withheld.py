@@ -8,10 +8,10 @@ import pytest
 
 from results.reference.history import History
 from results.reference.rule import check
-from results.risks import Tree
-from results.terms import Fault, Guarantee, Notice, Partition
-from results.withheld import Asked, Barriers, stretches_of
-from results.words import withheld_in_words
+from results.rules.risks import Tree
+from results.rules.terms import Fault, Guarantee, Notice, Partition
+from results.rules.withheld import Asked, Barriers, stretches_of
+from results.rules.words import withheld_in_words
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.withheld_histories import (
     BARRIER,

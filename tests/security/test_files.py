@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from bench.private_files import make_private_folder, write_private
-from bench.testbed import ListingRefused, listed_files
+from bench.run.testbed import ListingRefused, listed_files
+from brokerd.agent.host.private_files import make_private_folder, write_private
 from brokerd.config import TlsFiles
 from brokerd.errors import ControlError
 from brokerd.runtime.control import bind_control_socket
 from brokerd.runtime.tls import TlsCredentials
-from pubsubctl.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
+from pubsubctl.deploying.authority import CERTIFICATE_FILE, KEY_FILE, LEAF_DAYS, Authority
 from pubsubctl.errors import UserError
 from tests.helpers.certificates import Certificates
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from bench.host import DEPLOYMENT_FILE, TOPOLOGY_FILE, HostSide
-from bench.testbed import MOST_BYTES, MOST_FILES, ListingRefused, Testbed, listed_files
+from bench.run.testbed import MOST_BYTES, MOST_FILES, ListingRefused, Testbed, listed_files
 from brokerd.agent.agent import list_files
+from brokerd.agent.host.server import DEPLOYMENT_FILE, TOPOLOGY_FILE, HostSide
 from brokerd.errors import ControlError
 
 SHA = "0" * 64

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.inventory import load_inventory
+from pubsubctl.inventory.inventory import load_inventory
 from tests.pubsubctl.conftest import Call
 
 HEAD = 'schema = "pubsubctl/inventory/1"\nname = "lab"\n'

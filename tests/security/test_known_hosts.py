@@ -10,7 +10,7 @@ import paramiko
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing, fingerprint
+from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing, fingerprint
 from tests.helpers.ssh_login import print_of
 from tests.helpers.ssh_server import KeyPair, make_key
 

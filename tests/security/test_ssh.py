@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 import trio
 
-from pubsubctl.inventory import Inventory, load_inventory
-from pubsubctl.ssh.connections import SshConnections
-from pubsubctl.ssh.errors import (
+from pubsubctl.hosts.ssh.connections import SshConnections
+from pubsubctl.hosts.ssh.errors import (
     ChangedHostKey,
     ConnectionFailed,
     HostKeyRefused,
     LoginRefused,
     UnknownHostKey,
 )
-from pubsubctl.ssh.known_hosts import HostKey
+from pubsubctl.hosts.ssh.known_hosts import HostKey
+from pubsubctl.inventory.inventory import Inventory, load_inventory
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.product_code import python_files
 from tests.helpers.ssh_inventory import inventory_of, write_inventory
@@ -87,7 +87,7 @@ def test_every_hop_is_checked(tmp_path: Path, user_key: KeyPair, stranger: str) 
 
 
 def test_ssh_libraries_are_used_in_one_module_only_and_never_trust_anybody() -> None:
-    line = ROOT / "pubsubctl" / "ssh" / "line.py"
+    line = ROOT / "pubsubctl" / "hosts" / "ssh" / "line.py"
     users = set()
     for path, tree in python_files("fabric", "paramiko", "invoke", "Policy"):
         for node in ast.walk(tree):

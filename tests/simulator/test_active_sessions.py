@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.strategies import trees
 
 

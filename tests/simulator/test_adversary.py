@@ -13,18 +13,18 @@ import pytest
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.adversary import (
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.search.adversary import (
     AdversaryOptions,
     run_adversaries,
     run_adversary,
     shrink_seed,
 )
-from brokerd.simulator.campaign import CAMPAIGN
-from brokerd.simulator.oracle import InvariantViolated
-from brokerd.simulator.seed_report import SeedReport, total
-from brokerd.simulator.untimed import End, UntimedNetwork
-from brokerd.simulator.untimed_cluster import Scene, UntimedCluster
-from brokerd.simulator.untimed_shrink import failure_of
+from brokerd.simulator.search.campaign import CAMPAIGN
+from brokerd.simulator.search.seed_report import SeedReport, total
+from brokerd.simulator.search.untimed_shrink import failure_of
+from brokerd.simulator.world.untimed import End, UntimedNetwork
+from brokerd.simulator.world.untimed_cluster import Scene, UntimedCluster
 
 ROOT = Path(__file__).parents[2]
 PROMISED = [name for name, row in CAMPAIGN.items() if row.bound]
@@ -112,7 +112,7 @@ def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
 def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
     """Walking through a set of strings anywhere would show here."""
     program = (
-        "from brokerd.simulator.adversary import run_adversary\n"
+        "from brokerd.simulator.search.adversary import run_adversary\n"
         "for seed in range(12): print(run_adversary(seed).digest)"
     )
     printed = [

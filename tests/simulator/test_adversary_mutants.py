@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.adversary import AdversaryOptions, run_adversary
+from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 
 
 class Catch(NamedTuple):

@@ -12,10 +12,10 @@ from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
-from brokerd.simulator.cluster import Published, SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.stalls import count_stalls, total_stalls
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star, tree
 
 

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.simulator.campaign import CAMPAIGN, setting
-from brokerd.simulator.seed_report import total
-from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm
+from brokerd.simulator.search.campaign import CAMPAIGN, setting
+from brokerd.simulator.search.seed_report import total
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
 
 SEEDS = 16
 CORES = os.cpu_count() or 1

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from brokerd.simulator.clock import AdversarialSchedule, Lane, Schedule, TimedSchedule
+from brokerd.simulator.world.clock import AdversarialSchedule, Lane, Schedule, TimedSchedule
 
 
 @pytest.fixture(params=["timed", "adversarial"])

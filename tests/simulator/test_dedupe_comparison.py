@@ -13,8 +13,8 @@ from brokerd.simulator.dedupe_comparison import (
     run_job,
     tabulate,
 )
-from brokerd.simulator.faults import BROKER_KINDS
-from brokerd.simulator.plan import Failing
+from brokerd.simulator.search.plan import Failing
+from brokerd.simulator.world.faults import BROKER_KINDS
 
 
 def test_every_variant_gets_the_same_schedules() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
-from brokerd.overlay.primary_tree import PrimaryTree
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.strategies import trees
 
 

@@ -3,8 +3,8 @@
 from random import Random
 
 from brokerd.protocols.interface import Change
-from brokerd.simulator.clock import SECOND_NS, TimedSchedule
-from brokerd.simulator.disk import SimulatedDisk
+from brokerd.simulator.world.clock import SECOND_NS, TimedSchedule
+from brokerd.simulator.world.disk import SimulatedDisk
 
 
 class Desk:

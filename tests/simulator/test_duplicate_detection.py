@@ -11,13 +11,13 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.campaign import Setting
-from brokerd.simulator.clock import SECOND_NS
-from brokerd.simulator.cluster import SimulatedCluster, Subscription
-from brokerd.simulator.oracle import InvariantViolated
-from brokerd.simulator.planning.draw import draw_plan
-from brokerd.simulator.seed_report import SeedReport
-from brokerd.simulator.swarm import PlanRun
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.search.campaign import Setting
+from brokerd.simulator.search.planning.draw import draw_plan
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.clock import SECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from tests.helpers.cluster import STEADY, chain
 
 LINKS = Setting(delta=1, brokers=8, links_at_once=5, runs=0)

@@ -1,6 +1,5 @@
 """Experiments in virtual time: the same load and faults, judged for each protocol."""
 
-from brokerd.simulator.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -8,6 +7,7 @@ from brokerd.simulator.experiment import (
     SimulatedVerdict,
     simulate_schedule,
 )
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import chain
 

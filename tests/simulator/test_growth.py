@@ -7,9 +7,9 @@ import pytest
 from brokerd.config import SECOND_NS, DeltaTreeParameters
 from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.growth import Alive, check_growth, sizes_of
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.growth import Alive, check_growth, sizes_of
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 FEW, MANY = 6, 18

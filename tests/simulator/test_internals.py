@@ -4,8 +4,8 @@ import pytest
 
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.partitions import PartitionTable
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 

@@ -16,7 +16,7 @@ from brokerd.overlay.generate import random_tree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.partitions import partition_kind
 from brokerd.protocols.delta_tree.regions import covers
-from brokerd.simulator.cluster import SimulatedCluster
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY
 
 TREES = {

@@ -4,9 +4,9 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.clock import MILLISECOND_NS
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star
 
 

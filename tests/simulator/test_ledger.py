@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.ablations import Caught, first_catch
-from brokerd.simulator.canary import CANARIES, EVERY, canaries_among, run_canary
-from brokerd.simulator.ledger import (
+from brokerd.simulator.search.ablations import Caught, first_catch
+from brokerd.simulator.search.canary import CANARIES, EVERY, canaries_among, run_canary
+from brokerd.simulator.search.ledger import (
     Campaign,
     LedgerError,
     check_ledger,
@@ -15,7 +15,7 @@ from brokerd.simulator.ledger import (
     with_caught,
     with_runs,
 )
-from brokerd.simulator.swarm import SwarmOptions, run_swarm
+from brokerd.simulator.search.swarm import SwarmOptions, run_swarm
 
 CLEAN = Campaign(commit="abc", dirty=False, protocol="delta_tree")
 
@@ -93,6 +93,6 @@ def test_every_canary_fails(place: int) -> None:
 
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
-    monkeypatch.setattr("brokerd.simulator.canary.CANARIES", (Mutant.HALF_A_FRAME,))
-    monkeypatch.setattr("brokerd.simulator.canary.TRIES", 2)
+    monkeypatch.setattr("brokerd.simulator.search.canary.CANARIES", (Mutant.HALF_A_FRAME,))
+    monkeypatch.setattr("brokerd.simulator.search.canary.TRIES", 2)
     assert run_canary(99).failed_at == -1

@@ -3,10 +3,10 @@
 import pytest
 
 from brokerd.config import DeltaTreeParameters
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.liveness import WhileBroken
-from brokerd.simulator.plan import Broken
-from brokerd.simulator.swarm import plan_of
+from brokerd.simulator.checks.liveness import WhileBroken
+from brokerd.simulator.search.plan import Broken
+from brokerd.simulator.search.swarm import plan_of
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 ALONE = DeltaTreeParameters(assist="off")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.overlay.primary_tree import PrimaryTree
-from brokerd.simulator import delta_tree_marks
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.mark_registry import make_observer, marks_of
-from brokerd.simulator.marks import Mark, in_words, reached
-from brokerd.simulator.swarm import run_seed
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.simulator.checks import delta_tree_marks
+from brokerd.simulator.checks.mark_registry import make_observer, marks_of
+from brokerd.simulator.checks.marks import Mark, in_words, reached
+from brokerd.simulator.search.swarm import run_seed
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 DOCUMENT = Path(delta_tree_marks.__file__).parents[1] / "PROTOCOLS.md"

@@ -6,13 +6,13 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.clock import MILLISECOND_NS
-from brokerd.simulator.cluster import Published, SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
-from brokerd.simulator.plan import PlanError, read_plan, write_plan
-from brokerd.simulator.planning.draw import is_long
-from brokerd.simulator.seed_report import total
-from brokerd.simulator.swarm import SwarmOptions, plan_of, run_swarm
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.search.plan import PlanError, read_plan, write_plan
+from brokerd.simulator.search.planning.draw import is_long
+from brokerd.simulator.search.seed_report import total
+from brokerd.simulator.search.swarm import SwarmOptions, plan_of, run_swarm
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 CORES = os.cpu_count() or 1

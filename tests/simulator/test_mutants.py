@@ -16,7 +16,7 @@ import pytest
 
 from brokerd.named_bugs import mistaken_functions
 from brokerd.protocols.delta_tree.mutants import MUTANTS, Mutant, mutated
-from brokerd.simulator.ablations import ABLATIONS, NOT_SIMULATED, first_catch
+from brokerd.simulator.search.ablations import ABLATIONS, NOT_SIMULATED, first_catch
 
 LEDGER = Path(__file__).parents[2] / "results" / "reliability.json"
 TABLE = json.loads(LEDGER.read_text(encoding="utf-8"))["mutants"]

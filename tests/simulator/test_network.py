@@ -7,8 +7,8 @@ import pytest
 
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import LossReason
-from brokerd.simulator.clock import AdversarialSchedule, Schedule, TimedSchedule
-from brokerd.simulator.network import Endpoint, Network, NetworkParameters, SessionEnd
+from brokerd.simulator.world.clock import AdversarialSchedule, Schedule, TimedSchedule
+from brokerd.simulator.world.network import Endpoint, Network, NetworkParameters, SessionEnd
 
 MILLISECOND = 1_000_000
 

@@ -5,7 +5,7 @@ import pytest
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.simulator.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 
 SOURCE = SourceId(0, 0, 1)
 PARTITION = PartitionId(2, 1, 1, (1,))

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.ablations import ABLATIONS
-from brokerd.simulator.plan import Failing, PlanError, Publishing, Taking, read_plan, write_plan
-from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.ablations import ABLATIONS
+from brokerd.simulator.search.plan import (
+    Failing,
+    PlanError,
+    Publishing,
+    Taking,
+    read_plan,
+    write_plan,
+)
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 
 FOLDER = Path(__file__).parent / "plans"
 PLANS = sorted(FOLDER.glob("*.plan"))

@@ -4,8 +4,8 @@ import pytest
 
 from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.cluster import Published, SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 LOGGED = DeltaTreeParameters(delta=1, publication_log=True)

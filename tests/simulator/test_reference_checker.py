@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.simulator.plan import Forgetting, Plan, read_plan
-from brokerd.simulator.planning.draw import is_long
-from brokerd.simulator.planning.settings import NEVER_NS
-from brokerd.simulator.swarm import plan_of
+from brokerd.simulator.search.plan import Forgetting, Plan, read_plan
+from brokerd.simulator.search.planning.draw import is_long
+from brokerd.simulator.search.planning.settings import NEVER_NS
+from brokerd.simulator.search.swarm import plan_of
 from tests.helpers.swarm_histories import Recorder
 
 SOUND = range(50)

@@ -1,8 +1,8 @@
 """A thousand brokers in one process: what is the same is shared, and idle brokers cost nothing."""
 
 from brokerd.overlay.generate import balanced_tree
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.network import NetworkParameters
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.network import NetworkParameters
 
 
 def test_a_thousand_brokers_route_around_a_dead_one() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from brokerd.config import DeltaTreeParameters
-from brokerd.simulator.cluster import NotQuietError, SimulatedCluster
 from brokerd.simulator.scenario import ScenarioError, play_scenario
+from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 CHAIN = """protocol delta_tree delta=1

@@ -7,8 +7,8 @@ from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.routing_table import RoutedSubscription
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
 

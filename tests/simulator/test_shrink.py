@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.plan import Taking, read_plan
-from brokerd.simulator.shrink import Shrunk, shrink
-from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of, run_seed
+from brokerd.simulator.search.plan import Taking, read_plan
+from brokerd.simulator.search.shrink import Shrunk, shrink
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_seed
 
 
 @cache

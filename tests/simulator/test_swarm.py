@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.simulator.determinism import differing_reports, differing_seeds
-from brokerd.simulator.ledger import in_one_line
-from brokerd.simulator.mark_registry import marks_of
-from brokerd.simulator.marks import in_words, reached
-from brokerd.simulator.seed_report import SeedReport, total
-from brokerd.simulator.swarm import SwarmOptions, run_seed, run_swarm
+from brokerd.simulator.checks.mark_registry import marks_of
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.search.determinism import differing_reports, differing_seeds
+from brokerd.simulator.search.ledger import in_one_line
+from brokerd.simulator.search.seed_report import SeedReport, total
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed, run_swarm
 
 CORES = os.cpu_count() or 1
 CHUNK = 50
@@ -134,6 +134,6 @@ def test_interpreters_that_differ_are_told_apart(monkeypatch: pytest.MonkeyPatch
     """The comparison above can fail."""
     program = "import os; print(os.environ['PYTHONHASHSEED']); print('the same')"
     monkeypatch.setattr(
-        "brokerd.simulator.determinism._command", lambda *_: [sys.executable, "-c", program]
+        "brokerd.simulator.search.determinism._command", lambda *_: [sys.executable, "-c", program]
     )
     assert differing_seeds(1, 2, "delta_tree") == [1]

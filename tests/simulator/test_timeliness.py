@@ -6,9 +6,9 @@ import pytest
 
 from brokerd.config import SECOND_NS
 from brokerd.protocols.delta_tree.notifiers import Notifiers
-from brokerd.simulator.plan import Plan, read_plan
-from brokerd.simulator.swarm import PlanRun, plan_of
-from brokerd.simulator.timeliness import bounds_of
+from brokerd.simulator.checks.timeliness import bounds_of
+from brokerd.simulator.search.plan import Plan, read_plan
+from brokerd.simulator.search.swarm import PlanRun, plan_of
 
 STORY = """
 simulation timed

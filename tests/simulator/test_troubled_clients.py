@@ -9,11 +9,11 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.clients import Clients
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.oracle import InvariantViolated
-from brokerd.simulator.plan import Failing, Forgetting, Leaving, Subscribing
-from brokerd.simulator.swarm import PlanRun, SwarmOptions, plan_of
-from brokerd.simulator.through_wire import through_wire
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.search.plan import Failing, Forgetting, Leaving, Subscribing
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.through_wire import through_wire
 from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain
 

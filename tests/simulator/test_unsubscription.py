@@ -10,8 +10,8 @@ import pytest
 from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.simulator.cluster import SimulatedCluster
-from brokerd.simulator.internals import zombies
+from brokerd.simulator.checks.internals import zombies
+from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brokerd.simulator.workers import map_in_workers
+from brokerd.simulator.search.workers import map_in_workers
 from tests.helpers.patience import PATIENCE_S
 
 POOL = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from brokerd.simulator.workers import begin_worker
+from brokerd.simulator.search.workers import begin_worker
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 """
 MAP = """
 import operator, os, time
-from brokerd.simulator.workers import map_in_workers
+from brokerd.simulator.search.workers import map_in_workers
 
 if __name__ == "__main__":
     for result in map_in_workers(operator.call, [(os.getpid,), (time.sleep, 600)], 2):
@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """
 FORK = """
 import multiprocessing, os, time
-from brokerd.simulator.workers import begin_worker, end_with_controller
+from brokerd.simulator.search.workers import begin_worker, end_with_controller
 
 def work(connection):
     begin_worker()

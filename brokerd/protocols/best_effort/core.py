@@ -32,15 +32,13 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import NOTHING, Attributes, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.best_effort.messages import (
     ForwardedPublications,
     SubscriptionsOffered,
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
-from brokerd.protocols.deadlines import DeadlineQueue
-from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,
@@ -54,9 +52,11 @@ from brokerd.protocols.interface import (
     SessionLost,
     Started,
 )
-from brokerd.protocols.publishers import TABLE as PUBLISHERS
-from brokerd.protocols.publishers import PublisherNumbers
-from brokerd.protocols.selection import RunSelection, match_run
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+from brokerd.protocols.parts.publishers import PublisherNumbers
+from brokerd.protocols.parts.selection import RunSelection, match_run
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from typing import Any
 from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.protocols.deadlines import DeadlineQueue
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
 from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
@@ -42,6 +41,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 
 FIRST_RELAYED = 1 << 40
 """Numbers of relayed sessions begin here; those of direct ones are small."""

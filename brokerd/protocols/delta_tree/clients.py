@@ -40,9 +40,9 @@ from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, Commit
-from brokerd.protocols.publishers import TABLE as PUBLISHERS
-from brokerd.protocols.publishers import PublisherNumbers
-from brokerd.protocols.selection import match_run
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+from brokerd.protocols.parts.publishers import PublisherNumbers
+from brokerd.protocols.parts.selection import match_run
 
 LINGER = "linger"
 

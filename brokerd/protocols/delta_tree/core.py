@@ -26,7 +26,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
-from brokerd.overlay.primary_tree import Neighbourhood
+from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.clients import LINGER, Clients
 from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
 from brokerd.protocols.delta_tree.duplicates import SourceSequences, make_detection
@@ -54,7 +54,6 @@ from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unheard import AUDIT
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
-from brokerd.protocols.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,
@@ -68,6 +67,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
 DEPARTED = "has left the tree"
 """Why a session is closed."""

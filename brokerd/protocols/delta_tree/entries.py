@@ -12,7 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     SequenceVector,
 )
 from brokerd.protocols.delta_tree.state import Path
-from brokerd.protocols.selection import RunSelection
+from brokerd.protocols.parts.selection import RunSelection
 
 FRAME_PAYLOAD_BYTES = 256 << 10
 

@@ -87,7 +87,7 @@ letter. It loses publications: see PROTOCOLS.md."""
 
 _TREE: Final = "brokerd/protocols/delta_tree/"
 _OUTBOX: Final = "brokerd/sessions/outbox.py"
-_MOVING: Final = "brokerd/simulator/moving.py"
+_MOVING: Final = "brokerd/simulator/world/moving.py"
 
 MUTANTS: Final[dict[Mutant, NamedBug]] = {
     mutant: NamedBug(str(mutant), edits)

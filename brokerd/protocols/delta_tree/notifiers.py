@@ -19,7 +19,7 @@ from brokerd.protocols.delta_tree.routing_table import RoutedSubscription, check
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
-from brokerd.protocols.selection import RunSelection
+from brokerd.protocols.parts.selection import RunSelection
 
 NOTIFIER = 1 << 32
 """The publisher number of recovery notifiers; no publisher has it."""

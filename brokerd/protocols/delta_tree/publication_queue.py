@@ -34,7 +34,7 @@ from brokerd.protocols.delta_tree.routing_table import RoutingTable
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import Path, State
 from brokerd.protocols.delta_tree.tagging import PublicationTags, joined
-from brokerd.protocols.selection import RunSelection
+from brokerd.protocols.parts.selection import RunSelection
 
 
 class PublicationQueue:

@@ -33,7 +33,7 @@ from brokerd.protocols.delta_tree.routing_table import (
 from brokerd.protocols.delta_tree.sessions import Sessions
 from brokerd.protocols.delta_tree.state import Path, State
 from brokerd.protocols.delta_tree.tagging import PublicationTags, Tagging, withheld_by
-from brokerd.protocols.selection import RunSelection, match_run
+from brokerd.protocols.parts.selection import RunSelection, match_run
 
 
 class Publications:

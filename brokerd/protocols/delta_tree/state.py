@@ -7,10 +7,10 @@ from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.primary_tree import Neighbourhood
-from brokerd.protocols.deadlines import DeadlineQueue
-from brokerd.protocols.event_machine import EventMachine
+from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.interface import Append, Change, Commit
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]

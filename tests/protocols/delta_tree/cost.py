@@ -14,7 +14,7 @@ from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,

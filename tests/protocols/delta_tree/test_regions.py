@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree import regions
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated

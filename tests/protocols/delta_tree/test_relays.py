@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.config import SECOND_NS, DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.overlay.primary_tree import PrimaryTree
+from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.interface import (

@@ -1,0 +1,1 @@
+"""What publishes, receives and judges while it receives."""

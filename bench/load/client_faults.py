@@ -1,0 +1,194 @@
+"""Faults of a load generator's clients: applied on command, looked at, and undone.
+
+What lasts ends when it is told to, or by this process's own clock when its lease is not renewed;
+the process itself does not outlive its controller for long.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import trio
+
+from bench.load.load_clients import LoadClient, SubscriberClient
+from brokerd.client.client import ClientError
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import nearest
+
+DISCONNECT: Final = "client-disconnect"
+SLOW: Final = "client-slow"
+ROAM: Final = "client-roam"
+VERBS: Final = (DISCONNECT, SLOW, ROAM)
+
+EndedBy = Literal["request", "lease", "done"]
+
+
+@dataclass(slots=True, eq=False)
+class ClientFault:
+    """One fault of one client.
+
+    Attributes:
+        applied_ns, ended_ns: when, by this machine's clock; 0 as long as it has not ended.
+        session: of the client when it was applied.
+        taken: how many runs the client had taken in by then.
+        taken_before_end: the same when it ended.
+        lease: cancelled when it is over; a roam has none.
+    """
+
+    fault_id: str
+    verb: str
+    client: LoadClient
+    applied_ns: int
+    session: int
+    taken: int
+    taken_before_end: int = 0
+    lease: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended_ns: int = 0
+    ended_by: EndedBy | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds."""
+        return self.ended_by is None
+
+    def to_row(self) -> dict[str, Any]:
+        """What there is to be seen of it, and of its client."""
+        client = self.client
+        return {
+            "fault_id": self.fault_id,
+            "verb": self.verb,
+            "client": client.name,
+            "active": self.is_active,
+            "healed_by": self.ended_by,
+            "t_applied_ns": self.applied_ns,
+            "t_healed_ns": self.ended_ns,
+            "session_before": self.session,
+            "session": client.session,
+            "attached": client.is_known,
+            "broker": client.broker,
+            "t_attached_ns": client.attached_ns,
+            "t_lost_ns": client.lost_ns,
+            "lost_because": client.lost_because,
+            "taken": client.taken - self.taken,
+            "taken_since_end": client.taken - self.taken_before_end,
+            "waiting_bytes": client.waiting_bytes,
+        }
+
+
+class ClientFaults:
+    """What is done to the clients of one load generator.
+
+    Args:
+        start: begins a task that lives as long as the load generator.
+        note_problem: is told what a verdict may have to know.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, LoadClient],
+        start: Callable[..., None],
+        note_problem: Callable[[str], None],
+    ) -> None:
+        self._clients = clients
+        self._start = start
+        self._note_problem = note_problem
+        self._faults: dict[str, ClientFault] = {}
+
+    @property
+    def active(self) -> list[str]:
+        """The ids of those that hold."""
+        return [fault.fault_id for fault in self._faults.values() if fault.is_active]
+
+    async def on_apply(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Command `fault_apply`: fault_id, verb, client, lease_ms; of a roam also to, address."""
+        fault_id, verb = arguments["fault_id"], arguments["verb"]
+        client = self._client(arguments["client"], verb)
+        if fault_id in self._faults:
+            raise ControlError("user", f"there has been a fault {fault_id} already")
+        held = [f for f in self._faults.values() if f.is_active and f.client is client]
+        if held:
+            raise ControlError("user", f"{client.name} is under fault {held[0].fault_id}")
+        if not client.is_known:
+            raise ControlError("user", f"{client.name} has no session with {client.broker}")
+        if verb == ROAM and arguments["to"] == client.broker:
+            raise ControlError("user", f"{client.name} is at {client.broker} already")
+        fault = ClientFault(
+            fault_id, verb, client, time.monotonic_ns(), client.session, client.taken
+        )
+        self._faults[fault_id] = fault
+        if verb == ROAM:
+            self._start(self._roam, fault, arguments["to"], arguments["address"])
+            return fault.to_row()
+        self._renew(fault, arguments["lease_ms"])
+        if verb == DISCONNECT:
+            client.gate.shut()
+        else:
+            assert isinstance(client, SubscriberClient), client
+            client.stop_taking()
+        self._start(self._end_with_lease, fault)
+        return fault.to_row()
+
+    async def on_look(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Command `fault_look`: what there is to be seen."""
+        return self._fault(arguments).to_row()
+
+    async def on_renew(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Command `fault_renew`: let it last `lease_ms` from now."""
+        fault = self._fault(arguments)
+        if not fault.is_active:
+            raise ControlError("user", f"fault {fault.fault_id} is over: {fault.ended_by}")
+        self._renew(fault, arguments["lease_ms"])
+        return {}
+
+    async def on_heal(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Command `fault_heal`: undo it; what is over already stays so."""
+        fault = self._fault(arguments)
+        if fault.verb != ROAM:
+            self._end(fault, "request")
+        return fault.to_row()
+
+    def _client(self, name: str, verb: str) -> LoadClient:
+        if verb not in VERBS:
+            raise ControlError("user", f"no verb {verb[:40]!r} for clients{nearest(verb, VERBS)}")
+        client = self._clients.get(name)
+        if client is None:
+            known = nearest(name, list(self._clients))
+            raise ControlError("user", f"no client called {name[:80]!r}{known}")
+        if verb != DISCONNECT and not isinstance(client, SubscriberClient):
+            raise ControlError("user", f"{verb} is for subscribers; {name} is a publisher")
+        return client
+
+    def _fault(self, arguments: Mapping[str, Any]) -> ClientFault:
+        fault = self._faults.get(arguments["fault_id"])
+        if fault is None:
+            raise ControlError("user", f"fault {arguments['fault_id']} is unknown here")
+        return fault
+
+    def _renew(self, fault: ClientFault, lease_ms: int) -> None:
+        if type(lease_ms) is not int or lease_ms <= 0:
+            raise ControlError("user", f"lease_ms = {lease_ms!r}; a positive number")
+        fault.lease.deadline = trio.current_time() + lease_ms / 1000
+
+    async def _end_with_lease(self, fault: ClientFault) -> None:
+        with fault.lease:
+            await trio.sleep_forever()
+        self._end(fault, "lease")
+
+    def _end(self, fault: ClientFault, by: EndedBy) -> None:
+        if not fault.is_active:
+            return
+        fault.ended_by, fault.ended_ns = by, time.monotonic_ns()
+        fault.lease.cancel()
+        fault.taken_before_end = fault.client.taken
+        if fault.verb == DISCONNECT:
+            fault.client.gate.open()
+        elif isinstance(fault.client, SubscriberClient):
+            fault.client.take_on()
+
+    async def _roam(self, fault: ClientFault, broker: str, address: str) -> None:
+        try:
+            await fault.client.move(broker, address)
+        except ClientError as error:
+            self._note_problem(f"{fault.client.name} could not move to {broker}: {error}")
+        fault.ended_by, fault.ended_ns = "done", time.monotonic_ns()

@@ -1,0 +1,149 @@
+"""What received runs contain, held against what the seed says, a whole run at a time."""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from bench.load.content import ContentBlock, SourceContent, content_digest
+from brokerd.model.publication import PublicationRun
+
+
+@dataclass(frozen=True, slots=True)
+class RunContent:
+    """What a received run contains, held against what the seed says.
+
+    Attributes:
+        digests: per publication, CRC-32 of the attribute blob and payload as received.
+        corrupted: positions whose content is not what the seed says.
+        fences: positions that are fences.
+    """
+
+    digests: "array[int]"
+    corrupted: tuple[int, ...] = ()
+    fences: tuple[int, ...] = ()
+
+
+class ContentCheck:
+    """Digests of received runs, fast where the contents are what they should be.
+
+    Bytes that equal the expected ones have the expected digest, so comparing whole runs saves
+    computing it publication by publication. Where a run differs anywhere, each is computed.
+    """
+
+    def __init__(self, blobs: Sequence[bytes], fence_blob: bytes) -> None:
+        self._fence_blob = fence_blob
+        # Sets drawn alike have one blob, so a blob stands for the first set that has it.
+        self._place_of_blob: dict[bytes, int] = {}
+        for place, blob in enumerate(blobs):
+            self._place_of_blob.setdefault(blob, place)
+
+    def examine(self, run: PublicationRun, content: SourceContent | None) -> RunContent:
+        """The run's digests and which of its publications are fences or corrupted.
+
+        Without `content`, of a source that is nobody's of this run, there is nothing to compare.
+        """
+        if content is None:
+            digests = [content_digest(blob, payload) for _, blob, payload in run.publications()]
+            return RunContent(array("I", digests))
+        if run.payload_lengths == content.tables.size_bytes:
+            if len(run.sequences) == 1:
+                whole = self._examine_one(run, content)
+            else:
+                whole = self._examine_whole(run, content)
+            if whole is not None:
+                return RunContent(whole)
+        return self._examine_singly(run, content)
+
+    def _examine_one(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
+        """As `_examine_whole`, for the run of one publication that low rates are made of."""
+        sequence = run.sequences[0]
+        block = content.block_of(sequence)
+        place = sequence - block.first
+        tables = content.tables
+        if (
+            run.attribute_table[run.attribute_index[0]] == tables.blobs[block.sets[place]]
+            and b"".join(run.payload) == tables.payloads[block.payload_numbers[place]]
+        ):
+            return block.digests[place : place + 1]
+        return None
+
+    def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
+        """The digests if the run is exactly as expected, else None."""
+        translation = [self._place_of_blob.get(blob, -1) for blob in run.attribute_table]
+        if -1 in translation:
+            return None
+        digests = array("I")
+        places: list[int] | bytes
+        payload: list[bytes] = []
+        if isinstance(run.sequences, range):
+            parts: list[bytes | list[int]] = []
+            size = content.tables.size_bytes
+            for block, low, high in _stretches(run.sequences, content):
+                digests += block.digests[low:high]
+                parts.append(block.blob_places[low:high])
+                payload.append(block.payload[low * size : high * size])
+            places = parts[0] if len(parts) == 1 else _joined(parts)
+        else:
+            places = []
+            payloads = content.tables.payloads
+            for block, offsets in _offsets(run.sequences, content):
+                pick = itemgetter(*offsets, offsets[0])  # twice one, so that it is a tuple
+                digests.extend(pick(block.digests)[:-1])
+                places.extend(pick(block.blob_places)[:-1])
+                payload.extend([payloads[n] for n in pick(block.payload_numbers)[:-1]])
+        if not _are_same(run.attribute_index, translation, places):
+            return None
+        return digests if b"".join(payload) == b"".join(run.payload) else None
+
+    def _examine_singly(self, run: PublicationRun, content: SourceContent) -> RunContent:
+        digests = array("I")
+        corrupted, fences = [], []
+        for position, (sequence, blob, payload) in enumerate(run.publications()):
+            digests.append(content_digest(blob, payload))
+            attribute_set, payload_number = content.choice(sequence)
+            expected_blob = content.tables.blobs[attribute_set]
+            if blob == self._fence_blob:
+                fences.append(position)
+                expected_blob = blob
+            if blob != expected_blob or payload != content.tables.payloads[payload_number]:
+                corrupted.append(position)
+        return RunContent(digests, tuple(corrupted), tuple(fences))
+
+
+def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[ContentBlock, int, int]]:
+    """The blocks that consecutive sequence numbers lie in, with the part of each block."""
+    first, end = sequences[0], sequences[-1] + 1
+    while first < end:
+        block = content.block_of(first)
+        low = first - block.first
+        high = min(len(block), end - block.first)
+        yield block, low, high
+        first = block.first + high
+
+
+def _offsets(
+    sequences: Sequence[int], content: SourceContent
+) -> Iterable[tuple[ContentBlock, list[int]]]:
+    """The blocks that rising sequence numbers lie in, with their places in each block."""
+    start = 0
+    while start < len(sequences):
+        block = content.block_of(sequences[start])
+        first = block.first
+        end = bisect_left(sequences, first + len(block), start)
+        yield block, [sequence - first for sequence in sequences[start:end]]
+        start = end
+
+
+def _joined(parts: Sequence[bytes | list[int]]) -> bytes | list[int]:
+    if all(isinstance(part, bytes) for part in parts):
+        return b"".join(map(bytes, parts))
+    return [place for part in parts for place in part]
+
+
+def _are_same(index: Sequence[int], translation: list[int], places: list[int] | bytes) -> bool:
+    """Whether the blobs that a run's index leads to are those at `places`."""
+    if isinstance(places, bytes) and isinstance(index, bytes):
+        return index.translate(bytes(translation).ljust(256, b"\0")) == places
+    return [translation[place] for place in index] == list(places)

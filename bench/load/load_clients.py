@@ -1,0 +1,288 @@
+"""The clients of a load generator: the client library, with a log of what it does."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from bench.load.content import ContentTables
+from bench.load.glimpses import Glimpses
+from bench.load.publishing import PublisherLoad, PublisherSetting
+from bench.load.receiving import SubscriberSetting
+from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.gate import Gate
+from brokerd.history.records import ACKNOWLEDGED
+from brokerd.model.client_messages import Deliveries, Notice
+from brokerd.model.identity import SourceId
+
+DETACH_TIMEOUT_S = 2.0
+
+if TYPE_CHECKING:
+    from bench.load.load_generator import LoadGenerator
+
+
+class LoadClient:
+    """One client of one broker, for as long as the load generator keeps it.
+
+    Attributes:
+        name: as logs have it.
+        broker: where it is now.
+        gate: its way there.
+        session: how many sessions it has had.
+        attached_ns, lost_ns: when the last one began, and when the last one was lost; 0 for never.
+        lost_because: why.
+        attach_failure: why the last attempt to begin one came to nothing; "" when none did.
+        taken: runs that its application has taken in.
+    """
+
+    def __init__(
+        self, generator: "LoadGenerator", setting: PublisherSetting | SubscriberSetting
+    ) -> None:
+        self.name = setting.name
+        self.broker = setting.broker
+        self.gate = Gate()
+        self.session = self.attached_ns = self.lost_ns = self.taken = 0
+        self.lost_because = self.attach_failure = ""
+        self._generator = generator
+        self._client_name = setting.client
+        self._address = setting.address
+        self._client: Client | None = None
+        self._serving = trio.CancelScope()
+        self._moving_to = ""
+        self._is_up = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its broker knows it, on the session it has now."""
+        return self._client is not None and self._client.attached
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much has come to it that its application has not taken in."""
+        return self._client.waiting_bytes if self._client is not None else 0
+
+    async def move(self, broker: str, address: str) -> None:
+        """Go on at another broker; ClientError when that one will not have it."""
+        assert self._client is not None, f"{self.name} is nowhere"
+        self._moving_to = broker
+        await self._client.move(address)
+
+    def leave(self) -> None:
+        """Take leave of the broker, which then keeps nothing; `run` returns when that is done."""
+        self._serving.cancel()
+
+    async def run(self) -> None:
+        """Be connected until `leave`, or refused for good."""
+        try:
+            async with connect(
+                self._address,
+                self._client_name,
+                publishes=self.publishes,
+                deployment_id=self._generator.setting.deployment_id,
+                parameters=self._generator.setting.session,
+                tls=self._generator.setting.tls,
+                gate=self.gate,
+                callbacks=self.callbacks(),
+            ) as client:
+                self._client = client
+                with self._serving:
+                    await self.serve(client)
+                # Else its broker would keep its subscriptions for a client that comes back, and
+                # hold what the next run publishes.
+                with trio.move_on_after(DETACH_TIMEOUT_S):
+                    await client.detach(drain=False)
+        except ClientError as error:
+            self._generator.note_problem(f"{self.name}: {error}")
+
+    publishes = False
+
+    async def serve(self, client: Client) -> None:
+        """What to do while the client is there."""
+        raise NotImplementedError
+
+    def callbacks(self) -> Callbacks:
+        """What the library is to tell."""
+        return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
+
+    def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
+        if what == "attached":
+            self._attached()
+            self.on_attached(details["source"])
+        elif what == "moved":
+            if self._is_up:
+                self._lost(f"moved to {self._moving_to}")
+            self.broker = self._moving_to
+            self._attached()
+        elif what == "lost":
+            self._lost(details["reason"])
+        else:  # an attempt that came to nothing; the library tries again
+            self.attach_failure = details["reason"]
+
+    def _attached(self) -> None:
+        self.session += 1
+        self._is_up = True
+        self.attached_ns = time.monotonic_ns()
+        self._note_session(self.attached_ns, "up", "")
+
+    def _lost(self, reason: str) -> None:
+        self._is_up = False
+        self.lost_ns, self.lost_because = time.monotonic_ns(), reason
+        self._note_session(self.lost_ns, "down", reason)
+
+    def _note_session(self, t_ns: int, event: str, reason: str) -> None:
+        self._generator.files.write_line(
+            "sessions",
+            {
+                "t_ns": t_ns,
+                "client": self.name,
+                "broker": self.broker,
+                "session": self.session,
+                "event": event,
+                "reason": reason,
+            },
+        )
+
+    def _on_refused(self, request: str, number: int, reason: str) -> None:
+        self._generator.note_problem(f"{self.name}: {request} refused: {reason}")
+
+    def on_attached(self, source: SourceId | None) -> None:
+        """The broker knows the client, on a new session."""
+
+
+class PublisherClient(LoadClient):
+    """A publisher and its client.
+
+    Attributes:
+        load: what it is to publish.
+    """
+
+    publishes = True
+
+    def __init__(
+        self,
+        generator: "LoadGenerator",
+        setting: PublisherSetting,
+        number: int,
+        tables: ContentTables,
+        fence_blob: bytes,
+        record: Callable[[bytes | bytearray], None],
+        glimpses: Glimpses,
+    ) -> None:
+        super().__init__(generator, setting)
+        self.load = PublisherLoad(setting, tables, fence_blob, record, glimpses)
+        self._number = number
+
+    def describe(self) -> dict[str, Any]:
+        """What others must know of it."""
+        load = self.load
+        return {
+            "name": load.setting.name,
+            "identity": load.identity,
+            "incarnation": load.incarnation,
+            "index": load.setting.index,
+            "size_bytes": load.setting.size_bytes,
+            "fences": load.fences,
+        }
+
+    async def serve(self, client: Client) -> None:
+        self.load.client = client
+        await trio.sleep_forever()
+
+    def pump(self, now_ns: int) -> None:
+        """Hand over what is due, and see that numbers stay reserved."""
+        self.load.pump(now_ns)
+        if self.load.wants_numbers():
+            self._generator.reserve_wanted.set()
+
+    def callbacks(self) -> Callbacks:
+        callbacks = super().callbacks()
+        callbacks.on_acknowledged = self._on_acknowledged
+        return callbacks
+
+    def on_attached(self, source: SourceId | None) -> None:
+        assert source is not None, f"{self.name} publishes and has no source"
+        if not self.load.identity:
+            seed = self._generator.setting.seed
+            self.load.identified(source.publisher, source.incarnation, self._number, seed)
+        self.pump(time.monotonic_ns())
+
+    def _on_acknowledged(self, first: int, last: int) -> None:
+        now_ns = time.monotonic_ns()
+        row = self.load.acknowledged_row(first, last, now_ns, ACKNOWLEDGED)
+        self._generator.files.append("acks", row)
+        self.pump(now_ns)
+
+
+class SubscriberClient(LoadClient):
+    """A subscriber with its one subscription.
+
+    Attributes:
+        is_started: whether its broker has said that the subscription has started.
+    """
+
+    def __init__(self, generator: "LoadGenerator", setting: SubscriberSetting, number: int) -> None:
+        super().__init__(generator, setting)
+        self.is_started = False
+        self._setting = setting
+        self._number = number
+        self._issued_ns = 0
+        self._may_take = trio.Event()
+        self._may_take.set()
+
+    def stop_taking(self) -> None:
+        """Take nothing more in, and so acknowledge nothing, until `take_on`."""
+        self._may_take = trio.Event()
+
+    def take_on(self) -> None:
+        """Take in what waits, and go on."""
+        self._may_take.set()
+
+    def subscribe(self) -> None:
+        """Subscribe, once."""
+        if self._client is not None and not self._issued_ns:
+            self._issued_ns = time.monotonic_ns()
+            run_id = self._generator.setting.run_id
+            self._client.subscribe_nowait(self._setting.predicate_with_fence(run_id))
+
+    async def serve(self, client: Client) -> None:
+        receiver = self._generator.receiver
+        while True:
+            received = await client.receive()
+            now_ns = time.monotonic_ns()
+            self.taken += len(received)
+            for deliveries in received:
+                receiver.receive(self._number, deliveries.run, now_ns)
+            if not self._may_take.is_set():
+                await self._may_take.wait()
+
+    def callbacks(self) -> Callbacks:
+        callbacks = super().callbacks()
+        callbacks.on_subscription = self._on_subscription
+        callbacks.on_withheld = self._on_withheld
+        callbacks.on_notice = self._on_notice
+        return callbacks
+
+    def _on_notice(self, notice: Notice) -> None:
+        self._generator.receiver.note_notice(self._number, notice, time.monotonic_ns())
+
+    def _on_withheld(self, deliveries: Deliveries) -> None:
+        now_ns = time.monotonic_ns()
+        self._generator.receiver.note_withheld(self._number, deliveries.run, now_ns)
+
+    def _on_subscription(self, number: int, state: str) -> None:
+        if state != "started" or self.is_started:
+            return
+        self.is_started = True
+        setting = self._setting
+        self._generator.files.write_line(
+            "subscriptions",
+            {
+                "sub_id": setting.subscription,
+                "subscriber": setting.name,
+                "broker": setting.broker,
+                "predicate": setting.predicate,
+                "t_issued_ns": self._issued_ns,
+                "t_accepted_ns": time.monotonic_ns(),
+            },
+        )

@@ -1,0 +1,260 @@
+"""The load generators of a run as the coordinator has them: started, told, waited for, ended.
+
+They share the machine with what they measure, and may answer late. A late answer is waited for,
+with a line that says whose; it fails a run only after minutes, or when the process has ended.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import trio
+
+from bench.load.load_plan import LoadProcess
+from bench.load.progress import Progress, RunFailed
+from bench.run.testbed import Testbed
+from brokerd.errors import ControlError
+
+ATTACH_TIMEOUT_S: Final = 30.0
+SUBSCRIBE_TIMEOUT_S: Final = 60.0
+TIMEOUT_PER_BROKER_S: Final = 0.5
+ANSWER_PATIENCE_MS: Final = 300_000
+
+_POLL_S: Final = 0.05
+_PATIENCE_S: Final = 2.0
+_SAY_EVERY_S: Final = 10.0
+
+
+class LoadControl:
+    """What the coordinator does with the load generators of one run.
+
+    Attributes:
+        processes: all of them.
+        started: those that were started so far.
+        finished: what each said at its end.
+    """
+
+    def __init__(self, testbed: Testbed, processes: list[LoadProcess], progress: Progress) -> None:
+        self.processes = processes
+        self.started: list[LoadProcess] = []
+        self.finished: dict[str, dict[str, Any]] = {}
+        self._testbed = testbed
+        self._progress = progress
+
+    @property
+    def publishing(self) -> list[LoadProcess]:
+        """Those with publishers."""
+        return [process for process in self.processes if process.publishers]
+
+    @property
+    def subscribing(self) -> list[LoadProcess]:
+        """Those with subscribers."""
+        return [process for process in self.processes if process.subscribers]
+
+    # ------------------------------------------------------------ before the load
+
+    async def start(self, certificate: Mapping[str, str] | None) -> None:
+        """Start all of them, each with this certificate for its clients."""
+        for process in self.processes:
+            config = {**process.config, "tls": certificate}
+            await self._testbed.clients_agent.start(
+                process.name, "load", config, process.config["control_socket"]
+            )
+            self.started.append(process)
+            with trio.move_on_after(self.timeout_s(ATTACH_TIMEOUT_S)) as waiting:
+                await self._wait_up(process)
+            if waiting.cancelled_caught:
+                text = f"load generator {process.name} did not come up; see its stderr.log"
+                raise RunFailed(text)
+
+    async def _wait_up(self, process: LoadProcess) -> None:
+        while True:
+            try:
+                await self._testbed.load_command(process.name, "status")
+                return
+            except ControlError as error:
+                if error.kind != "busy":
+                    raise
+            await trio.sleep(_POLL_S)
+
+    async def attach(self) -> None:
+        """Connect all clients, and let subscribers know who publishes."""
+        await self.tell_all("connect")
+        await self._need(
+            ATTACH_TIMEOUT_S, self._who("not_attached", "attach", "attached", self.processes)
+        )
+        publishers = await self.publishers()
+        for process in self.subscribing:
+            await self.tell(process, "know_publishers", publishers=publishers)
+
+    async def subscribe(self) -> None:
+        """Subscribe for all, and wait until every subscription has started."""
+        await self.tell_all("subscribe")
+        what = "start their subscriptions"
+        await self._need(
+            SUBSCRIBE_TIMEOUT_S, self._who("not_started", what, "started", self.subscribing)
+        )
+
+    # ------------------------------------------------------------ what is said
+
+    async def tell(self, process: LoadProcess, command: str, **arguments: Any) -> dict[str, Any]:
+        """What one of them answers, however long that takes within reason.
+
+        Raises:
+            ControlError: it has ended, refuses, or did not answer for ANSWER_PATIENCE_MS.
+        """
+        answers: list[dict[str, Any]] = []
+        failures: list[ControlError] = []
+        over = trio.Event()
+
+        async def ask() -> None:
+            try:
+                answers.append(
+                    await self._testbed.load_command(
+                        process.name, command, ANSWER_PATIENCE_MS, **arguments
+                    )
+                )
+            except ControlError as error:
+                failures.append(error)
+            over.set()
+
+        began_s = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while not over.is_set():
+                with trio.move_on_after(_SAY_EVERY_S):
+                    await over.wait()
+                if not over.is_set():
+                    waited_s = trio.current_time() - began_s
+                    self._progress.say(
+                        f"{process.name} has not answered {command} for {waited_s:.0f} s; "
+                        "it is waited for"
+                    )
+        if failures:
+            raise failures[0]
+        return answers[0]
+
+    async def tell_all(self, command: str) -> list[dict[str, Any]]:
+        """What each of them answers."""
+        return [await self.tell(process, command) for process in self.processes]
+
+    async def publishers(self) -> list[dict[str, Any]]:
+        """Every publisher, as its load generator describes it."""
+        answers = [await self.tell(process, "publishers") for process in self.publishing]
+        return [publisher for answer in answers for publisher in answer["publishers"]]
+
+    async def now_ns(self) -> int:
+        """The clock that all stamps of this run are of."""
+        status = await self.tell(self.processes[0], "status")
+        return int(status["now_ns"])
+
+    async def show(self) -> None:
+        """Tell how it goes."""
+        self._show(await self.tell_all("status"))
+
+    def _show(self, statuses: Iterable[Mapping[str, Any]]) -> None:
+        totals: dict[str, int] = {}
+        for status in statuses:
+            for name in ("sent", "delivered", "backlog"):
+                totals[name] = totals.get(name, 0) + status[name]
+        self._progress.update(totals)
+
+    # ------------------------------------------------------------ facts to wait for
+
+    def timeout_s(self, limit_s: float) -> float:
+        """As much, and more where many brokers share the machines."""
+        return limit_s + TIMEOUT_PER_BROKER_S * len(self._testbed.brokers)
+
+    async def fence(self, kind: str, limit_s: float) -> str:
+        """Let every publisher publish a fence; returns what is still awaited after the limit."""
+        for process in self.publishing:
+            await self.tell(process, "fence")
+        deadline = trio.current_time() + limit_s
+        fenced = self._who("not_fenced", f"publish a {kind} fence", "fenced", self.publishing)
+        unpublished = await self._wait(deadline, fenced)
+        fences = [
+            {
+                "publisher": publisher["identity"],
+                "incarnation": publisher["incarnation"],
+                "sequence": sequence,
+            }
+            for publisher in await self.publishers()
+            for sequence in publisher["fences"]
+        ]
+        for process in self.subscribing:
+            await self.tell(process, "expect_fences", fences=fences)
+        return unpublished or await self._wait(deadline, self._unsettled)
+
+    async def _wait(self, deadline: float, awaited: Callable[[], Awaitable[str]]) -> str:
+        """Ask until nothing is awaited any more or the deadline is over; returns the last answer.
+
+        At least once is asked, so a fact that holds already is never too late.
+        """
+        said_after = trio.current_time() + _PATIENCE_S
+        while True:
+            asked_s = trio.current_time()
+            waiting_for = await awaited()
+            now_s = trio.current_time()
+            if not waiting_for or now_s >= deadline:
+                return waiting_for
+            if now_s >= said_after:
+                self._progress.say(f"waiting for {waiting_for}")
+                said_after = now_s + 5 * _PATIENCE_S
+            # Who takes long to answer has better things to do than to answer again at once.
+            await trio.sleep(max(_POLL_S, now_s - asked_s))
+
+    async def _need(self, limit_s: float, awaited: Callable[[], Awaitable[str]]) -> None:
+        """As `_wait`, and RunFailed when it was not enough."""
+        limit_s = self.timeout_s(limit_s)
+        waiting_for = await self._wait(trio.current_time() + limit_s, awaited)
+        if waiting_for:
+            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
+
+    def _who(
+        self, key: str, to_do_what: str, done: str, processes: list[LoadProcess]
+    ) -> Callable[[], Awaitable[str]]:
+        """A fact to wait for: nobody is in the status list `key` any more."""
+        total = sum(len(each.publishers) + len(each.subscribers) for each in processes)
+
+        async def awaited() -> str:
+            statuses = [await self.tell(process, "status") for process in processes]
+            names = [name for status in statuses for name in status[key]]
+            self._progress.update({done: f"{total - len(names)}/{total}"})
+            if not names:
+                return ""
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            failures = [why for status in statuses if (why := status.get("attach_failure"))]
+            why = f" ({failures[0]})" if failures and key == "not_attached" else ""
+            return f"{', '.join(names[:3])}{more} to {to_do_what}{why}"
+
+        return awaited
+
+    async def _unsettled(self) -> str:
+        """Fences that have not arrived, and publications that are not known to be done."""
+        statuses = await self.tell_all("status")
+        self._show(statuses)
+        fences = sum(status["fences_missing"] for status in statuses)
+        open_publications = sum(status["open"] for status in statuses)
+        parts = [f"{fences} fences to arrive"] * bool(fences)
+        parts += [f"{open_publications} publications to be acknowledged"] * bool(open_publications)
+        return " and ".join(parts)
+
+    # ------------------------------------------------------------ the end
+
+    async def finish(self) -> list[str]:
+        """End all of them in order, and their files with them; returns what went wrong."""
+        problems: list[str] = []
+
+        async def finish(process: LoadProcess) -> None:
+            try:
+                self.finished[process.name] = await self.tell(process, "finish")
+            except ControlError as error:
+                problems.append(f"load generator {process.name} could not end in order: {error}")
+            try:
+                await self._testbed.clients_agent.stop(process.name)
+            except ControlError as error:
+                problems.append(f"load generator {process.name} could not be stopped: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for process in self.started:
+                nursery.start_soon(finish, process)
+        return problems

@@ -1,0 +1,140 @@
+"""Which load generators a run needs, and what each of them is told."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.run.testbed import Testbed
+from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
+
+PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"
+
+
+@dataclass(frozen=True)
+class LoadProcess:
+    """One load generator.
+
+    Attributes:
+        name: of the process.
+        role: publisher or subscriber.
+        config: what it is started with.
+        publishers, subscribers: who runs in it.
+    """
+
+    name: str
+    role: str
+    config: dict[str, Any]
+    publishers: Sequence[PublisherPlan] = ()
+    subscribers: Sequence[SubscriberPlan] = ()
+
+
+def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[LoadProcess]:
+    """Publishers in one process and subscribers in another, so that neither delays the other."""
+    publishers, subscribers = spec.publisher_plans(), spec.subscriber_plans()
+    return [
+        LoadProcess(
+            PUBLISHERS, "publisher", _config(PUBLISHERS, spec, testbed, run_id, publishers, ()),
+            publishers=publishers,
+        ),
+        LoadProcess(
+            SUBSCRIBERS, "subscriber", _config(SUBSCRIBERS, spec, testbed, run_id, (), subscribers),
+            subscribers=subscribers,
+        ),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunningLoad:
+    """The load generators of a run, as those who do things to their clients see them."""
+
+    testbed: Testbed
+    load: Sequence[LoadProcess]
+
+    @property
+    def clients_host(self) -> str:
+        """Whose clock their stamps are of."""
+        return self.testbed.clients_host
+
+    @property
+    def processes(self) -> Mapping[str, str]:
+        """Client → the load generator that it is in."""
+        found: dict[str, str] = {}
+        for process in self.load:
+            found.update({plan.name: process.name for plan in process.publishers})
+            found.update({plan.name: process.name for plan in process.subscribers})
+        return found
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Broker → where clients reach it."""
+        return {name: place.address for name, place in self.testbed.brokers.items()}
+
+    async def load_command(self, process: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a load generator answers."""
+        return await self.testbed.load_command(process, command, **arguments)
+
+
+def client_suffix(run_id: str) -> str:
+    """What the names of all clients of a run end in, behind a dot.
+
+    A broker remembers its clients by name, and their numbers and positions with it: a run on
+    brokers that have seen others needs names of its own.
+    """
+    return run_id.rpartition("-")[2]
+
+
+def _config(
+    name: str,
+    spec: ExperimentSpec,
+    testbed: Testbed,
+    run_id: str,
+    publishers: Sequence[PublisherPlan],
+    subscribers: Sequence[SubscriberPlan],
+) -> dict[str, Any]:
+    """The mapping that `bench.load.load_files.LoadSetting` reads."""
+    suffix = client_suffix(run_id)
+    return {
+        "process": name,
+        "log_folder": str(testbed.run_folder(testbed.clients_host, run_id, name)),
+        "control_socket": str(testbed.client_socket(name)),
+        "run_id": run_id,
+        "seed": spec.seed,
+        "brokers": list(spec.topology.brokers),
+        "attributes": [[key, value] for key, value in spec.workload.attributes.items()],
+        "sets": spec.workload.sets,
+        "protocol": spec.protocol,
+        "deployment_id": testbed.deployment_id,
+        "topology_digest": testbed.topology_digest,
+        "session": dict(spec.topology.session),
+        "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+        "publishers": [
+            {
+                "index": plan.index,
+                "name": plan.name,
+                "client": f"{plan.name}.{suffix}",
+                "broker": plan.broker,
+                "address": testbed.brokers[plan.broker].address,
+                "rate": _rate(plan),
+                "size_bytes": plan.size_bytes,
+                "arrivals": plan.arrivals,
+                "window": plan.window,
+            }
+            for plan in publishers
+        ],
+        "subscribers": [
+            {
+                "name": plan.name,
+                "client": f"{plan.name}.{suffix}",
+                "broker": plan.broker,
+                "address": testbed.brokers[plan.broker].address,
+                "predicate": plan.predicate,
+            }
+            for plan in subscribers
+        ],
+    }
+
+
+def _rate(plan: PublisherPlan) -> list[int]:
+    if plan.rate.per_second is None:
+        return [0, 1]
+    return [plan.rate.per_second.numerator, plan.rate.per_second.denominator]

@@ -1,0 +1,95 @@
+"""The rank-delta rule while the run is going on, in constant memory per subscription and source.
+
+A subscriber's process knows the seed, so it knows what every publication contains and which
+ones match. It need not keep any: usually a run of deliveries is exactly the matching
+publications that come next, which is one comparison.
+
+It takes every sequence number for published and acknowledged, up to the last fence. Where a
+publisher was refused one, or does not know, only the checkers that read the publishers' logs can
+tell; whether a partition had a reason, only those that read the fault log. The verdict of record is
+theirs, and this one is there to agree with them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from bench.load.content import SourceContent
+from bench.load.lanes import Lane, LaneCounts
+from bench.load.matching_sequences import MatchingSequences
+
+
+class OnlineChecker:
+    """Judges the deliveries of every subscription of one process.
+
+    Args:
+        matching: for a subscription, one byte per attribute set: 1 where it matches.
+        content_of: the contents of a source, by publisher identity and incarnation; None for a
+            source that is no publisher of this run.
+
+    Attributes:
+        foreign: publications delivered of sources that are no publishers of this run.
+    """
+
+    def __init__(
+        self,
+        matching: Mapping[str, bytes],
+        content_of: Callable[[str, int], SourceContent | None],
+    ) -> None:
+        self._matching = matching
+        self._content_of = content_of
+        self._shared: dict[tuple[bytes, str, int], MatchingSequences] = {}
+        self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self._with_fences: set[tuple[str, int]] = set()
+        self.foreign = 0
+
+    def lane(self, subscription: str, publisher: str, incarnation: int) -> Lane | None:
+        """The lane of one subscription and source; None when the source is not of this run."""
+        key = (subscription, publisher, incarnation)
+        lane = self._lanes.get(key)
+        if lane is None:
+            content = self._content_of(publisher, incarnation)
+            if content is None:
+                return None
+            table = self._matching[subscription]
+            shared = self._shared.setdefault(
+                (table, publisher, incarnation), MatchingSequences(content, table)
+            )
+            lane = self._lanes[key] = Lane(shared)
+        return lane
+
+    def know_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
+        """A publisher says that this sequence number is one of its fences."""
+        self._with_fences.add((publisher, incarnation))
+        for subscription in self._matching:
+            lane = self.lane(subscription, publisher, incarnation)
+            if lane is not None:
+                lane.know_fence(sequence)
+
+    def fences_missing(self, fences: Iterable[tuple[str, int, int]]) -> int:
+        """How many of these fences (publisher, incarnation, sequence) a subscription awaits."""
+        missing = 0
+        for publisher, incarnation, sequence in fences:
+            for subscription in self._matching:
+                lane = self._lanes.get((subscription, publisher, incarnation))
+                missing += lane is None or lane.accounted_to() < sequence
+        return missing
+
+    def report(self) -> dict[str, Any]:
+        """What was seen, in all and per subscription and source (`online.json`)."""
+        lanes = []
+        totals = LaneCounts().as_mapping()
+        del totals["low"], totals["high"]
+        for (subscription, publisher, incarnation), lane in self._lanes.items():
+            counts = lane.settled()
+            if self._with_fences and (publisher, incarnation) not in self._with_fences:
+                # Its publisher never was in this incarnation.
+                phantom = counts.deliveries + counts.fences
+                counts = LaneCounts(counts.deliveries, counts.fences, phantom=phantom)
+            row = counts.as_mapping()
+            totals = {name: value + row[name] for name, value in totals.items()}
+            source: dict[str, Any] = {"publisher": publisher, "incarnation": incarnation}
+            if lane.told:
+                source["announced"] = lane.announcements()
+            lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
+        totals["phantom"] += self.foreign
+        return {"schema": "pubsubctl/online/1", "totals": totals, "lanes": lanes}

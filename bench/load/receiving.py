@@ -1,0 +1,233 @@
+"""The subscribers of one load generator: what came, when, and whether it should have.
+
+Every delivery becomes a row of deliveries.rec and a step of the online checker. Both work on
+runs: what is exactly what had to come next costs a few comparisons, however long the run is.
+
+Rows have layer 1 (application): what the client library gave on, after its duplicate check.
+What it withheld gets a row of layer 0 (wire), so the wire saw the rows of both layers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from bench.load.content import AttributeSet, ContentTables, SourceContent
+from bench.load.content_check import ContentCheck, RunContent
+from bench.load.glimpses import Glimpses
+from bench.load.lanes import Lane
+from bench.load.matching_sequences import match_table
+from bench.load.online_checker import OnlineChecker
+from bench.load.recording import delivery_rows, notice_rows
+from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import PartitionId, SourceId
+from brokerd.model.publication import PublicationRun
+from results.rules.expectation import parse_predicate
+from results.rules.terms import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberSetting:
+    """What the controller says about one subscriber.
+
+    Attributes:
+        name: of the subscriber, in logs.
+        client: its name at its broker; another in every run.
+        broker, address: where it subscribes.
+        predicate: as the workload has it, without the fence.
+    """
+
+    name: str
+    client: str
+    broker: str
+    address: str
+    predicate: str
+
+    @property
+    def subscription(self) -> str:
+        """How logs call its one subscription."""
+        return f"{self.name}/1"
+
+    def predicate_with_fence(self, run_id: str) -> str:
+        """The predicate it subscribes with: what it wants, and the fences of this run."""
+        return f"({self.predicate}) or fence = '{run_id}'"
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """From a control message's content."""
+        return cls(**values)
+
+
+class SourceDirectory:
+    """Which sources there are, and what each of them publishes.
+
+    Attributes:
+        names: publisher identities by their numbers in our records, strangers too.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[str],
+        seed: int,
+        tables_by_size: Mapping[int, ContentTables],
+    ) -> None:
+        self.names: list[str] = []
+        self._brokers = brokers
+        self._seed = seed
+        self._tables = tables_by_size
+        self._numbers: dict[SourceId, int] = {}
+        self._known: dict[str, tuple[int, int]] = {}
+        self._contents: dict[tuple[str, int], SourceContent] = {}
+
+    def know(self, identity: str, publisher_index: int, size_bytes: int) -> None:
+        """The publisher `identity` is number `publisher_index` of the workload."""
+        self._known[identity] = (publisher_index, size_bytes)
+
+    def identity(self, source: SourceId) -> str:
+        """How logs call the publisher of a source."""
+        if source.broker < len(self._brokers):
+            return f"{self._brokers[source.broker]}/{source.publisher}"
+        return f"#{source.broker}/{source.publisher}"
+
+    def partition(self, partition: PartitionId) -> Partition:
+        """How logs call a partition."""
+        detector, *nodes = [
+            self._brokers[number] if number < len(self._brokers) else f"#{number}"
+            for number in (partition.detector, *partition.nodes)
+        ]
+        return Partition(detector, partition.incarnation, partition.number, tuple(nodes))
+
+    def number(self, source: SourceId) -> int:
+        """The number that stands for a source's publisher in our records."""
+        number = self._numbers.get(source)
+        if number is None:
+            identity = self.identity(source)
+            if identity not in self.names:
+                self.names.append(identity)
+            number = self._numbers[source] = self.names.index(identity)
+        return number
+
+    def content(self, identity: str, incarnation: int) -> SourceContent | None:
+        """What a source publishes; None when it is nobody of this run."""
+        known = self._known.get(identity)
+        if known is None:
+            return None
+        content = self._contents.get((identity, incarnation))
+        if content is None:
+            index, size_bytes = known
+            tables = self._tables[size_bytes]
+            content = SourceContent(tables, self._seed, index, incarnation)
+            self._contents[identity, incarnation] = content
+        return content
+
+
+class Receiver:
+    """Records and judges what the subscribers of this process receive.
+
+    Attributes:
+        delivered: rows of layer 1 so far, fences too.
+        withheld: rows of layer 0.
+        notices: rows that announce what a partition withholds.
+        partitions: the partitions of notices, by their numbers in our records.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[SubscriberSetting],
+        attribute_sets: Sequence[AttributeSet],
+        blobs: Sequence[bytes],
+        fence_blob: bytes,
+        directory: SourceDirectory,
+        record: Callable[[bytes | bytearray], None],
+        glimpses: Glimpses | None = None,
+    ) -> None:
+        self.delivered = 0
+        self.withheld = 0
+        self.notices = 0
+        self.partitions: list[Partition] = []
+        self.subscriptions = [setting.subscription for setting in settings]
+        self._directory = directory
+        self._record = record
+        self._glimpses = glimpses
+        self._streams: dict[tuple[int, SourceId], _Stream] = {}
+        self._content_check = ContentCheck(blobs, fence_blob)
+        tables = {
+            predicate: match_table(parse_predicate(predicate).holds, attribute_sets)
+            for predicate in {setting.predicate: None for setting in settings}
+        }
+        self.checker = OnlineChecker(
+            {setting.subscription: tables[setting.predicate] for setting in settings},
+            directory.content,
+        )
+
+    def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
+        """The application of subscription number `subscription` was given this run."""
+        stream = self._stream(subscription, run.source)
+        examined = self._write(stream, run, received_ns, APPLICATION)
+        self.delivered += len(run)
+        if self._glimpses is not None:
+            self._glimpses.note(stream.source, run.sequences, received_ns, received_ns)
+        if stream.lane is None:
+            self.checker.foreign += len(run)
+        else:
+            stream.lane.take(run.sequences, examined)
+
+    def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
+        """A partition keeps these publications from the subscription."""
+        stream = self._stream(subscription, notice.source)
+        partition = self._directory.partition(notice.partition)
+        if partition not in self.partitions:
+            self.partitions.append(partition)
+        rows = notice_rows(
+            notice.ranges, received_ns, subscription, stream.publisher, stream.incarnation,
+            self.partitions.index(partition),
+        )  # fmt: skip
+        self._record(rows)
+        self.notices += len(rows) // ROW_BYTES
+        if stream.lane is not None:
+            for first, last in notice.ranges:
+                stream.lane.withhold(first, last, str(partition), received_ns)
+
+    def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
+        """The client library kept this run to itself, because the application has had it."""
+        self._write(self._stream(subscription, run.source), run, received_ns, WIRE)
+        self.withheld += len(run)
+
+    def _stream(self, subscription: int, source: SourceId) -> "_Stream":
+        stream = self._streams.get((subscription, source))
+        if stream is None:
+            number = self._directory.number(source)
+            identity = self._directory.names[number]
+            content = self._directory.content(identity, source.incarnation)
+            name = self.subscriptions[subscription]
+            lane = self.checker.lane(name, identity, source.incarnation)
+            stream = _Stream(
+                subscription, number, source.incarnation, content, lane,
+                f"{identity}/{source.incarnation}",
+            )  # fmt: skip
+            self._streams[subscription, source] = stream
+        return stream
+
+    def _write(
+        self, stream: "_Stream", run: PublicationRun, received_ns: int, layer: int
+    ) -> RunContent:
+        examined = self._content_check.examine(run, stream.content)
+        self._record(
+            delivery_rows(
+                run.sequences, received_ns, examined.digests, stream.subscription,
+                stream.publisher, stream.incarnation, examined.fences, layer,
+            )
+        )  # fmt: skip
+        return examined
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One source as one subscription receives it: its numbers in records, and its checks."""
+
+    subscription: int
+    publisher: int
+    incarnation: int
+    content: SourceContent | None
+    lane: Lane | None
+    source: str

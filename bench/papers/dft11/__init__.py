@@ -1,0 +1,1 @@
+"""Experiments of [DFT11]."""

@@ -1,0 +1,295 @@
+"""Experiments on how the protocol behaves around a failure, on simulated brokers.
+
+What the paper gives no figure for: how long a bypass takes, how long a subscription takes to
+start, what fault tolerance costs in duplicates and bytes, what a partition excludes and for how
+long, and what gathers at its edge. Every draw is a small story of `behaviours`, judged by the
+oracle like everything on simulated brokers.
+"""
+
+import multiprocessing
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from bench.papers.dft11.simulated_experiments import Progress, SimulationFailed
+from bench.run.experiment_folder import ExperimentFile, write_experiment
+from brokerd.config import DeltaTreeParameters
+from brokerd.errors import ConfigError
+from brokerd.overlay.generate import MAXIMUM_BROKERS
+from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.simulator.search.workers import begin_worker
+
+SCHEMA = "pubsubctl/behaviour-experiment/1"
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+Delta = Annotated[int, Field(ge=0, le=MAXIMUM_DELTA, strict=True)]
+Deltas = Annotated[list[Delta], Field(min_length=1)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+Positive = Annotated[int, Field(ge=1, le=100_000, strict=True)]
+Positives = Annotated[list[Positive], Field(min_length=1)]
+Brokers = Annotated[int, Field(ge=3, le=MAXIMUM_BROKERS, strict=True)]
+Fanout = Annotated[int, Field(ge=2, strict=True)]
+
+
+class BehaviourExperiment(ExperimentFile):
+    """What all of them say: a file that names the figure, the draws per point and the seed."""
+
+    schema_: Annotated[Literal["pubsubctl/behaviour-experiment/1"], Field(alias="schema")]
+    runs: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
+
+    def points(self) -> list[Row]:
+        """The points of the experiment, each as the columns that tell it from the others."""
+        raise NotImplementedError
+
+    def scale(self) -> Row:
+        """How large the experiment is, for claims that ask for a size."""
+        return {"runs": self.runs}
+
+
+class BypassExperiment(BehaviourExperiment):
+    """How long after a silent failure deliveries go on behind it.
+
+    Attributes:
+        suspicion_ms: silence after which a peer is suspected; a heartbeat goes out three times
+            as often.
+        publish_every_ms: what the times are exact to.
+    """
+
+    question: Literal["bypass"]
+    brokers: Brokers
+    fanout: Fanout
+    deltas: Deltas
+    suspicion_ms: Positives
+    publish_every_ms: Positive = 20
+
+    @model_validator(mode="after")
+    def _tolerates_one(self) -> "BypassExperiment":
+        if 0 in self.deltas:
+            raise ValueError("deltas: with δ = 0 nothing bypasses a failed broker")
+        return self
+
+    def points(self) -> list[Row]:
+        return [
+            {"delta": delta, "suspicion_ms": silence}
+            for delta in self.deltas
+            for silence in self.suspicion_ms
+        ]
+
+    def scale(self) -> Row:
+        return {"brokers": self.brokers, "runs": self.runs}
+
+
+class StartsExperiment(BehaviourExperiment):
+    """How long subscriptions take to start in trees of several sizes, some brokers failed.
+
+    Attributes:
+        failed_percent: of the brokers, for good, before anybody subscribes.
+        subscriptions: one after the other, per draw, at brokers drawn from the live ones.
+    """
+
+    question: Literal["starts"]
+    brokers: Annotated[list[Brokers], Field(min_length=1)]
+    fanout: Fanout
+    deltas: Deltas
+    failed_percent: Annotated[
+        list[Annotated[int, Field(ge=0, le=50, strict=True)]], Field(min_length=1)
+    ]
+    subscriptions: Positive = 10
+
+    def points(self) -> list[Row]:
+        return [
+            {"brokers": brokers, "delta": delta, "failed_percent": failed}
+            for brokers in sorted(self.brokers, reverse=True)
+            for delta in self.deltas
+            for failed in self.failed_percent
+        ]
+
+    def scale(self) -> Row:
+        return {"brokers": max(self.brokers), "runs": self.runs}
+
+
+class OverheadExperiment(BehaviourExperiment):
+    """What brokers receive twice and send to each other, per delivery.
+
+    Attributes:
+        failed: brokers that fall silent for good during the first half of the window.
+        variants: parameters of delta_tree by the name of the variant; {} is the default.
+    """
+
+    question: Literal["overhead"]
+    brokers: Brokers
+    fanout: Fanout
+    deltas: Deltas
+    failed: Counts
+    measured_s: Positive
+    publications_per_s: Positive
+    payload_bytes: Annotated[int, Field(ge=0, le=65_536, strict=True)] = 100
+    variants: Annotated[dict[str, dict[str, bool | int | str]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _sound(self) -> "OverheadExperiment":
+        if max(self.failed) > self.brokers - 2:
+            raise ValueError(f"failed = {max(self.failed)} of {self.brokers}; two must be left")
+        for name, values in self.variants.items():
+            try:
+                DeltaTreeParameters.from_mapping(dict(values), f"variants.{name}")
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+    def points(self) -> list[Row]:
+        return [
+            {"variant": variant, "delta": delta, "failed": failed}
+            for variant in self.variants
+            for delta in self.deltas
+            for failed in self.failed
+        ]
+
+    def scale(self) -> Row:
+        return {"brokers": self.brokers, "measured_s": self.measured_s, "runs": self.runs}
+
+
+class _ChainExperiment(BehaviourExperiment):
+    """A line of brokers with a publisher at one end and a subscriber at the other.
+
+    Attributes:
+        lengths: how many brokers in a row in the middle fail.
+    """
+
+    brokers: Brokers
+    delta: Annotated[int, Field(ge=1, le=MAXIMUM_DELTA, strict=True)]
+    lengths: Positives
+    publications_per_s: Positive
+
+    @model_validator(mode="after")
+    def _has_ends(self) -> "_ChainExperiment":
+        if max(self.lengths) > self.brokers - 4:
+            raise ValueError(
+                f"lengths: {max(self.lengths)} in a row of {self.brokers}; two must be left at "
+                "each end"
+            )
+        return self
+
+    def scale(self) -> Row:
+        return {"brokers": self.brokers, "delta": self.delta, "runs": self.runs}
+
+
+class ExclusionsExperiment(_ChainExperiment):
+    """What a subscription made during a partition is not given, and when that ends.
+
+    Attributes:
+        partitioned_s: how long the partition lasts on from the subscription.
+    """
+
+    question: Literal["exclusions"]
+    partitioned_s: Positives
+
+    def points(self) -> list[Row]:
+        return [
+            {"length": length, "partitioned_s": lasts}
+            for length in self.lengths
+            for lasts in self.partitioned_s
+        ]
+
+
+class QueueExperiment(_ChainExperiment):
+    """How many publications wait at the broker before the failed ones, over time.
+
+    Attributes:
+        before_s, broken_s, after_s: how long all is well, brokers are down, and all is well.
+    """
+
+    question: Literal["queue"]
+    before_s: Positive
+    broken_s: Positive
+    after_s: Positive
+    sample_every_ms: Positive = 100
+
+    def points(self) -> list[Row]:
+        return [{"length": length} for length in self.lengths]
+
+
+KINDS: Mapping[str, type[BehaviourExperiment]] = {
+    "bypass": BypassExperiment,
+    "starts": StartsExperiment,
+    "overhead": OverheadExperiment,
+    "exclusions": ExclusionsExperiment,
+    "queue": QueueExperiment,
+}
+
+
+def run_behaviour_experiment(
+    experiment: BehaviourExperiment,
+    runs: Path,
+    progress: Progress,
+    processes: int,
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+        processes: how many draws are simulated at the same time.
+
+    Returns:
+        The new run's folder.
+
+    Raises:
+        SimulationFailed: a draw failed; says which.
+    """
+    assert processes > 0, processes
+    return write_experiment(
+        experiment,
+        runs,
+        "behaviour",
+        experiment.scale(),
+        labels,
+        {},
+        lambda: _draw_all(experiment, progress, processes),
+    )
+
+
+def _draw_all(experiment: BehaviourExperiment, progress: Progress, processes: int) -> Tables:
+    """The rows of all draws by table, in the order of points and draws."""
+    draws = [(point, run) for point in experiment.points() for run in range(experiment.runs)]
+    progress.phase(f"simulating {experiment.figure}")
+    progress.update({"draws": f"0/{len(draws)}"})
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, initializer=begin_worker)
+    try:
+        futures: list[Future[Tables | str]] = [
+            pool.submit(_draw, experiment, point, run) for point, run in draws
+        ]
+        for done, future in enumerate(as_completed(futures), 1):
+            found = future.result()
+            if isinstance(found, str):
+                raise SimulationFailed(f"{draws[futures.index(future)]}: {found}")
+            progress.update({"draws": f"{done}/{len(draws)}"})
+    finally:
+        for process in [*(pool._processes or {}).values()]:
+            if not all(future.done() for future in futures):
+                process.terminate()
+        pool.shutdown(cancel_futures=True)
+    tables: Tables = {}
+    for future in futures:
+        found = future.result()
+        assert not isinstance(found, str), found
+        for name, rows in found.items():
+            tables.setdefault(name, []).extend(rows)
+    return tables
+
+
+def _draw(experiment: BehaviourExperiment, point: Row, run: int) -> Tables | str:
+    """The tables of one draw, or in words what went wrong."""
+    from bench.papers.dft11.behaviours import tell
+
+    try:
+        return tell(experiment, point, run)
+    except Exception:
+        return traceback.format_exc()

@@ -1,0 +1,361 @@
+"""The stories behind `behaviour_experiments`: one draw each, told on simulated brokers.
+
+A broker that fails falls silent: nobody is told, and its neighbours find out by themselves. All
+instants are of the virtual clock, to the event.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from bench.papers.dft11.behaviour_experiments import (
+    BehaviourExperiment,
+    BypassExperiment,
+    ExclusionsExperiment,
+    OverheadExperiment,
+    QueueExperiment,
+    Row,
+    StartsExperiment,
+    Tables,
+)
+from bench.papers.dft11.simulated_experiments import no_garbage_collection
+from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.overlay.generate import balanced_tree, chain
+from brokerd.overlay.topology import Topology
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
+from brokerd.simulator.world.network import NetworkParameters
+from brokerd.wire.attributes import encode_attributes
+
+SETTLE_S = 15
+"""Until everything that can be had again after a failure is there."""
+
+PATIENCE_S = 60
+"""How long something is waited for before it counts as never."""
+
+BEHIND, INSIDE = "behind", "inside"
+
+_CONTENT = encode_attributes({"n": 1})
+
+
+def tell(experiment: BehaviourExperiment, point: Row, run: int) -> Tables:
+    """One draw: its rows by table, and in `judged_draws` what the oracle says of it.
+
+    Raises:
+        AssertionError: the story did not go as every run of it must.
+    """
+    drawn = Random(f"{experiment.seed}/{sorted(point.items())}/{run}")
+    with no_garbage_collection():
+        table, rows, cluster = _STORIES[type(experiment)](experiment, point, drawn)
+    judged = {
+        "point": ", ".join(f"{name} = {value}" for name, value in point.items()),
+        "run": run,
+        "deliveries": cluster.oracle.deliveries,
+        "violations": sum(cluster.oracle.violations.values()),
+        "violated": sorted(cluster.oracle.violations),
+    }
+    return {
+        table: [{**point, "run": run, **row} for row in rows],
+        "judged_draws": [judged],
+    }
+
+
+Story = tuple[str, list[Row], SimulatedCluster]
+
+
+def _bypass(experiment: BypassExperiment, point: Row, drawn: Random) -> Story:
+    """A broker on the way of one publisher falls silent; how soon does everybody behind go on?"""
+    silence_ns = point["suspicion_ms"] * MILLISECOND_NS
+    topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
+    session = SessionParameters(suspicion_ns=silence_ns, heartbeat_ns=silence_ns // 3)
+    cluster = _cluster(topology, drawn, network=NetworkParameters(session=session))
+    inner = [n for n, near in enumerate(topology.neighbours()) if len(near) > 1]
+    failing = drawn.choice(inner)
+    source = drawn.choice([n for n in range(len(topology.brokers)) if n != failing])
+    subscriptions = {
+        number: cluster.subscribe(name)
+        for number, name in enumerate(topology.brokers)
+        if number != failing
+    }
+    publisher = topology.brokers[source]
+    cluster.client(f"p-{publisher}", publisher, publishes=True)
+    cluster.run_until_quiet(PATIENCE_S)
+    _publish_steadily(
+        cluster, publisher, experiment.publish_every_ms * MILLISECOND_NS, silence_ns + 2 * SECOND_NS
+    )
+    cluster.run_for(0.2)
+    died_ns = cluster.schedule.now_ns
+    before = cluster.clients[f"p-{publisher}"].core.next_sequence
+    cluster.broker(topology.brokers[failing]).freeze()
+    behind = [n for n in subscriptions if failing in cluster.tree.path(source, n)]
+    waiting = {n: subscriptions[n] for n in behind}
+    rows: list[Row] = []
+    until_ns = died_ns + silence_ns + 2 * SECOND_NS
+    while waiting and cluster.step(until_ns):
+        for number in [n for n in waiting if _last_sequence(waiting[n]) >= before]:
+            del waiting[number]
+            rows.append(
+                {"broker": number, "latency_us": (cluster.schedule.now_ns - died_ns) // 1000}
+            )
+    rows += [{"broker": number, "latency_us": None} for number in waiting]
+    return "bypasses", rows, cluster
+
+
+def _starts(experiment: StartsExperiment, point: Row, drawn: Random) -> Story:
+    """Some brokers have failed for good; how long does a subscription take to start?"""
+    topology = balanced_tree(point["brokers"], experiment.fanout, point["delta"])
+    cluster = _cluster(topology, drawn)
+    numbers = range(point["brokers"])
+    failed = drawn.sample(numbers, point["brokers"] * point["failed_percent"] // 100)
+    for number in failed:
+        cluster.broker(topology.brokers[number]).freeze()
+    cluster.run_for(SETTLE_S if failed else 1)
+    rows = []
+    for count in range(experiment.subscriptions):
+        number = drawn.choice([n for n in numbers if n not in failed])
+        broker, name = topology.brokers[number], f"s{count}"
+        client = cluster.client(name, broker)
+        while not client.ends:
+            assert cluster.step(cluster.schedule.now_ns + PATIENCE_S * SECOND_NS), f"{name} waits"
+        asked_ns = cluster.schedule.now_ns
+        subscription = cluster.subscribe(broker, client=name)
+        until_ns = asked_ns + PATIENCE_S * SECOND_NS
+        while not subscription.started and cluster.step(until_ns):
+            pass
+        took_us = (cluster.schedule.now_ns - asked_ns) // 1000
+        rows.append(
+            {
+                "subscription": count,
+                "broker": number,
+                "latency_us": took_us if subscription.started else None,
+            }
+        )
+    return "starts", rows, cluster
+
+
+def _overhead(experiment: OverheadExperiment, point: Row, drawn: Random) -> Story:
+    """Brokers fall silent one after the other; what does it cost that nothing is lost?"""
+    topology = balanced_tree(experiment.brokers, experiment.fanout, point["delta"])
+    values = {"delta": point["delta"], "assist": "off", **experiment.variants[point["variant"]]}
+    cluster = _cluster(
+        topology,
+        drawn,
+        network=NetworkParameters(encode=True),
+        parameters=DeltaTreeParameters.from_mapping(values, "variant"),
+    )
+    failing = drawn.sample(range(experiment.brokers), point["failed"])
+    live = [n for n in range(experiment.brokers) if n not in failing]
+    subscriptions = [cluster.subscribe(topology.brokers[n]) for n in live]
+    for number in live:
+        cluster.client(f"p-{topology.brokers[number]}", topology.brokers[number], publishes=True)
+    cluster.run_until_quiet(PATIENCE_S)
+    schedule, window_ns = cluster.schedule, experiment.measured_s * SECOND_NS
+    for number in failing:
+        schedule.at(
+            schedule.now_ns + int(drawn.random() * window_ns / 2),
+            _fall_silent,
+            cluster,
+            [topology.brokers[number]],
+        )
+    published = experiment.publications_per_s * experiment.measured_s
+    for _ in range(published):
+        schedule.at(
+            schedule.now_ns + int(drawn.random() * (window_ns - SECOND_NS)),
+            _publish,
+            cluster,
+            topology.brokers[drawn.choice(live)],
+            experiment.payload_bytes,
+        )
+    before, sent = cluster.statistics(), cluster.network.bytes_between_brokers
+    cluster.run_for(experiment.measured_s)
+    after = cluster.statistics()
+
+    def counted(name: str) -> int:
+        return after[name] - before[name]
+
+    row = {
+        "published": published,
+        "deliveries": sum(len(subscription.received) for subscription in subscriptions),
+        "duplicates": counted("duplicates_received"),
+        "resent": counted("resent_publications"),
+        "bytes_between_brokers": cluster.network.bytes_between_brokers - sent,
+    }
+    return "overheads", [row], cluster
+
+
+def _exclusions(experiment: ExclusionsExperiment, point: Row, drawn: Random) -> Story:
+    """Somebody subscribes while brokers in a row are down; what is he not given, and how long?
+
+    One publisher is beyond the failed brokers all the time; another is on the middle one, and
+    publishes once that is back.
+    """
+    topology, down = _chain(experiment, point)
+    cluster = _cluster(topology, drawn, every_step=True)
+    far, near = topology.brokers[0], topology.brokers[-1]
+    middle = down[len(down) // 2]
+    for broker in (far, middle):
+        cluster.client(f"p-{broker}", broker, publishes=True)
+    cluster.run_until_quiet(PATIENCE_S)
+    _fall_silent(cluster, down)
+    cluster.run_for(SETTLE_S)
+    subscription = cluster.subscribe(near)
+    limit_ns = cluster.schedule.now_ns + PATIENCE_S * SECOND_NS
+    while not subscription.started and cluster.step(limit_ns):
+        pass
+    assert subscription.started, f"{point}: not started past {down}"
+    step_ns = SECOND_NS // experiment.publications_per_s
+    lasts_ns = point["partitioned_s"] * SECOND_NS
+    _publish_steadily(cluster, far, step_ns, lasts_ns + PATIENCE_S * SECOND_NS // 2)
+    # Attempts to reach what is silent come and go; the heal is to meet them at any point.
+    cluster.run_for(point["partitioned_s"] + 2.5 * drawn.random())
+    _come_back(cluster, down)
+    healed_ns = cluster.schedule.now_ns
+    _publish_steadily(cluster, middle, step_ns, PATIENCE_S * SECOND_NS // 2)
+    numbers = {BEHIND: 0, INSIDE: topology.number_of(middle)}
+    open_ns: dict[str, int | None] = dict.fromkeys(numbers)
+    seen = 0
+    until_ns = healed_ns + PATIENCE_S * SECOND_NS // 2
+    while cluster.step(until_ns):
+        received = subscription.client.received[subscription.number]
+        for source, _ in received[seen:]:
+            for where, number in numbers.items():
+                if source.broker == number and open_ns[where] is None:
+                    open_ns[where] = cluster.schedule.now_ns - healed_ns
+        seen = len(received)
+    cluster.run_until_quiet(PATIENCE_S)
+    rows = []
+    for where, number in numbers.items():
+        got = [
+            sequence
+            for source, sequence in subscription.client.received[subscription.number]
+            if source.broker == number
+        ]
+        withheld = {
+            sequence
+            for notice in subscription.client.withheld
+            if notice.source.broker == number
+            for low, high in notice.ranges
+            for sequence in range(low, high + 1)
+        }
+        published = cluster.clients[f"p-{topology.brokers[number]}"].core.next_sequence - 1
+        opened_ns = open_ns[where]
+        rows.append(
+            {
+                "source": where,
+                "published": published,
+                "deliveries": len(got),
+                "withheld": len(withheld),
+                "neither": published - len({*got} | withheld),
+                "open_us": None if opened_ns is None else opened_ns // 1000,
+            }
+        )
+    return "exclusions", rows, cluster
+
+
+def _queue(experiment: QueueExperiment, point: Row, drawn: Random) -> Story:
+    """Brokers in a row are down for a while; how much waits at the last one before them?"""
+    topology, down = _chain(experiment, point)
+    cluster = _cluster(topology, drawn, every_step=True)
+    far, near = topology.brokers[0], topology.brokers[-1]
+    cluster.client(f"p-{far}", far, publishes=True)
+    subscription = cluster.subscribe(near)
+    cluster.run_until_quiet(PATIENCE_S)
+    edge = cluster.brokers[topology.number_of(down[0]) - 1]
+    step_ns = SECOND_NS // experiment.publications_per_s
+    whole_s = experiment.before_s + experiment.broken_s + experiment.after_s
+    _publish_steadily(cluster, far, step_ns, whole_s * SECOND_NS)
+    began_ns = cluster.schedule.now_ns
+    broken_ns = began_ns + experiment.before_s * SECOND_NS
+    cluster.schedule.at(broken_ns, _fall_silent, cluster, down)
+    cluster.schedule.at(broken_ns + experiment.broken_s * SECOND_NS, _come_back, cluster, down)
+    rows = []
+    for sample in range(whole_s * 1000 // experiment.sample_every_ms):
+        rows.append(
+            {
+                "t_ms": sample * experiment.sample_every_ms - experiment.before_s * 1000,
+                "queue_publications": edge.core.statistics()["queue_publications"],
+                "published": cluster.clients[f"p-{far}"].core.next_sequence - 1,
+                "deliveries": len(subscription.received),
+            }
+        )
+        cluster.run_for(experiment.sample_every_ms / 1000)
+    return "queues", rows, cluster
+
+
+_STORIES: Mapping[type[BehaviourExperiment], Callable[[Any, Row, Random], Story]] = {
+    BypassExperiment: _bypass,
+    StartsExperiment: _starts,
+    OverheadExperiment: _overhead,
+    ExclusionsExperiment: _exclusions,
+    QueueExperiment: _queue,
+}
+
+
+# --- What the stories are told with ---------------------------------------------------------
+
+
+def _cluster(
+    topology: Topology,
+    drawn: Random,
+    network: NetworkParameters | None = None,
+    parameters: DeltaTreeParameters | None = None,
+    *,
+    every_step: bool = False,
+) -> SimulatedCluster:
+    """Brokers that have met; nothing is under way.
+
+    Without relayed sessions, which the paper has not, unless the parameters say so.
+
+    Args:
+        every_step: whether every step of every broker is checked and the first violation ends
+            the story. Needed where subscriptions start past failures: only then does the oracle
+            know what their gates may withhold.
+    """
+    cluster = SimulatedCluster(
+        topology,
+        "delta_tree",
+        seed=drawn.getrandbits(32),
+        network=network,
+        parameters=parameters or replace(topology.delta_tree_parameters(), assist="off"),
+        strict=every_step,
+        trace=False,
+    ).start()
+    cluster.run_until_quiet(PATIENCE_S)
+    return cluster
+
+
+def _chain(
+    experiment: ExclusionsExperiment | QueueExperiment, point: Row
+) -> tuple[Topology, list[str]]:
+    """A line, and the brokers of its middle that go down."""
+    topology = replace(chain(experiment.brokers, experiment.delta), delta=experiment.delta)
+    first = (experiment.brokers - point["length"]) // 2
+    return topology, list(topology.brokers[first : first + point["length"]])
+
+
+def _fall_silent(cluster: SimulatedCluster, brokers: list[str]) -> None:
+    for broker in brokers:
+        cluster.broker(broker).freeze()
+
+
+def _come_back(cluster: SimulatedCluster, brokers: list[str]) -> None:
+    """As after a machine's restart: what was not on disk is gone."""
+    for broker in brokers:
+        cluster.broker(broker).restart()
+
+
+def _publish_steadily(cluster: SimulatedCluster, broker: str, every_ns: int, lasts_ns: int) -> None:
+    """One publication each so often, from now on."""
+    now_ns = cluster.schedule.now_ns
+    for when_ns in range(now_ns + every_ns, now_ns + lasts_ns, every_ns):
+        cluster.schedule.at(when_ns, _publish, cluster, broker, 0)
+
+
+def _publish(cluster: SimulatedCluster, broker: str, payload_bytes: int) -> None:
+    cluster.publish_run(broker, [(_CONTENT, bytes(payload_bytes))])
+
+
+def _last_sequence(subscription: Subscription) -> int:
+    received = subscription.client.received[subscription.number]
+    return received[-1][1] if received else 0

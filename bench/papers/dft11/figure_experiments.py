@@ -1,0 +1,106 @@
+"""Experiments that a figure is drawn from and that need no brokers of flesh and blood, by name.
+
+Three kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
+brokers, and on what the protocol does around a failure. The file's schema says which.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.papers.dft11.behaviour_experiments import KINDS as BEHAVIOURS
+from bench.papers.dft11.behaviour_experiments import SCHEMA as BEHAVIOUR_SCHEMA
+from bench.papers.dft11.behaviour_experiments import BehaviourExperiment, run_behaviour_experiment
+from bench.papers.dft11.graph_experiments import SCHEMA as GRAPH_SCHEMA
+from bench.papers.dft11.graph_experiments import GraphExperiment, run_graph_experiment
+from bench.papers.dft11.simulated_experiments import SCHEMA as SIMULATED_SCHEMA
+from bench.papers.dft11.simulated_experiments import (
+    Progress,
+    SimulatedExperiment,
+    run_simulated_experiment,
+)
+from bench.spec.spec import BENCH_FOLDER, SpecError, find_file, read_toml, validated
+from brokerd.overlay.topology import nearest
+
+EXPERIMENTS = BENCH_FOLDER / "experiments"
+SCHEMAS = (GRAPH_SCHEMA, SIMULATED_SCHEMA, BEHAVIOUR_SCHEMA)
+
+FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment
+
+
+def figures() -> list[str]:
+    """The figures that have an experiment of ours."""
+    found = {str(read_toml(path).get("figure")) for path in EXPERIMENTS.glob("*.toml")}
+    return sorted(found)
+
+
+def is_figure_experiment(path: Path) -> bool:
+    """Whether a file is of an experiment that a figure is drawn from."""
+    return path.is_file() and read_toml(path).get("schema") in SCHEMAS
+
+
+def load_figure_experiment(name: str | Path) -> FigureExperiment:
+    """The experiment in a file, of a figure (`dft11.fig9`), or of ours with this bare name.
+
+    Raises:
+        SpecError: there is none, or it cannot be used; says file, key, value, what is valid.
+    """
+    text = str(name)
+    if "/" in text or text.endswith(".toml"):
+        path = find_file(name, EXPERIMENTS, "experiment")
+    else:
+        path = EXPERIMENTS / f"{text.replace('.', '-')}.toml"
+        if not path.is_file():
+            known = [*figures(), *(path.stem for path in EXPERIMENTS.glob("*.toml"))]
+            raise SpecError(f"no figure or experiment called {text!r}{nearest(text, known)}")
+    values = read_toml(path)
+    match values.get("schema"):
+        case str(schema) if schema == GRAPH_SCHEMA:
+            return validated(GraphExperiment, values, str(path))
+        case str(schema) if schema == SIMULATED_SCHEMA:
+            return validated(SimulatedExperiment, values, str(path))
+        case str(schema) if schema == BEHAVIOUR_SCHEMA:
+            question = str(values.get("question"))
+            if question not in BEHAVIOURS:
+                raise SpecError(
+                    f"{path}: question = {question!r}{nearest(question, [*BEHAVIOURS])}"
+                )
+            return validated(BEHAVIOURS[question], values, str(path))
+        case other:
+            raise SpecError(f"{path}: schema = {other!r}{nearest(str(other), SCHEMAS)}")
+
+
+def in_full(experiment: FigureExperiment) -> FigureExperiment:
+    """The experiment with all its draws.
+
+    Raises:
+        SpecError: it has no larger size than the usual one.
+    """
+    if not isinstance(experiment, SimulatedExperiment):
+        raise SpecError(f"--full: {experiment.figure} always makes all {experiment.runs} draws")
+    return experiment.model_copy(update={"runs": experiment.full_runs})
+
+
+def run_figure_experiment(
+    experiment: FigureExperiment,
+    runs: Path,
+    progress: Progress,
+    processes: int,
+    labels: Mapping[str, str] | None = None,
+) -> Path:
+    """Carry out an experiment.
+
+    Args:
+        runs: where run folders lie.
+        processes: how many may simulate at the same time.
+
+    Returns:
+        The new run's folder.
+    """
+    if isinstance(experiment, SimulatedExperiment):
+        return run_simulated_experiment(experiment, runs, progress, processes, labels)
+    if isinstance(experiment, BehaviourExperiment):
+        return run_behaviour_experiment(experiment, runs, progress, processes, labels)
+    progress.phase(f"{experiment.figure}: {experiment.brokers} brokers")
+    return run_graph_experiment(
+        experiment, runs, labels, lambda done, of: progress.update({"draws": f"{done}/{of}"})
+    )

@@ -1,0 +1,215 @@
+"""Experiments on the shape of a tree: which brokers fail is drawn, and the tree tells the rest.
+
+Where the protocol itself can be asked too (active sessions), it is, on simulated brokers, and
+must say the same.
+
+The raw rows say everything a figure needs, and which brokers had failed, so that any row can be
+worked out again by other means.
+
+Paper: [DFT11] §IX, Figs. 9, 11, 12.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
+from brokerd.overlay.connectivity import Connectivity
+from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
+from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
+from brokerd.simulator.world.cluster import SimulatedCluster
+
+SCHEMA = "pubsubctl/graph-experiment/1"
+
+
+class GraphExperiment(ExperimentFile):
+    """What is asked of which trees, closed: the file says it all.
+
+    Attributes:
+        figure: what is drawn from it.
+        question: connectivity (pairs cut off), neighbourhoods (brokers within Δ) or
+            active-sessions (of live brokers).
+        shape: balanced-degree: no broker has more than `fanout` neighbours.
+        failed: how many brokers fail; for neighbourhoods none do.
+        runs: draws per number of failed brokers.
+        protocol_runs: for how many of these draws simulated brokers are asked as well.
+    """
+
+    schema_: Annotated[Literal["pubsubctl/graph-experiment/1"], Field(alias="schema")]
+    question: Literal["connectivity", "neighbourhoods", "active-sessions"]
+    shape: Literal["balanced-degree"] = "balanced-degree"
+    brokers: Annotated[int, Field(ge=2, le=MAXIMUM_BROKERS, strict=True)]
+    fanouts: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    deltas: Annotated[
+        list[Annotated[int, Field(ge=0, le=MAXIMUM_DELTA, strict=True)]], Field(min_length=1)
+    ]
+    failed: list[Annotated[int, Field(ge=0, strict=True)]] = Field([0], min_length=1)
+    runs: Annotated[int, Field(ge=1, le=100_000, strict=True)] = 1
+    protocol_runs: Annotated[int, Field(ge=0, strict=True)] = 0
+
+    @model_validator(mode="after")
+    def _two_brokers_live(self) -> "GraphExperiment":
+        if max(self.failed) > self.brokers - 2:
+            raise ValueError(
+                f"failed = {max(self.failed)} of {self.brokers} brokers; two must be left"
+            )
+        if self.question == "neighbourhoods" and {"failed", "runs", "seed"} & self.model_fields_set:
+            raise ValueError("failed, runs, seed: nothing fails when neighbourhoods are counted")
+        if self.protocol_runs and self.question != "active-sessions":
+            raise ValueError("protocol_runs: simulated brokers only tell their active sessions")
+        if self.protocol_runs > self.runs:
+            raise ValueError(f"protocol_runs = {self.protocol_runs} of {self.runs} runs")
+        return self
+
+
+def run_graph_experiment(
+    experiment: GraphExperiment,
+    runs: Path,
+    labels: Mapping[str, str] | None = None,
+    drawn: Callable[[int, int], None] = lambda done, of: None,
+) -> Path:
+    """Carry out an experiment; the same experiment gives the same rows.
+
+    Args:
+        runs: where run folders lie.
+        drawn: told after each draw how many there have been, of how many.
+
+    Returns:
+        The new run's folder.
+    """
+    trees = {fanout: _tree(experiment, fanout) for fanout in experiment.fanouts}
+    return write_experiment(
+        experiment,
+        runs,
+        "graph",
+        {
+            "brokers": experiment.brokers,
+            "runs": experiment.runs,
+            "protocol_runs": experiment.protocol_runs,
+        },
+        labels,
+        trees,
+        lambda: _tables(experiment, trees, drawn),
+    )
+
+
+def failed_brokers(experiment: GraphExperiment, fanout: int, failed: int, run: int) -> list[int]:
+    """The brokers that fail in one draw, the same ones for every δ, in ascending order."""
+    draw = Random(f"{experiment.seed}/{fanout}/{failed}/{run}")
+    return sorted(draw.sample(range(experiment.brokers), failed))
+
+
+def _tree(experiment: GraphExperiment, fanout: int) -> Topology:
+    return balanced_tree(experiment.brokers, fanout, max(experiment.deltas))
+
+
+def _tables(
+    experiment: GraphExperiment, trees: Mapping[int, Topology], drawn: Callable[[int, int], None]
+) -> dict[str, Iterator[Row]]:
+    """The rows of every table that the experiment fills, made while they are written."""
+    graphs = {fanout: Connectivity(topology) for fanout, topology in trees.items()}
+    if experiment.question == "neighbourhoods":
+        return {"neighbourhoods": _neighbourhood_rows(experiment, graphs)}
+    answer = {"connectivity": _connectivity_rows, "active-sessions": _session_rows}
+    table = {"connectivity": "connectivity", "active-sessions": "active_sessions"}
+    return {
+        "failures": _failure_rows(experiment),
+        table[experiment.question]: answer[experiment.question](experiment, trees, graphs, drawn),
+    }
+
+
+def _draws(
+    experiment: GraphExperiment, drawn: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[int, int, int, list[int]]]:
+    points = [(fanout, failed) for fanout in experiment.fanouts for failed in experiment.failed]
+    for place, (fanout, failed) in enumerate(points):
+        for run in range(experiment.runs):
+            yield fanout, failed, run, failed_brokers(experiment, fanout, failed, run)
+            if drawn is not None:
+                drawn(place * experiment.runs + run + 1, len(points) * experiment.runs)
+
+
+def _failure_rows(experiment: GraphExperiment) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment):
+        yield {"fanout": fanout, "failed": failed, "run": run, "brokers": brokers}
+
+
+def _connectivity_rows(
+    experiment: GraphExperiment,
+    trees: Mapping[int, Topology],
+    graphs: Mapping[int, Connectivity],
+    drawn: Callable[[int, int], None],
+) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment, drawn):
+        graph = graphs[fanout]
+        for delta in experiment.deltas:
+            yield {
+                "fanout": fanout,
+                "delta": delta,
+                "failed": failed,
+                "run": run,
+                "live_pairs": graph.live_pairs(brokers),
+                "disconnected_pairs": graph.disconnected_pairs(brokers, delta),
+            }
+
+
+def _neighbourhood_rows(
+    experiment: GraphExperiment, graphs: Mapping[int, Connectivity]
+) -> Iterator[Row]:
+    for fanout, graph in graphs.items():
+        for delta in experiment.deltas:
+            for broker, neighbours in enumerate(graph.neighbourhood_sizes(delta + 1)):
+                yield {
+                    "fanout": fanout,
+                    "delta": delta,
+                    "broker": broker,
+                    "neighbours": neighbours,
+                }
+
+
+def _session_rows(
+    experiment: GraphExperiment,
+    trees: Mapping[int, Topology],
+    graphs: Mapping[int, Connectivity],
+    drawn: Callable[[int, int], None],
+) -> Iterator[Row]:
+    for fanout, failed, run, brokers in _draws(experiment, drawn):
+        for delta in experiment.deltas:
+            answers = {"formula": graphs[fanout].active_sessions(brokers, delta + 1)}
+            if run < experiment.protocol_runs:
+                answers["protocol"] = simulated_sessions(trees[fanout], delta, brokers)
+            for by, sessions_of in answers.items():
+                for sessions, live in sorted(Counter(sessions_of.values()).items()):
+                    yield {
+                        "fanout": fanout,
+                        "delta": delta,
+                        "failed": failed,
+                        "run": run,
+                        "by": by,
+                        "sessions": sessions,
+                        "brokers": live,
+                    }
+
+
+def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) -> dict[int, int]:
+    """Active sessions per live broker, as simulated brokers have them once nothing is under way.
+
+    They have met in a whole tree; then `failed` died, all at once.
+    """
+    cluster = SimulatedCluster(
+        replace(topology, delta=delta), "delta_tree", strict=False, trace=False
+    ).start()
+    cluster.run_until_quiet()
+    for broker in failed:
+        cluster.broker(topology.brokers[broker]).kill()
+    cluster.run_until_quiet()
+    return {
+        broker.number: broker.core.statistics()["sessions_active"]
+        for broker in cluster.brokers
+        if broker.alive
+    }

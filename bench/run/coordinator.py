@@ -1,0 +1,472 @@
+"""Carries out a deployed experiment: warm-up, measure, faults, drain, collect.
+
+Nothing waits for a fixed time where it can wait for a fact: clients are attached, subscriptions
+started, fences seen. Whatever goes wrong, and on Ctrl-C, faults are healed, load generators end
+their files in order, and what there is of the run is brought home with a manifest that says why
+it is not complete.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from bench.load.load_control import LoadControl
+from bench.load.load_plan import RunningLoad, client_suffix, load_processes
+from bench.load.probes import ProcessorTime
+from bench.load.progress import Progress, RunFailed
+from bench.run.clocks import record_clocks
+from bench.run.outcome import RunOutcome, outcome_of
+from bench.run.run_directory import RunDirectory, RunState
+from bench.run.testbed import ListingRefused, Testbed
+from bench.spec.spec import ExperimentSpec
+from bench.spec.toml_text import toml_text
+from brokerd.errors import ControlError
+from fault_injection.apply.at_clients import ClientFaults, WithClients
+from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.schedule import FaultSchedule
+
+OPENING_TIMEOUT_S = 120.0
+"""Brokers keep what vanished clients subscribed to for a minute, unconfirmed: a run that follows
+another on the same brokers has to wait for that."""
+BEGIN_TIMEOUT_MS = 60_000
+CLEAN_UP_TIMEOUT_S = 120.0
+START_LEAD_NS = 300_000_000
+SECOND_NS = 1_000_000_000
+
+_SAMPLE_S = 1.0
+_SAMPLE_SHARE = 10
+"""At most every so-maniest second goes into looking at processes."""
+_SHOW_S = 0.5
+_BROKER_LOGS = ("stdout.log", "stderr.log")
+
+logger = logging.getLogger(__name__)
+
+
+async def run_experiment(
+    spec: ExperimentSpec,
+    testbed: Testbed,
+    run_directory: Path,
+    schedule: FaultSchedule | None,
+    progress: Progress,
+    meanwhile: Callable[[], Awaitable[None]] | None = None,
+) -> RunOutcome:
+    """Run an experiment on brokers that are ready, and bring everything home.
+
+    The outcome's `state` is "complete" unless the load generators were too slow for the run to
+    prove anything, or something failed once they published ("partial", and why).
+
+    Args:
+        meanwhile: done while it measures; the run drains when both are over.
+
+    Raises:
+        RunFailed: something that had to happen before the load did not; the run directory has
+            what there is.
+        ControlError: an agent or load generator refused something before the load.
+    """
+    directory = RunDirectory(run_directory)
+    experiment = _Experiment(spec, testbed, directory, schedule, progress, meanwhile)
+    return await experiment.run()
+
+
+class _Experiment:
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        testbed: Testbed,
+        directory: RunDirectory,
+        schedule: FaultSchedule | None,
+        progress: Progress,
+        meanwhile: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._spec = spec
+        self._meanwhile = meanwhile
+        self._testbed = testbed
+        self._directory = directory
+        self._schedule = schedule
+        self._progress = progress
+        self._run_id = directory.run_id
+        self._load = LoadControl(testbed, load_processes(spec, testbed, directory.run_id), progress)
+        self._begun: list[str] = []
+        self._processor_time = ProcessorTime()
+        self._broker_pids: dict[str, int] = {}
+        self._exited: set[str] = set()
+        self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._origin_ns = 0
+        self._clocks_ahead_ns: Mapping[str, int] = {}
+        self._injection: Injection | None = None
+        self._notes: list[str] = []
+
+    # ------------------------------------------------------------ the whole
+
+    async def run(self) -> RunOutcome:
+        self._write_what_is_known()
+        reached_measure = False
+        try:
+            await self._prepare()
+            reached_measure = True
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sample_brokers)
+                await self._load_and_break()
+                nursery.cancel_scope.cancel()
+            return await self._conclude("complete")
+        except BaseException as error:
+            reason = _in_words(error)
+            logger.warning("run %s: %s", self._run_id, reason)
+            outcome: RunOutcome | None = None
+            limit_s = self._load.timeout_s(CLEAN_UP_TIMEOUT_S)
+            with trio.CancelScope(shield=True), trio.move_on_after(limit_s):
+                outcome = await self._conclude("partial" if reached_measure else "aborted", reason)
+            if outcome is not None and reached_measure and _is_foreseen(error):
+                return outcome  # what is known is worth more than that it is not everything
+            # Nurseries wrap what went wrong in groups; the person at the end wants the sentence.
+            if (cause := _only_cause(error)) is not None:
+                raise cause from error
+            raise
+
+    async def _conclude(self, state: RunState, reason: str = "") -> RunOutcome:
+        """End the load generators, bring everything home, close the directory."""
+        self._progress.phase("collecting")
+        for problem in await self._load.finish():
+            self._note(problem)
+        await self._end_run_at_brokers()
+        await self._collect()
+        outcome = await self._evaluate(state, [reason] if reason else [])
+        manifest = self._directory.manifest
+        manifest["loadgen_saturated"] = outcome.saturated
+        manifest["headline"] = outcome.headline()
+        # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
+        await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
+        self._directory.add_to_index(outcome.headline())
+        if outcome.state != "complete":
+            where = outcome.run_directory
+            self._progress.say(f"the run is {outcome.state}; what there is of it is in {where}")
+        return outcome
+
+    def _write_what_is_known(self) -> None:
+        spec, testbed, directory = self._spec, self._testbed, self._directory
+        directory.begin(
+            spec.name,
+            {
+                "protocol": spec.protocol,
+                "seed": spec.seed,
+                "workload": spec.workload.name,
+                "topology": spec.topology.name,
+                "topology_digest": testbed.topology_digest,
+                "joined": [row.name for row in spec.topology.joined],
+                "deployment_id": testbed.deployment_id,
+                "transport": testbed.transport,
+                "broker_nice": dict(testbed.broker_nice),
+                "without_fsync": list(testbed.without_fsync),
+                "schedule": self._schedule.name if self._schedule else None,
+                "labels": dict(spec.labels),
+                "phases": [],
+                "roles": {
+                    **{
+                        place.process: {"role": "broker", "host": place.host}
+                        for place in testbed.brokers.values()
+                    },
+                    **{
+                        process.name: {"role": process.role, "host": testbed.clients_host}
+                        for process in self._load.processes
+                    },
+                },
+            },
+        )
+        directory.write_spec("workload.toml", spec.workload_toml())
+        directory.write_spec("topology.toml", spec.topology_toml())
+        directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
+        if self._schedule is not None:
+            directory.write_spec("faults.toml", toml_text(self._schedule.to_mapping()))
+        for name, content in testbed.documents.items():
+            directory.write_spec(name, content)
+
+    # ------------------------------------------------------------ before the load
+
+    async def _prepare(self) -> None:
+        """Start the load generators; return when every subscriber has seen every first fence."""
+        testbed, progress = self._testbed, self._progress
+        status = await testbed.clients_agent.status()
+        self._directory.manifest["clock"] = {
+            "host_id": testbed.clients_host,
+            "boot_id": status["boot_id"],
+        }
+        self._clocks_ahead_ns = await record_clocks(
+            testbed.agents, testbed.clients_host, self._directory, "before"
+        )
+        self._begin_phase("deploy")
+        progress.phase("preparing")
+        for broker in testbed.brokers:
+            await self._begin_run_at(broker)
+        suffix = client_suffix(self._run_id)
+        await self._load.start(await testbed.certificate_for_clients(suffix))
+        progress.phase("attaching clients")
+        await self._load.attach()
+        progress.phase("subscribing")
+        await self._load.subscribe()
+        progress.phase("opening fences")
+        limit_s = self._load.timeout_s(OPENING_TIMEOUT_S)
+        if waiting_for := await self._load.fence("opening", limit_s):
+            raise RunFailed(f"waited {limit_s:g} s for {waiting_for}")
+
+    async def _begin_run_at(self, broker: str) -> None:
+        place = self._testbed.brokers[broker]
+        folder = self._testbed.run_folder(place.host, self._run_id, place.process)
+        await self._testbed.broker_command(
+            broker, "begin_run", BEGIN_TIMEOUT_MS, run_id=self._run_id, folder=str(folder)
+        )
+        if broker not in self._begun:
+            self._begun.append(broker)
+
+    # ------------------------------------------------------------ under load
+
+    async def _load_and_break(self) -> None:
+        """Warm-up, measure with the schedule, closing fences, drain."""
+        phases = self._spec.workload.phases
+        t0_ns = await self._load.now_ns() + START_LEAD_NS
+        self._origin_ns = t0_ns + phases.warmup
+        end_ns = self._origin_ns + phases.measure
+        self._directory.manifest["origin_ns"] = self._origin_ns
+        for process in self._load.publishing:
+            await self._load.tell(
+                process, "start", t0_ns=t0_ns, measure_from_ns=self._origin_ns, end_ns=end_ns
+            )
+        self._begin_phase("warmup", t0_ns)
+        self._progress.phase("warm-up", phases.warmup / SECOND_NS)
+        await self._sleep_until(self._origin_ns)
+        async with trio.open_nursery() as nursery:
+            if self._schedule is not None:
+                nursery.start_soon(self._inject, self._schedule)
+            if self._meanwhile is not None:
+                nursery.start_soon(self._do_meanwhile, self._meanwhile, end_ns)
+            self._begin_phase("measure", self._origin_ns)
+            self._progress.phase("measure", phases.measure / SECOND_NS)
+            before = await self._processor_seconds()
+            await self._sleep_until(end_ns)
+            self._cpu_s = (before, await self._processor_seconds())
+            self._begin_phase("drain", end_ns)
+            self._progress.phase("drain", None)
+        # Closing fences go out when the last fault is healed: what they close is then owed.
+        await self._drain(phases.drain / SECOND_NS)
+        await record_clocks(
+            self._testbed.agents, self._testbed.clients_host, self._directory, "after"
+        )
+
+    async def _do_meanwhile(self, meanwhile: Callable[[], Awaitable[None]], end_ns: int) -> None:
+        """Do what was asked for; a run whose load was over by then does not show what it should."""
+        await meanwhile()
+        late_s = (await self._load.now_ns() - end_ns) / SECOND_NS
+        if late_s > 0:
+            self._note(
+                f"what was to be done under load took {late_s:.0f} s longer than the load; "
+                "measure longer (--duration)"
+            )
+
+    async def _inject(self, schedule: FaultSchedule) -> None:
+        """Break what the schedule says; whatever happens, it is healed and in the fault log."""
+        log = FaultLog(self._directory.path / "faults", self._tell_of_fault)
+        # Agents remember the ids of faults, so each run needs its own.
+        prefix = f"{self._run_id.rpartition('-')[2]}-"
+        injector = Injector(
+            schedule,
+            self._fault_backend(),
+            log,
+            prefix=prefix,
+            # The origin is a time of the clients' clock, which may be another machine's.
+            clock_ns=self._now_ns,
+        )
+        try:
+            await injector.run(self._origin_ns)
+        finally:
+            log.close()
+            self._injection = injector.outcome()
+            self._notes += self._injection.problems
+
+    def _fault_backend(self) -> WithClients:
+        ahead_ns = self._ahead_of_clients_ns()
+        load = RunningLoad(self._testbed, self._load.processes)
+        return WithClients(
+            DeployedBackend(self._testbed, ahead_ns=ahead_ns), ClientFaults(load, ahead_ns)
+        )
+
+    def _tell_of_fault(self, line: Mapping[str, Any]) -> None:
+        self._directory.log("fault", **line)
+        if line["stage"] in ("applied", "healed", "recovered", "failed"):
+            at_s = (line["t_ns"] - self._origin_ns) / SECOND_NS
+            why = f": {line['evidence'].get('reason', '')}" if line["stage"] == "failed" else ""
+            self._progress.say(
+                f"{at_s:7.2f} s  {line['verb']} {line['target']} {line['stage']}{why}"
+            )
+
+    async def _drain(self, limit_s: float) -> None:
+        """Wait until everybody has the closing fences and every publication is done."""
+        began_ns = time.monotonic_ns()
+        await self._load.tell_all("stop")
+        waiting_for = await self._load.fence("closing", limit_s)
+        self._directory.manifest["drain"] = {
+            "ended_by": "timeout" if waiting_for else "evidence",
+            "took_s": (time.monotonic_ns() - began_ns) / SECOND_NS,
+            "waiting_for": waiting_for,
+        }
+        if waiting_for:
+            self._progress.say(f"drain ended after {limit_s:g} s, waiting for {waiting_for}")
+        self._end_phase(await self._load.now_ns())
+
+    async def _sleep_until(self, at_ns: int) -> None:
+        """Return when the clients' clock shows `at_ns`, and show meanwhile how it goes."""
+        while (left_ns := at_ns - await self._load.now_ns()) > 0:
+            await trio.sleep(min(left_ns / SECOND_NS, _SHOW_S))
+            await self._load.show()
+
+    def _now_ns(self) -> int:
+        """The clients' clock, as well as it is known here."""
+        return time.monotonic_ns() + self._clocks_ahead_ns.get(self._testbed.clients_host, 0)
+
+    def _ahead_of_clients_ns(self) -> dict[str, int]:
+        """By host, how much its clock is ahead of the clients'."""
+        ahead_ns = self._clocks_ahead_ns
+        own_ns = ahead_ns.get(self._testbed.clients_host, 0)
+        return {host: ns - own_ns for host, ns in ahead_ns.items()}
+
+    # ------------------------------------------------------------ brokers
+
+    async def _sample_brokers(self) -> None:
+        """Keep account of processor time, and tell restarted brokers which run it is."""
+        while True:
+            began_s = trio.current_time()
+            await self._processor_seconds()
+            took_s = trio.current_time() - began_s
+            await trio.sleep(max(_SAMPLE_S, _SAMPLE_SHARE * took_s))
+
+    async def _processor_seconds(self) -> dict[str, float]:
+        """By broker, processor time so far, restarts included."""
+        rows: dict[str, Mapping[str, Any]] = {}
+        for host, agent in self._testbed.agents.items():
+            processes = (await agent.status())["processes"]
+            for broker, place in self._testbed.brokers.items():
+                if place.host == host and place.process in processes:
+                    rows[broker] = processes[place.process]
+        self._processor_time.sample(rows)
+        for broker, row in rows.items():
+            known = self._broker_pids.setdefault(broker, row["pid"])
+            if row["state"] != "running" or row["pid"] != known:
+                self._exited.add(self._testbed.brokers[broker].process)
+            if row["state"] == "running" and row["pid"] != known:
+                try:
+                    await self._begin_run_at(broker)
+                    self._broker_pids[broker] = row["pid"]
+                except ControlError as error:
+                    logger.info("broker %s is not ready for the run yet: %s", broker, error)
+        return self._processor_time.totals_s()
+
+    # ------------------------------------------------------------ the end
+
+    async def _end_run_at_brokers(self) -> None:
+        for broker in self._begun:
+            try:
+                await self._testbed.broker_command(broker, "end_run")
+            except ControlError as error:
+                logger.info("broker %s did not end the run: %s", broker, error)
+
+    async def _collect(self) -> None:
+        """Bring home what every process wrote for this run."""
+        testbed = self._testbed
+        missing: dict[tuple[str, str], dict[str, None]] = {}
+
+        async def collect(
+            host: str, process: str, folder: Path | None, names: Collection[str] | None = None
+        ) -> None:
+            target = self._directory.raw_folder(host, process)
+            try:
+                damaged = await testbed.collect(host, process, folder, target, names)
+            except (ControlError, ListingRefused, OSError) as error:
+                missing.setdefault((host, str(error)), {})[process] = None
+                return
+            for name in damaged:
+                self._note(f"{name} is not here as its host saw it")
+
+        for place in testbed.brokers.values():
+            folder = testbed.run_folder(place.host, self._run_id, place.process)
+            await collect(place.host, place.process, folder)
+            # What a broker prints belongs to no run, but explains why one has failed.
+            names = [*_BROKER_LOGS]
+            if place.process in self._exited:
+                names.append("exit.json")
+            await collect(place.host, place.process, None, names)
+        host = testbed.clients_host
+        for process in self._load.started:
+            await collect(host, process.name, testbed.run_folder(host, self._run_id, process.name))
+        for (host, error), processes in missing.items():
+            whose = f"{len(processes)} processes" if len(processes) > 1 else next(iter(processes))
+            self._note(f"files of {whose} on {host} could not be fetched: {error}")
+
+    async def _evaluate(self, state: RunState, reasons: list[str]) -> RunOutcome:
+        """What the run came to, as complete as what is there of it allows."""
+        measured: tuple[int, int] | None = None
+        if self._origin_ns:
+            measured = self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
+        return await trio.to_thread.run_sync(
+            outcome_of,
+            self._directory.path,
+            state,
+            [*reasons, *self._notes],
+            measured,
+            [*self._load.finished.values()],
+            self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+            self._cpu_s,
+            self._injection,
+        )
+
+    # ------------------------------------------------------------ notes
+
+    def _begin_phase(self, name: str, at_ns: int | None = None) -> None:
+        at_ns = self._now_ns() if at_ns is None else at_ns
+        self._end_phase(at_ns)
+        how = "fixed" if name in ("warmup", "measure") else "evidence"
+        phase = {"phase": name, "t0_ns": at_ns, "t1_ns": None, "how": how}
+        self._directory.manifest["phases"].append(phase)
+        self._directory.log("phase", phase=name, at_ns=at_ns)
+        self._directory.write_manifest()
+
+    def _end_phase(self, at_ns: int) -> None:
+        phases = self._directory.manifest["phases"]
+        if phases and phases[-1]["t1_ns"] is None:
+            phases[-1]["t1_ns"] = at_ns
+
+    def _note(self, text: str) -> None:
+        logger.warning("%s", text)
+        self._notes.append(text)
+
+
+def _only_cause(error: BaseException) -> Exception | None:
+    """The one exception in a group of groups; None where there are several, or a cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        if len(error.exceptions) != 1:
+            return None
+        error = error.exceptions[0]
+        if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+            return error
+    return None
+
+
+def _is_foreseen(error: BaseException) -> bool:
+    """Whether all that went wrong is something that happens to runs."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_foreseen, error.exceptions))
+    return isinstance(error, RunFailed | ControlError)
+
+
+def _in_words(error: BaseException) -> str:
+    """Why a run ended, for its manifest."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(_in_words(inner) for inner in error.exceptions))
+    if isinstance(error, trio.Cancelled | KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, RunFailed | ControlError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

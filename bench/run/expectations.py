@@ -1,0 +1,137 @@
+"""What a workload expects of a run in numbers, and whether a run's numbers bear it out.
+
+Unlike a guarantee, an expectation says nothing about what is right: how fast, how much, at what
+price. It is judged from the numbers that the run has written down of itself, and the verdict on
+the guarantee is a matter of its own.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from bench.spec.units import parse_duration_ns, parse_rate
+from brokerd.overlay.topology import nearest
+
+Kind = Literal["duration", "rate", "count"]
+
+_PERCENTILES = ("p50", "p90", "p99", "p999", "max")
+_TERMS = re.compile(r"(<=|>=|==|<|>)\s*(\S.*)")
+_COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+}
+_GIVEN: Final[Mapping[Kind, str]] = {
+    "duration": '"< 50ms"',
+    "rate": '">= 1000/s"',
+    "count": '"== 0"',
+}
+
+METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
+    **{f"latency.{name}": ("duration", ("response_us", name)) for name in _PERCENTILES},
+    **{f"service.{name}": ("duration", ("service_us", name)) for name in _PERCENTILES},
+    "broker.cpu_per_message": ("duration", ("broker_cpu_us_per_message_mean",)),
+    "delivered.rate": ("rate", ("delivered_per_s",)),
+    "delivered.count": ("count", ("delivered",)),
+    "published.count": ("count", ("published",)),
+    "delivery.missing": ("count", ("online", "missing")),
+    "delivery.duplicates": ("count", ("online", "duplicate")),
+    "delivery.reordered": ("count", ("online", "reordered")),
+}
+"""Name → what it is, and where a run's `headline` has it (durations there are in µs).
+
+`latency` counts from when a publication was meant to be sent, `service` from when it was.
+"""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One line of a workload's [expectations].
+
+    Attributes:
+        limit: in µs, per second, or as a number.
+    """
+
+    metric: str
+    wanted: str
+    comparison: str
+    limit: float
+
+    @classmethod
+    def of(cls, metric: str, wanted: object) -> "Expectation":
+        """What `metric = "wanted"` says.
+
+        Raises:
+            ValueError: there is no such metric, or no such limit for it; says what there is.
+        """
+        if metric not in METRICS:
+            raise ValueError(f"no metric {metric!r}{nearest(metric, list(METRICS))}")
+        kind, _ = METRICS[metric]
+        found = _TERMS.fullmatch(wanted) if isinstance(wanted, str) else None
+        if found is None:
+            raise ValueError(f"{metric}: expected <, <=, >, >= or == and a {kind}: {_GIVEN[kind]}")
+        return cls(metric, found[0], found[1], _limit(kind, found[2]))
+
+    def judge(self, headline: Mapping[str, Any]) -> "Judgement":
+        """Whether the numbers of a run bear it out."""
+        _, place = METRICS[self.metric]
+        value: Any = headline
+        for name in place:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if not isinstance(value, int | float):
+            return Judgement(self, None, None)
+        return Judgement(self, value, _COMPARED[self.comparison](value, self.limit))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An expectation, and the run's number.
+
+    Attributes:
+        value: None when the run has none.
+        holds: None when that cannot be said.
+    """
+
+    expectation: Expectation
+    value: float | None
+    holds: bool | None
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        said = f"{self.expectation.metric} {self.expectation.wanted}"
+        if self.value is None or self.holds is None:
+            return f"{said}: not measured"
+        kind, _ = METRICS[self.expectation.metric]
+        number = {
+            "duration": f"{self.value / 1000:.3g} ms",
+            "rate": f"{self.value:.1f}/s",
+            "count": f"{self.value:g}",
+        }[kind]
+        return f"{said}: {'holds' if self.holds else 'fails'} with {number}"
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "metric": self.expectation.metric,
+            "wanted": self.expectation.wanted,
+            "value": self.value,
+            "holds": self.holds,
+        }
+
+
+def _limit(kind: Kind, text: str) -> float:
+    if kind == "duration":
+        return parse_duration_ns(text) / 1000
+    if kind == "count":
+        if not text.isdecimal():
+            raise ValueError(f"a count is a whole number, not {text!r}")
+        return int(text)
+    rate = parse_rate(text)
+    if rate.per_second is None:
+        raise ValueError('"max" is no limit')
+    return float(rate.per_second)

@@ -1,0 +1,87 @@
+"""What experiments without real brokers have in common: their files, and the folders they write."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.spec.spec import MAXIMUM_SEED
+from bench.spec.toml_text import toml_text
+from brokerd.overlay.topology import Topology
+
+HOST = "controller"
+
+Row = Mapping[str, Any]
+Kind = Literal["graph", "simulation", "behaviour"]
+
+
+class ExperimentFile(BaseModel):
+    """What every such file says: its schema and name, the figure it is for, the seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    schema_: Annotated[str, Field(alias="schema")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+
+
+def write_experiment(
+    experiment: ExperimentFile,
+    runs: Path,
+    kind: Kind,
+    scale: Mapping[str, Any],
+    labels: Mapping[str, str] | None,
+    topologies: Mapping[int, Topology],
+    carry_out: Callable[[], Mapping[str, Iterable[Row]]],
+) -> Path:
+    """Make a run folder, carry an experiment out, and write its rows as JSON lines.
+
+    Args:
+        runs: where run folders lie.
+        scale: how large it is, for claims that ask for a size.
+        topologies: its trees by fan-out.
+        carry_out: gives the rows by table.
+
+    Returns:
+        The new run's folder; of an experiment that failed it says why.
+    """
+    directory = RunDirectory(new_run_directory(runs, experiment.name))
+    directory.begin(
+        experiment.name,
+        {
+            "kind": kind,
+            "figure": experiment.figure,
+            "protocol": None if kind == "graph" else "delta_tree",
+            "seed": experiment.seed,
+            "labels": dict(labels or {}),
+            "scale": dict(scale),
+        },
+    )
+    directory.write_spec("experiment.toml", toml_text(experiment.model_dump(by_alias=True)))
+    for fanout, topology in topologies.items():
+        directory.write_spec(f"topology-fanout-{fanout}.toml", toml_text(topology.to_mapping()))
+    folder = directory.raw_folder(HOST, "graph" if kind == "graph" else "simulator")
+    try:
+        counts = {
+            name: _write_rows(folder / f"{name}.jsonl", rows) for name, rows in carry_out().items()
+        }
+    except BaseException as error:
+        directory.end("aborted", [f"{type(error).__name__}: {error}"])
+        raise
+    directory.log("rows", **counts)
+    directory.end("complete")
+    directory.add_to_index({"figure": experiment.figure})
+    return directory.path
+
+
+def _write_rows(path: Path, rows: Iterable[Row]) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+            count += 1
+    return count

@@ -1,0 +1,51 @@
+"""What runs on a machine of the testbed: `python -m bench.run.machine agent`, `attach` and `host`.
+
+The agent forks brokers and load generators from this process's image, so everything they need
+is imported by it, once; the other two are started for every command, and import little.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def _roles() -> Mapping[str, Callable[[dict[str, Any]], None]]:
+    from bench.load.load_generator import run_load
+    from brokerd.runtime.process import run_broker
+
+    return {"broker": run_broker, "load": run_load}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench.run.machine", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    agent = commands.add_parser("agent", help="start the agent of a root, in the background")
+    agent.add_argument("--root", type=Path, required=True, help="absolute path of its folder")
+    agent.add_argument("--name", required=True, help="of this (logical) host")
+    agent.add_argument("--deployment", required=True, help="id that its processes belong to")
+    agent.add_argument("--foreground", action="store_true", help="stay, for a supervisor")
+    joined = commands.add_parser("attach", help="join stdin and stdout to a root's agent")
+    joined.add_argument("--root", type=Path, required=True)
+    host = commands.add_parser("host", help="answer host commands on stdin and stdout")
+    host.add_argument("--root", type=Path, required=True)
+    host.add_argument("--name", required=True)
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "host":
+        from brokerd.agent.host.server import serve_host
+
+        return serve_host(chosen.root, chosen.name)
+    if chosen.command == "attach":
+        from brokerd.agent.attach import attach
+
+        return attach(chosen.root)
+    from brokerd.agent.daemon import run_agent, start_daemon
+
+    run = run_agent if chosen.foreground else start_daemon
+    return run(chosen.root, chosen.name, chosen.deployment, _roles())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

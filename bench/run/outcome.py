@@ -1,0 +1,258 @@
+"""What a run came to in numbers, from the record files that were brought home.
+
+These are the numbers the command line shows at once; verdicts and figures are made by
+`results` from the same files. Counts are exact. Latencies are exact too up to 200,000
+deliveries, and beyond that those of every k-th delivery.
+"""
+
+import json
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.run.run_directory import RunState
+from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
+from fault_injection.apply.injector import Injection
+
+LARGEST_SAMPLE = 200_000
+_CHUNK_ROWS = 1 << 16
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """What a run came to.
+
+    Attributes:
+        run_directory, state, reasons: where it is, and whether it is what was asked for.
+        published, delivered: data publications sent, and deliveries made, in the measure phase.
+        delivered_per_s: of that phase.
+        response_us: percentiles of received minus intended, of what was meant for that phase.
+        service_us: the same of received minus sent.
+        broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
+        lateness_p99_us: how late the load generators got to what was due.
+        saturated: whether they were too late for the run to prove anything about the brokers.
+        online: what the online checkers counted, in all.
+        not_healed: faults that may still be there: the lab is dirty until their leases end.
+        down: brokers that were ended by a fault and not started again.
+    """
+
+    run_directory: Path
+    state: RunState
+    reasons: tuple[str, ...] = ()
+    published: int = 0
+    delivered: int = 0
+    delivered_per_s: float = 0.0
+    response_us: Mapping[str, float] = field(default_factory=dict)
+    service_us: Mapping[str, float] = field(default_factory=dict)
+    broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
+    lateness_p99_us: float = 0.0
+    saturated: bool = False
+    online: Mapping[str, int] = field(default_factory=dict)
+    not_healed: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+
+    @property
+    def broker_cpu_us_per_message_mean(self) -> float:
+        """Of all brokers; 0 when nothing was measured."""
+        costs = self.broker_cpu_us_per_message.values()
+        return sum(costs) / len(costs) if costs else 0.0
+
+    def headline(self) -> dict[str, Any]:
+        """The numbers for the index of all runs."""
+        values = asdict(self)
+        for name in ("run_directory", "state", "reasons", "broker_cpu_us_per_message"):
+            del values[name]
+        return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
+
+
+def outcome_of(
+    run_directory: Path,
+    state: RunState,
+    reasons: Sequence[str],
+    measured: tuple[int, int] | None,
+    finished: Sequence[Mapping[str, Any]],
+    lateness_limit_ns: float,
+    cpu_s: tuple[Mapping[str, float], Mapping[str, float]],
+    injection: Injection | None,
+) -> RunOutcome:
+    """What a run came to, from what its load generators said at their end and its records.
+
+    Args:
+        state, reasons: as far as they are known; a complete run becomes partial where its load
+            generators were too slow or had problems.
+        measured: the measure phase; None where it was never reached.
+        finished: what each load generator answered.
+        cpu_s: by broker, processor time used until the measure phase began and until it ended.
+        injection: of the fault schedule, where there was one.
+    """
+    reasons = [*reasons]
+    lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
+    saturated = lateness_ns >= lateness_limit_ns
+    if saturated:
+        reasons.append(
+            f"the load generators could not hold their rate: a hundredth of what was due was "
+            f"more than {lateness_ns / 1e6:.1f} ms late (limit {lateness_limit_ns / 1e6:g} ms)"
+        )
+    problems = [text for each in finished for text in each["problems"]]
+    if state == "complete" and (reasons or problems):
+        state = "partial"
+    online: dict[str, int] = {}
+    for each in finished:
+        for name, value in each["online"].items():
+            online[name] = online.get(name, 0) + value
+    values: dict[str, Any] = {}
+    if measured is not None:
+        found = measure(run_directory / "raw", *measured)
+        before, after = cpu_s
+        values = {
+            "published": found.published,
+            "delivered": found.delivered,
+            "delivered_per_s": found.delivered * 1e9 / (measured[1] - measured[0]),
+            "response_us": found.response_us,
+            "service_us": found.service_us,
+            "broker_cpu_us_per_message": {
+                broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
+                for broker, used_s in after.items()
+                if found.delivered
+            },
+        }
+    return RunOutcome(
+        run_directory=run_directory,
+        state=state,
+        reasons=(*reasons, *problems),
+        lateness_p99_us=lateness_ns / 1000,
+        saturated=saturated,
+        online=online,
+        not_healed=injection.not_healed if injection else (),
+        down=injection.down if injection else (),
+        **values,
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the record files say about one stretch of time."""
+
+    published: int
+    delivered: int
+    response_us: Mapping[str, float]
+    service_us: Mapping[str, float]
+
+
+def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
+    """Evaluate the record files below `raw` for what was intended in [`from_ns`, `to_ns`).
+
+    Deliveries are counted by when they were received, because that is throughput.
+    """
+    times = _publication_times(sorted(raw.glob("*/*/publications.rec")))
+    published = 0
+    for intended, _ in times.values():
+        published += sum(from_ns <= at < to_ns for at in intended if at)
+    delivered = 0
+    response: list[int] = []
+    service: list[int] = []
+    for path in sorted(raw.glob("*/*/deliveries.rec")):
+        rows, tables = _rows(path)
+        if not tables.get("publishers"):
+            continue  # never closed: it is not known whose deliveries they are
+        received = rows.cast("q")[1::4]
+        start, end = bisect_left(received, from_ns), len(received)
+        delivered += _count_data(rows, start, bisect_left(received, to_ns))
+        # What was meant for the phase may arrive after its end.
+        for sequence, at, source in _sampled(rows, start, end, tables["publishers"]):
+            intended, sent = times.get(source, _NOTHING)
+            if 0 < sequence < len(intended) and from_ns <= intended[sequence] < to_ns:
+                response.append(at - intended[sequence])
+                service.append(at - sent[sequence])
+    return Measured(published, delivered, percentiles_us(response), percentiles_us(service))
+
+
+def percentiles_us(durations_ns: list[int]) -> dict[str, float]:
+    """Percentiles in µs, each the smallest value that so many do not exceed; {} of nothing."""
+    ordered = sorted(durations_ns)
+    if not ordered:
+        return {}
+    return {
+        name: ordered[max(0, math.ceil(share * len(ordered)) - 1)] / 1000
+        for name, share in _PERCENTILES.items()
+    }
+
+
+_Source = tuple[str, int]
+_NOTHING: tuple["array[int]", "array[int]"] = (array("q"), array("q"))
+
+
+def _rows(path: Path) -> tuple[memoryview, Mapping[str, Any]]:
+    """Whole rows of a record file, and its tables; a torn last row is left out."""
+    content = path.read_bytes()
+    sidecar = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
+    whole = len(content) // ROW_BYTES * ROW_BYTES
+    return memoryview(content)[:whole], sidecar["tables"]
+
+
+def _publication_times(
+    paths: Sequence[Path],
+) -> dict[_Source, tuple["array[int]", "array[int]"]]:
+    """Per source, intended and sent times by sequence number; 0 where a number is not used.
+
+    Fences have no intended time here: nobody measures them.
+    """
+    times: dict[_Source, tuple[array[int], array[int]]] = {}
+    for path in paths:
+        rows, tables = _rows(path)
+        if not tables.get("publishers"):
+            continue
+        fence = len(tables["attribute_sets"]) - 1
+        words, halves = rows.cast("q"), rows.cast("I")
+        columns = (words[0::4], words[1::4], words[2::4], halves[6::8], halves[7::8])
+        known: dict[int, tuple[array[int], array[int]]] = {}
+        for sequence, intended, sent, source, chosen in _transposed(columns):
+            of_source = known.get(source)
+            if of_source is None:
+                key = (tables["publishers"][source & 0xFFFF], source >> 16)
+                of_source = known[source] = times.setdefault(key, (array("q"), array("q")))
+            missing = sequence + 1 - len(of_source[0])
+            if missing > 0:
+                for column in of_source:
+                    column.extend([0] * missing)
+            if chosen != fence:
+                of_source[0][sequence], of_source[1][sequence] = intended, sent
+    return times
+
+
+def _transposed(columns: Sequence[memoryview]) -> Iterator[tuple[int, ...]]:
+    """Row by row; a chunk at a time, because a list of numbers takes several times its memory."""
+    for first in range(0, len(columns[0]), _CHUNK_ROWS):
+        chunks = [column[first : first + _CHUNK_ROWS].tolist() for column in columns]
+        yield from zip(*chunks, strict=True)
+
+
+def _count_data(rows: memoryview, start: int, end: int) -> int:
+    """How many of these rows are data that the application was given."""
+    kinds = rows[28::ROW_BYTES][start:end].tobytes()
+    layers = rows[29::ROW_BYTES][start:end].tobytes()
+    if layers.count(APPLICATION) == len(layers):
+        return kinds.count(DATA)
+    return sum(
+        kind == DATA and layer == APPLICATION for kind, layer in zip(kinds, layers, strict=True)
+    )
+
+
+def _sampled(
+    rows: memoryview, start: int, end: int, publishers: Sequence[str]
+) -> Iterator[tuple[int, int, _Source]]:
+    """(sequence, received, source) of data rows, evenly spread where there are too many."""
+    step = max(1, -(-(end - start) // LARGEST_SAMPLE))
+    words, halves = rows.cast("q"), rows.cast("I")
+    columns = (
+        words[0::4][start:end:step], words[1::4][start:end:step],
+        halves[6::8][start:end:step], halves[7::8][start:end:step],
+    )  # fmt: skip
+    for sequence, received, source, flags in _transposed(columns):
+        if flags & 0xFF == DATA and flags >> 8 & 0xFF == APPLICATION:
+            yield sequence, received, (publishers[source & 0xFFFF], source >> 16)

@@ -1,0 +1,124 @@
+"""An experiment in virtual time: the same workload and fault files, no processes, seconds."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from bench.load.content import ContentTables, SourceContent
+from bench.run.run_directory import RunDirectory
+from bench.run.simulated_run import SimulatedRun
+from bench.spec.spec import ExperimentSpec, PublisherPlan
+from bench.spec.workload import intended_offsets
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.experiment import (
+    SimulatedPublisher,
+    SimulatedStep,
+    SimulatedSubscriber,
+    SimulatedVerdict,
+    simulate_schedule,
+)
+from brokerd.wire.attributes import encode_attributes
+from fault_injection.schedule.plan import PlannedStep, expand
+from fault_injection.schedule.schedule import END, FaultSchedule, Problem, ScheduleError
+from fault_injection.schedule.targets import read_target
+
+SIMULATED_VERBS = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
+
+_FASTEST = Fraction(1_000)
+
+
+def simulate_experiment(
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    *,
+    mutants: frozenset[Mutant] = frozenset(),
+    directory: RunDirectory | None = None,
+) -> SimulatedVerdict:
+    """Run a workload, broken as the schedule says, on simulated brokers and judge it.
+
+    Contents, predicates and intended times are those of the deployed experiment with the same
+    seed; a publisher without a rate publishes 1,000 times a second, as a simulated broker has no
+    fastest.
+
+    Args:
+        mutants: named bugs that every broker has.
+        directory: becomes the folder of a run that can be judged from its records alone.
+
+    Raises:
+        ScheduleError: the schedule has verbs that simulated brokers do not know.
+    """
+    duration_ns = spec.workload.phases.measure
+    steps = expand(schedule, spec.seed) if schedule is not None else ()
+    simulated = [_step(spec, step) for step in steps]
+    recorder = None
+    fence = ""
+    if directory is not None:
+        recorder = SimulatedRun(spec, schedule, steps, directory)
+        fence = f" or fence = '{directory.run_id}'"
+    return simulate_schedule(
+        spec.topology,
+        spec.protocol,
+        [_publisher(spec, plan, duration_ns) for plan in spec.publisher_plans()],
+        [
+            SimulatedSubscriber(
+                plan.name,
+                plan.broker,
+                f"({plan.predicate}){fence}" if fence else plan.predicate,
+                plan.subscribes_ns,
+            )
+            for plan in spec.subscriber_plans()
+        ],
+        simulated,
+        duration_ns=duration_ns,
+        seed=spec.seed,
+        calm=spec.workload.calm,
+        mutants=mutants,
+        recorder=recorder,
+    )
+
+
+def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> SimulatedPublisher:
+    tables = ContentTables.build(
+        spec.seed, spec.attribute_sets(), plan.size_bytes, encode_attributes
+    )
+    source = SourceContent(tables, spec.seed, plan.index, incarnation=1)
+
+    def content(sequence: int) -> tuple[bytes, bytes]:
+        attribute_set, payload = source.choice(sequence)
+        return tables.blobs[attribute_set], tables.payloads[payload]
+
+    offsets = _offsets(spec, plan, duration_ns)
+    return SimulatedPublisher(plan.name, plan.broker, offsets, content)
+
+
+def _offsets(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> Iterator[int]:
+    rate = plan.rate.per_second or _FASTEST
+    for chunk in intended_offsets(
+        numerator=rate.numerator,
+        denominator=rate.denominator,
+        arrivals=plan.arrivals,
+        seed=spec.seed,
+        index=plan.index,
+        duration_ns=duration_ns,
+    ):
+        yield from chunk
+
+
+def _step(spec: ExperimentSpec, step: PlannedStep) -> SimulatedStep:
+    if step.verb not in SIMULATED_VERBS:
+        text = f"needs real processes; simulated are {', '.join(SIMULATED_VERBS)}"
+        raise ScheduleError([Problem("faults", step.id, "do", step.verb, text)])
+    target = read_target(step.on, spec.topology)
+    after = step.after
+    if after is not None and after[1] == END:
+        after = (after[0], "end")
+    return SimulatedStep(
+        step.id,
+        step.verb,
+        target.brokers,
+        step.at_ns,
+        after,
+        step.delay_ns,
+        step.duration_ns,
+        target.one_way,
+        released=not step.ended_by,
+    )

@@ -1,0 +1,280 @@
+"""The run folder of an experiment on simulated brokers, to be judged and drawn as any other.
+
+What real load generators and the injector write down is written here on their behalf, with the
+virtual clock's stamps. Nothing of it comes from the brokers or from the simulator's own oracle.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.load.content import FENCE, ContentTables, SourceContent, content_digest
+from bench.load.recording import notice_rows
+from bench.run.run_directory import RunDirectory
+from bench.spec.spec import ExperimentSpec, PublisherPlan
+from bench.spec.toml_text import toml_text
+from brokerd.history.records import (
+    ACKNOWLEDGED,
+    ACKS,
+    APPLICATION,
+    DATA,
+    DELIVERIES,
+    PUBLICATIONS,
+)
+from brokerd.history.records import FENCE as FENCE_KIND
+from brokerd.history.writer import LineWriter, RecordWriter
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.publication import Buffer
+from brokerd.protocols.interface import Instant
+from brokerd.wire.attributes import encode_attributes
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.plan import PlannedStep
+from fault_injection.schedule.schedule import FaultSchedule
+from results.rules.terms import Partition
+
+HOST = "simulated"
+PUBLISHING, SUBSCRIBING = "load-publishers", "load-subscribers"
+
+_DAY_NS = 86_400 * 1_000_000_000
+"""What the virtual clock says at its start, because 0 means never in records."""
+
+
+class SimulatedRun:
+    """Writes a run folder while the experiment goes on; an ExperimentRecorder.
+
+    Attributes:
+        directory: of the run.
+        steps: of the fault schedule, as they were drawn.
+    """
+
+    def __init__(
+        self,
+        spec: ExperimentSpec,
+        schedule: FaultSchedule | None,
+        steps: Sequence[PlannedStep],
+        directory: RunDirectory,
+    ) -> None:
+        self.directory = directory
+        self._spec = spec
+        self._now: Callable[[], Instant] = lambda: 0
+        self._tables: dict[int, ContentTables] = {}
+        self._fence_blob = encode_attributes({FENCE: directory.run_id})
+        self._plans = {plan.name: plan for plan in spec.publisher_plans()}
+        self._subscribers = {plan.name: plan for plan in spec.subscriber_plans()}
+        self._numbers = {name: number for number, name in enumerate(self._subscribers)}
+        self._issued: dict[ClientId, int] = {}
+        self._started: set[ClientId] = set()
+        self._sources: dict[ClientId, SourceId] = {}
+        self._identities: list[str] = []
+        self._contents: dict[ClientId, SourceContent] = {}
+        self._seen: list[str] = []
+        self._partitions: list[Partition] = []
+        self._begin(schedule)
+        folder = directory.raw_folder(HOST, PUBLISHING)
+        self._publications = RecordWriter(folder, PUBLICATIONS, directory.run_id)
+        self._acks = RecordWriter(folder, ACKS, directory.run_id)
+        folder = directory.raw_folder(HOST, SUBSCRIBING)
+        self._deliveries = RecordWriter(folder, DELIVERIES, directory.run_id)
+        self._subscriptions = LineWriter(folder / "subscriptions.jsonl")
+        self._faults: FaultLog | None = None
+        if schedule is not None:
+            self._faults = FaultLog(directory.path / "faults")
+            self._faults.plan(steps, "")
+
+    def _begin(self, schedule: FaultSchedule | None) -> None:
+        spec, directory = self._spec, self.directory
+        directory.begin(
+            spec.name,
+            {
+                "protocol": spec.protocol,
+                "seed": spec.seed,
+                "workload": spec.workload.name,
+                "topology": spec.topology.name,
+                "joined": [row.name for row in spec.topology.joined],
+                "schedule": schedule.name if schedule else None,
+                "labels": {**spec.labels, "brokers": "simulated"},
+                "phases": [],
+                "clock": {"host_id": HOST, "boot_id": directory.run_id},
+            },
+        )
+        directory.write_spec("workload.toml", spec.workload_toml())
+        directory.write_spec("topology.toml", spec.topology_toml())
+        directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
+        if schedule is not None:
+            directory.write_spec("faults.toml", toml_text(schedule.to_mapping()))
+
+    # ------------------------------------------------------------ what the experiment tells
+
+    def began(self, now: Callable[[], Instant]) -> None:
+        """See ExperimentRecorder."""
+        self._now = lambda: now() + _DAY_NS
+
+    def phase(self, name: str) -> None:
+        """See ExperimentRecorder."""
+        now_ns, phases = self._now(), self.directory.manifest["phases"]
+        if phases:
+            phases[-1]["t1_ns"] = now_ns
+        if name == "measure":
+            self.directory.manifest["origin_ns"] = now_ns
+        if name == "end":
+            self._close()
+        else:
+            phases.append({"phase": name, "t0_ns": now_ns, "t1_ns": None})
+
+    def subscribing(self, client: ClientId) -> None:
+        """See ExperimentRecorder."""
+        self._issued[client] = self._now()
+
+    def fence(self, client: ClientId, sequence: int) -> tuple[bytes, bytes]:
+        """See ExperimentRecorder."""
+        tables = self._tables_of(self._plans[client])
+        _, payload = self._content(client).choice(sequence)
+        return self._fence_blob, tables.payloads[payload]
+
+    def published(
+        self, client: ClientId, sequence: int, intended_ns: Instant, *, fence: bool
+    ) -> None:
+        """See ExperimentRecorder."""
+        source = self._sources[client]
+        chosen, _ = self._content(client).choice(sequence)
+        if fence:
+            chosen = self._spec.workload.sets
+        self._publications.append(
+            PUBLICATIONS.row.pack(
+                sequence, intended_ns + _DAY_NS, self._now(),
+                self._identities.index(self._identity(source)), source.incarnation, chosen,
+            )
+        )  # fmt: skip
+
+    def fault(self, step: str, stage: str) -> None:
+        """See ExperimentRecorder."""
+        assert self._faults is not None, f"{step} is in no schedule"
+        now_ns = self._now()
+        if stage == "applied":
+            self._faults.note(step, "requested", now_ns)
+            self._faults.note(step, "applied", now_ns)
+            self._faults.note(step, "observed", now_ns, {"by": "simulator"})
+        elif stage == "healed":
+            self._faults.note(step, "healed", now_ns, healed_by="schedule")
+        elif stage == "recovered":
+            self._faults.note(step, "recovered", now_ns)
+
+    # ------------------------------------------------------------ what clients see
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        """See ClientObserver."""
+        if source is not None and client not in self._sources:
+            self._sources[client] = source
+            self._identities.append(self._identity(source))
+
+    def started(self, client: ClientId, number: int) -> None:
+        """See ClientObserver."""
+        if client in self._started:
+            return
+        self._started.add(client)
+        plan = self._subscribers[client]
+        self._subscriptions.write(
+            {
+                "sub_id": f"{client}/{number}",
+                "subscriber": client,
+                "broker": plan.broker,
+                "predicate": plan.predicate,
+                "t_issued_ns": self._issued[client],
+                "t_accepted_ns": self._now(),
+            }
+        )
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        """See ClientObserver."""
+        kind = FENCE_KIND if blob == self._fence_blob else DATA
+        self._deliveries.append(
+            DELIVERIES.row.pack(
+                sequence, self._now(), content_digest(blob, payload), self._numbers[client],
+                self._seen_number(source), source.incarnation, kind, APPLICATION, 0,
+            )
+        )  # fmt: skip
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """See ClientObserver."""
+        brokers = self._spec.topology.brokers
+        partition = Partition(
+            brokers[notice.partition.detector],
+            notice.partition.incarnation,
+            notice.partition.number,
+            tuple(brokers[node] for node in notice.partition.nodes),
+        )
+        if partition not in self._partitions:
+            self._partitions.append(partition)
+        self._deliveries.append(
+            notice_rows(
+                notice.ranges, self._now(), self._numbers[client],
+                self._seen_number(notice.source), notice.source.incarnation,
+                self._partitions.index(partition),
+            )
+        )  # fmt: skip
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """See ClientObserver."""
+        source = self._sources[client]
+        number = self._identities.index(self._identity(source))
+        row = (sequence, sequence, self._now(), number, source.incarnation, ACKNOWLEDGED)
+        self._acks.append(ACKS.row.pack(*row))
+
+    # ------------------------------------------------------------ inside
+
+    def _identity(self, source: SourceId) -> str:
+        return f"{self._spec.topology.brokers[source.broker]}/{source.publisher}"
+
+    def _seen_number(self, source: SourceId) -> int:
+        identity = self._identity(source)
+        if identity not in self._seen:
+            self._seen.append(identity)
+        return self._seen.index(identity)
+
+    def _tables_of(self, plan: PublisherPlan) -> ContentTables:
+        if plan.size_bytes not in self._tables:
+            self._tables[plan.size_bytes] = ContentTables.build(
+                self._spec.seed, self._spec.attribute_sets(), plan.size_bytes, encode_attributes
+            )
+        return self._tables[plan.size_bytes]
+
+    def _content(self, client: ClientId) -> SourceContent:
+        if client not in self._contents:
+            plan = self._plans[client]
+            incarnation = self._sources[client].incarnation
+            self._contents[client] = SourceContent(
+                self._tables_of(plan), self._spec.seed, plan.index, incarnation
+            )
+        return self._contents[client]
+
+    def _close(self) -> None:
+        sets: list[Mapping[str, Any]] = [*self._spec.attribute_sets()]
+        tables = {
+            "publishers": self._identities,
+            "publisher_names": {
+                self._identity(source): name for name, source in self._sources.items()
+            },
+            "attribute_sets": [*sets, {FENCE: self.directory.run_id}],
+        }
+        self._publications.close(tables)
+        self._acks.close(tables)
+        self._deliveries.close(
+            {
+                "publishers": self._seen,
+                "subscriptions": [f"{name}/1" for name in self._subscribers],
+                "partitions": [asdict(partition) for partition in self._partitions],
+            }
+        )
+        self._subscriptions.close()
+        if self._faults is not None:
+            self._faults.close()
+        self.directory.end("complete")

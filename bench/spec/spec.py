@@ -1,0 +1,400 @@
+"""What an experiment is: a workload file, the topology it names, and what was typed on top.
+
+Workload files are closed: a key, broker, attribute or unit that is not known is an error that
+names file, key, value and the nearest valid one. An ExperimentSpec is fully resolved, and
+`workload_toml` says all of it again, so that a run directory depends on nothing outside it.
+
+Only the controller reads spec files; processes on broker machines are told plain mappings.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bench.load.content import Scalar, draw_attribute_sets
+from bench.spec.toml_text import toml_text
+from bench.spec.units import Rate
+from bench.spec.workload_model import (
+    EXPERIMENT_NAME,
+    MAXIMUM_CLIENTS,
+    Publishers,
+    Subscribers,
+    Workload,
+)
+from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
+from brokerd.errors import ConfigError
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.topology import Topology, nearest
+from brokerd.text import shown
+from fault_injection.schedule.targets import Role
+
+BENCH_FOLDER = Path(__file__).parents[1]
+WORKLOADS = BENCH_FOLDER / "workloads"
+TOPOLOGIES = BENCH_FOLDER / "topologies"
+
+
+class SpecError(ConfigError):
+    """A workload, topology or option that cannot be used; the user can mend it."""
+
+    exit_status: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What was typed in place of what the workload file says; None where nothing was.
+
+    Values are texts as in the file ("50/s", "10s"). `rate`, `size` and `publishers` hold for
+    every [[publishers]] entry, `subscribers` for every [[subscribers]] entry.
+    """
+
+    protocol: str | None = None
+    topology: str | None = None
+    seed: int | None = None
+    rate: str | None = None
+    size: str | None = None
+    publishers: int | None = None
+    subscribers: int | None = None
+    warmup: str | None = None
+    measure: str | None = None
+    drain: str | None = None
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Only what was typed."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPlan:
+    """One publisher: its place in the content formula, name, broker and load."""
+
+    index: int
+    name: str
+    broker: str
+    rate: Rate
+    size_bytes: int
+    arrivals: str
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberPlan:
+    """One subscriber with its one subscription; `subscribes_ns` is None before the measurement."""
+
+    index: int
+    name: str
+    broker: str
+    predicate: str
+    subscribes_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentSpec:
+    """A workload on a topology, with a protocol and a seed: all that decides a run.
+
+    Attributes:
+        workload: with the overrides already in it.
+        topology: what the workload names.
+        overrides: what was typed, for the record.
+        source: the workload file.
+        labels: free words for people and for the results index.
+    """
+
+    workload: Workload
+    topology: Topology
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the experiment: the workload's, unless a label says otherwise."""
+        return self.labels.get("experiment", self.workload.name)
+
+    @property
+    def protocol(self) -> str:
+        """What runs."""
+        return self.workload.protocol
+
+    @property
+    def seed(self) -> int:
+        """What everything that is drawn is drawn from."""
+        return self.workload.seed
+
+    def publisher_plans(self) -> list[PublisherPlan]:
+        """Every publisher, in the order that gives the publisher index of the content formula."""
+        plans: list[PublisherPlan] = []
+        places: dict[str, int] = {}
+        for entry in self.workload.publishers:
+            for broker in entry.at:
+                for _ in range(entry.count):
+                    places[broker] = places.get(broker, 0) + 1
+                    name = f"{broker}-pub-{places[broker]}"
+                    plans.append(
+                        PublisherPlan(
+                            len(plans),
+                            name,
+                            broker,
+                            entry.rate,
+                            entry.size,
+                            entry.arrivals,
+                            entry.window,
+                        )
+                    )
+        return plans
+
+    def subscriber_plans(self) -> list[SubscriberPlan]:
+        """Every subscriber, in file order."""
+        plans: list[SubscriberPlan] = []
+        places: dict[str, int] = {}
+        for entry in self.workload.subscribers:
+            for broker in entry.at:
+                for _ in range(entry.count):
+                    places[broker] = places.get(broker, 0) + 1
+                    name = f"{broker}-sub-{places[broker]}"
+                    plans.append(
+                        SubscriberPlan(len(plans), name, broker, entry.filter, entry.subscribes)
+                    )
+        return plans
+
+    def clients(self) -> dict[str, Role]:
+        """What each client is, by name."""
+        found: dict[str, Role] = {plan.name: "publisher" for plan in self.publisher_plans()}
+        found.update({plan.name: "subscriber" for plan in self.subscriber_plans()})
+        return found
+
+    def attribute_sets(self) -> list[dict[str, Scalar]]:
+        """The attribute sets that publications use, as the seed draws them."""
+        return draw_attribute_sets(self.seed, self.workload.attributes, self.workload.sets)
+
+    def workload_mapping(self) -> dict[str, Any]:
+        """The resolved workload, as its TOML file says it."""
+        values = self.workload.model_dump(by_alias=True, exclude_none=True)
+        attributes = {"sets": self.workload.sets, **values.pop("attributes")}
+        publishers, subscribers = values.pop("publishers"), values.pop("subscribers")
+        if not values["expectations"]:
+            del values["expectations"]
+        return {
+            **values, "attributes": attributes,
+            "publishers": publishers, "subscribers": subscribers,
+        }  # fmt: skip
+
+    def workload_toml(self) -> str:
+        """The resolved workload file."""
+        return toml_text(self.workload_mapping())
+
+    def topology_toml(self) -> str:
+        """The topology file."""
+        return toml_text(self.topology.as_it_is())
+
+
+def load_experiment(
+    workload: str | Path,
+    overrides: Overrides | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> ExperimentSpec:
+    """The experiment that a workload file (or the bare name of one of ours) describes.
+
+    Raises:
+        SpecError: the file or what was typed cannot be used; says file, key, value, what is
+            valid.
+    """
+    overrides = overrides or Overrides()
+    path = find_file(workload, WORKLOADS, "workload")
+    values = read_toml(path)
+    where = str(path)
+    spec = validated(Workload, _with_overrides(values, overrides), where)
+    topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
+    topology = load_topology(topology_path)
+    _check_against_topology(spec, topology, where)
+    name = (labels or {}).get("experiment")
+    if name is not None and not EXPERIMENT_NAME.fullmatch(name):
+        raise SpecError(f"--label experiment={name}: letters, digits, '.' and '-' only")
+    return ExperimentSpec(spec, topology, overrides.as_mapping(), where, dict(labels or {}))
+
+
+def load_topology(topology: str | Path) -> Topology:
+    """The topology in a file, or in the one of ours with this bare name.
+
+    Raises:
+        SpecError: says file, key, value and what is valid.
+    """
+    path = find_file(topology, TOPOLOGIES, "topology")
+    try:
+        read = Topology.from_mapping(read_toml(path), str(path))
+        read.check_delta(str(path))
+    except SpecError:
+        raise
+    except ConfigError as error:
+        raise SpecError(str(error)) from error
+    return read
+
+
+def find_file(name: str | Path, folder: Path, what: str, *, beside: Path | None = None) -> Path:
+    """The file a user means: a path (also relative to `beside`), or a bare name in `folder`.
+
+    Raises:
+        SpecError: there is none; names the nearest.
+    """
+    text = str(name)
+    if "/" not in text and not text.endswith(".toml"):
+        found = folder / f"{text}.toml"
+        if found.is_file():
+            return found
+        known = sorted(path.stem for path in folder.glob("*.toml"))
+        raise SpecError(f"no {what} called {text!r}{nearest(text, known)}")
+    candidates = [Path(text)]
+    if beside is not None and not candidates[0].is_absolute():
+        candidates.insert(0, beside.parent / text)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise SpecError(f"{what} file {text!r} does not exist")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; SpecError with line and column when it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: {error}") from error
+    except OSError as error:
+        raise SpecError(f"{path}: {error.strerror}") from error
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validated(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+    """`values` as a closed model's instance.
+
+    Raises:
+        SpecError: they cannot be; says `where`, key, value and what is valid, for each of up to 8.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(problem, model, values) for problem in error.errors()]
+        raise SpecError("\n".join(f"{where}: {problem}" for problem in problems[:8])) from error
+
+
+def _explain(problem: Any, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """One sentence: key, value, what is wrong, what is valid."""
+    place: tuple[Any, ...] = problem["loc"]
+    key = _dotted(place)
+    given = problem["input"]
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        known = _keys_at(model, place[:-1])
+        inside = f"{_dotted(place[:-1])}: " if len(place) > 1 else ""
+        return f"{inside}unknown key {place[-1]!r}{nearest(place[-1], known)}"
+    if kind == "missing":
+        return f"key {key!r} is missing"
+    if kind == "literal_error":
+        expected = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        return f"{key} = {shown(given)}{nearest(given, expected)}"
+    text = problem["msg"].removeprefix("Value error, ")
+    if isinstance(given, Mapping) or (kind == "value_error" and isinstance(given, list)):
+        return f"{key}: {text}" if key else text
+    return f"{key} = {shown(given)}: {text}"
+
+
+def _dotted(place: Sequence[Any]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _keys_at(model: type[BaseModel], place: Sequence[Any]) -> list[str]:
+    """The keys that are valid in the table at `place`."""
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field_info = next(
+            info for name, info in model.model_fields.items() if (info.alias or name) == part
+        )
+        model = next(_models_in(field_info.annotation))
+    return [info.alias or name for name, info in model.model_fields.items() if not info.exclude]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models_in(argument)
+
+
+def _with_overrides(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The file's values with what was typed in their place; wrong shapes are left to the check."""
+    typed = overrides.as_mapping()
+    changed: dict[str, Any] = dict(values)
+    for key in ("protocol", "topology", "seed"):
+        if key in typed:
+            changed[key] = typed[key]
+    phases = {key: typed[key] for key in ("warmup", "measure", "drain") if key in typed}
+    if phases:
+        changed["phases"] = {**_table(changed.get("phases")), **phases}
+    _override_entries(
+        changed, "publishers", typed, {"rate": "rate", "size": "size", "publishers": "count"}
+    )
+    _override_entries(changed, "subscribers", typed, {"subscribers": "count"})
+    return changed
+
+
+def _override_entries(
+    values: dict[str, Any], key: str, typed: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    changes = {names[name]: value for name, value in typed.items() if name in names}
+    entries = values.get(key)
+    if changes and isinstance(entries, list):
+        values[key] = [{**_table(entry), **changes} for entry in entries]
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check_against_topology(workload: Workload, topology: Topology, where: str) -> None:
+    _check_places(workload, topology, where)
+    _check_filters(workload, where)
+    publishers = sum(len(entry.at) * entry.count for entry in workload.publishers)
+    subscribers = sum(len(entry.at) * entry.count for entry in workload.subscribers)
+    for what, number in (("publishers", publishers), ("subscribers", subscribers)):
+        if number > MAXIMUM_CLIENTS:
+            raise SpecError(f"{where}: {what}: {number} in all; at most {MAXIMUM_CLIENTS}")
+
+
+def _check_places(workload: Workload, topology: Topology, where: str) -> None:
+    groups: tuple[tuple[str, Sequence[Publishers | Subscribers]], ...] = (
+        ("publishers", workload.publishers),
+        ("subscribers", workload.subscribers),
+    )
+    for what, entries in groups:
+        for number, entry in enumerate(entries):
+            for name in entry.at:
+                if name not in topology.brokers:
+                    raise SpecError(
+                        f"{where}: {what}[{number}].at = {name!r}: topology {topology.name!r} "
+                        f"has no such broker{nearest(name, topology.brokers)}"
+                    )
+
+
+def _check_filters(workload: Workload, where: str) -> None:
+    """A filter on an attribute that nobody publishes can only be a slip of the pen."""
+    for number, entry in enumerate(workload.subscribers):
+        for conjunction in parse_predicate(entry.filter).any_of:
+            for constraint in conjunction:
+                absent = constraint.attribute not in workload.attributes
+                if absent and constraint.operator not in ("exists", "not exists"):
+                    known = list(workload.attributes)
+                    raise SpecError(
+                        f"{where}: subscribers[{number}].filter = {shown(entry.filter)}: no "
+                        f"publication has an attribute {constraint.attribute!r}"
+                        f"{nearest(constraint.attribute, known)}"
+                    )

@@ -1,0 +1,70 @@
+"""When each publication is meant to be sent: the schedule of an open loop.
+
+The schedule follows from rate and seed alone and never adapts to how the system under test is
+doing. A publication that is sent late keeps its intended time, and its latency counts from
+there: a stall delays everything that was meant to be sent during it, not just one message.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator
+
+from bench.load.content import splitmix64
+
+SECOND_NS = 1_000_000_000
+_CHUNK = 4096
+_PHASES = 0x7E57_0001
+_GAPS = 0x7E57_0002
+_STRIDE = 1_000_003
+
+
+def intended_offsets(
+    *, numerator: int, denominator: int, arrivals: str, seed: int, index: int, duration_ns: int
+) -> "Iterator[array[int]]":
+    """When publisher `index` is meant to publish, as ns from the start, in chunks, rising.
+
+    The rate is numerator / denominator per second. "fixed" publishers are equally spaced, each
+    with a phase of its own drawn from the seed, so that in every stretch of n periods there are
+    exactly n publications and publishers do not all fire at once; "poisson" ones have
+    exponential gaps.
+    """
+    assert numerator > 0, "a publisher at rate `max` has no schedule"
+    assert denominator > 0, denominator
+    if arrivals == "poisson":
+        return _poisson(numerator / denominator, seed, index, duration_ns)
+    assert arrivals == "fixed", arrivals
+    return _fixed(numerator, denominator, seed, index, duration_ns)
+
+
+def _fixed(
+    numerator: int, denominator: int, seed: int, index: int, duration_ns: int
+) -> "Iterator[array[int]]":
+    drawn = splitmix64(splitmix64(seed ^ _PHASES) + index * _STRIDE)
+    period_ns = SECOND_NS * denominator // numerator
+    phase_ns = drawn % max(1, period_ns)
+    # Never `phase + k * rounded period`: that would drift away from the rate.
+    count = max(0, -(-(duration_ns - phase_ns) * numerator // (SECOND_NS * denominator)))
+    step = SECOND_NS * denominator
+    for first in range(0, count, _CHUNK):
+        yield array(
+            "q",
+            [phase_ns + k * step // numerator for k in range(first, min(first + _CHUNK, count))],
+        )
+
+
+def _poisson(per_second: float, seed: int, index: int, duration_ns: int) -> "Iterator[array[int]]":
+    start = splitmix64(splitmix64(seed ^ _GAPS) + index * _STRIDE)
+    mean_ns = SECOND_NS / per_second
+    at, drawn = 0.0, 0
+    while True:
+        chunk = array("q")
+        while len(chunk) < _CHUNK:
+            uniform = (splitmix64(start + drawn) >> 11) / (1 << 53)
+            drawn += 1
+            at -= mean_ns * math.log1p(-uniform)
+            if at >= duration_ns:
+                if chunk:
+                    yield chunk
+                return
+            chunk.append(int(at))
+        yield chunk

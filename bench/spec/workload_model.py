@@ -1,0 +1,261 @@
+"""What a workload file may hold: closed models, with units where there are units.
+
+A key, value or unit that is not known is refused here; `bench.spec.spec` says so in words, and
+checks what no single file can know.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
+
+from bench.load.content import FENCE
+from bench.run.expectations import Expectation
+from bench.spec.units import (
+    Rate,
+    format_duration,
+    format_size,
+    parse_duration_ns,
+    parse_rate,
+    parse_size_bytes,
+)
+from brokerd.model.predicate import PredicateError
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.ranges import expanded_list
+from brokerd.overlay.topology import nearest
+
+MAXIMUM_SEED = (1 << 63) - 1
+MAXIMUM_CLIENTS = 65_535  # records number publishers with 16 bits
+MAXIMUM_ATTRIBUTES = 63  # a publication has at most 64, and the fence is one
+MAXIMUM_SIZE_BYTES = 256 * 1024
+
+EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+Duration = Annotated[
+    int, BeforeValidator(parse_duration_ns), PlainSerializer(format_duration, return_type=str)
+]
+Size = Annotated[
+    int, BeforeValidator(parse_size_bytes), PlainSerializer(format_size, return_type=str)
+]
+RateText = Annotated[Rate, BeforeValidator(parse_rate), PlainSerializer(str, return_type=str)]
+
+
+def _names(value: object) -> object:
+    """A single name as a list of it, and ranges such as `b[1:99:2]` as the names they stand for."""
+    return expanded_list([value] if isinstance(value, str) else value)
+
+
+Places = Annotated[list[str], BeforeValidator(_names), Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=MAXIMUM_CLIENTS, strict=True)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Guarantee(_Closed):
+    """What the run is judged against, whatever the protocol promises."""
+
+    delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
+    order: Literal["publisher", "none"] = "publisher"
+    gapless: bool = True
+
+
+class Bars(_Closed):
+    """How much must have happened for a verdict to mean something."""
+
+    deliveries_per_pair_min: Annotated[int, Field(ge=0, strict=True)] = 100
+
+
+class Publishers(_Closed):
+    """`count` publishers at each broker in `at`, each with this rate.
+
+    `window` is how many publications each may have unacknowledged; beyond that they wait, and
+    keep their intended times.
+    """
+
+    at: Places
+    count: Count = 1
+    rate: RateText
+    size: Size = 100
+    arrivals: Literal["fixed", "poisson"] = "fixed"
+    window: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = 16_384
+
+    @field_validator("size")
+    @classmethod
+    def _size_in_range(cls, size: int) -> int:
+        if size > MAXIMUM_SIZE_BYTES:
+            raise ValueError(f"at most {format_size(MAXIMUM_SIZE_BYTES)}")
+        return size
+
+
+class Subscribers(_Closed):
+    """`count` subscribers at each broker in `at`, each with this one subscription.
+
+    `subscribes` is when, from the start of the measurement; without it before that. Only
+    simulated brokers know late ones so far.
+    """
+
+    at: Places
+    count: Count = 1
+    filter: str = "true"
+    subscribes: Duration | None = None
+
+    @field_validator("filter")
+    @classmethod
+    def _filter_can_be_read(cls, text: str) -> str:
+        try:
+            parse_predicate(text)
+            parse_predicate(f"({text}) or {FENCE} = 'any run'")  # as it will be subscribed
+        except PredicateError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+
+class Phases(_Closed):
+    """How long each phase takes; `drain` is a limit, it ends on evidence before that."""
+
+    warmup: Duration = 2_000_000_000
+    measure: Duration
+    drain: Duration = 30_000_000_000
+
+    @field_validator("measure")
+    @classmethod
+    def _measures_something(cls, duration_ns: int) -> int:
+        if duration_ns == 0:
+            raise ValueError("nothing is measured in no time")
+        return duration_ns
+
+
+_UNIFORM_LIMIT = 1 << 53
+
+
+def _attribute(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise ValueError(
+            "expected { choose = N }, { choose = [values] } or { uniform = [low, high] }"
+        )
+    ((kind, argument),) = value.items()
+    if kind == "choose" and type(argument) is int:
+        if not 1 <= argument <= 1_000_000:
+            raise ValueError("choose = N takes from 1 to 1000000 values")
+    elif kind == "choose" and isinstance(argument, list):
+        if not argument or any(not isinstance(item, str | int | float) for item in argument):
+            raise ValueError("choose = [...] needs strings, numbers or booleans")
+    elif kind == "uniform":
+        bounds = argument if isinstance(argument, list) else []
+        if len(bounds) != 2 or any(type(bound) not in (int, float) for bound in bounds):
+            raise ValueError("uniform = [low, high] needs two numbers")
+        if not -_UNIFORM_LIMIT <= bounds[0] <= bounds[1] <= _UNIFORM_LIMIT:
+            raise ValueError("uniform = [low, high] needs low <= high, within 2^53")
+    else:
+        raise ValueError(
+            f"unknown way to draw {kind!r} = {argument!r}{nearest(kind, ('choose', 'uniform'))}"
+        )
+    return {kind: argument}
+
+
+class Threshold:
+    """A limit such as "< 50ms" on a duration.
+
+    Attributes:
+        limit_ns: the value must be below it.
+    """
+
+    def __init__(self, text: object) -> None:
+        if not isinstance(text, str) or not text.startswith("<"):
+            raise ValueError('a threshold says what is allowed, as in "< 50ms"')
+        self.limit_ns = parse_duration_ns(text.removeprefix("<").strip())
+
+    def __str__(self) -> str:
+        return f"< {format_duration(self.limit_ns)}"
+
+
+ThresholdText = Annotated[
+    Threshold, BeforeValidator(Threshold), PlainSerializer(str, return_type=str)
+]
+
+
+class Thresholds(_Closed):
+    """Limits beyond which a run proves nothing about the brokers."""
+
+    loadgen_lateness_p99: Annotated[ThresholdText, Field(alias="loadgen.lateness_p99")] = Field(
+        default_factory=lambda: Threshold("< 50ms"), alias="loadgen.lateness_p99"
+    )
+
+
+class Workload(_Closed):
+    """One workload file."""
+
+    schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
+    name: str
+    topology: str
+    protocol: Literal["best_effort", "delta_tree"]
+    seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
+    calm: Annotated[bool, Field(strict=True)] = False
+    sets: Annotated[int, Field(ge=1, le=1_000_000, strict=True, exclude=True)] = 100
+    guarantee: Guarantee = Guarantee()
+    bars: Bars = Bars()
+    phases: Phases
+    thresholds: Thresholds = Thresholds()
+    expectations: dict[str, str] = Field(default_factory=dict)
+    attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    publishers: Annotated[list[Publishers], Field(min_length=1)]
+    subscribers: Annotated[list[Subscribers], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_sets_out_of_attributes(cls, values: Any) -> Any:
+        """`sets` stands among the attributes in the file, but is none."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("attributes"), Mapping):
+            return values
+        attributes = dict(values["attributes"])
+        taken = {"sets": attributes.pop("sets")} if "sets" in attributes else {}
+        return {**values, **taken, "attributes": attributes}
+
+    @field_validator("name")
+    @classmethod
+    def _name_fits_a_folder(cls, name: str) -> str:
+        if not EXPERIMENT_NAME.fullmatch(name):
+            raise ValueError(
+                "letters, digits, '.' and '-', at most 64, not starting with '.' or '-'"
+            )
+        return name
+
+    @field_validator("expectations", mode="before")
+    @classmethod
+    def _expectations_can_be_judged(cls, expectations: Any) -> Any:
+        if not isinstance(expectations, Mapping):
+            raise ValueError("expected a table of metrics and limits")
+        return {name: Expectation.of(name, text).wanted for name, text in expectations.items()}
+
+    @field_validator("attributes", mode="before")
+    @classmethod
+    def _attributes_can_be_drawn(cls, attributes: Any) -> Any:
+        if not isinstance(attributes, Mapping):
+            raise ValueError("expected a table of attributes")
+        if len(attributes) > MAXIMUM_ATTRIBUTES:
+            raise ValueError(f"{len(attributes)} attributes; at most {MAXIMUM_ATTRIBUTES}")
+        drawn = {}
+        for name, value in attributes.items():
+            if name == FENCE or not _ATTRIBUTE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"an attribute cannot be called {name!r} (letters, digits, '_', '.', '-'; "
+                    f"{FENCE!r} and 'sets' are taken)"
+                )
+            try:
+                drawn[name] = _attribute(name, value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return drawn

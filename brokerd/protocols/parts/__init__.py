@@ -1,0 +1,1 @@
+"""Parts that protocols are built of."""

@@ -1,0 +1,221 @@
+"""Who knows of which subscription, followed from the messages alone.
+
+A broker that routes by a subscription may hand a matching publication only to brokers that know
+the subscription too: one that does not would drop it and call it done.
+
+Paper: [DFT11] §V-B lines 456-465, §VI lines 614-621.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.model.client_messages import Publish
+from brokerd.model.identity import BrokerNumber, Peer, SourceId, SubscriptionId
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.ended import EndedTable, read_ended
+from brokerd.protocols.delta_tree.messages import (
+    EndedSubscriptions,
+    PublicationCopy,
+    SubscriptionCopy,
+    Summary,
+    Tag,
+    Unsubscription,
+    UpstreamCopy,
+)
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.interface import (
+    Commit,
+    Effect,
+    Event,
+    MessageReceived,
+    SessionEstablished,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.views import BrokerView
+
+HOME_TABLE = "subscriptions"
+ROUTING_TABLE = "routing"
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one broker incarnation was told.
+
+    Attributes:
+        accepted: subscription → step at which it came; what is over is taken out.
+        ended: what it was told is over.
+        received: source → sequence → step at which it first came.
+        peers: broker → its incarnation at the other end of the session.
+    """
+
+    accepted: dict[SubscriptionId, int] = field(default_factory=dict)
+    ended: EndedTable = field(default_factory=EndedTable)
+    received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
+    peers: dict[BrokerNumber, int] = field(default_factory=dict)
+
+
+class AwarenessChecker:
+    """Checks I8, I10 and I16 of the design on every step.
+
+    Args:
+        wants: whether a predicate holds for an attribute blob, by the reference semantics.
+        brokers: to ask who is alive, and who recovers.
+        has_publishers: whether clients of a broker publish.
+        late: brokers route by a subscription when they confirm it. What they pass on meanwhile
+            is no part of the stream, which the start cut sees to; so I8 is not asked for.
+    """
+
+    def __init__(
+        self,
+        tree: PrimaryTree,
+        wants: Callable[[Predicate, bytes], bool],
+        brokers: Callable[[], Sequence[BrokerView]],
+        has_publishers: Callable[[BrokerNumber], bool],
+        late: bool = False,
+    ) -> None:
+        self._late = late
+        self._tree = tree
+        self._wants = wants
+        self._brokers = brokers
+        self._has_publishers = has_publishers
+        self._steps = 0
+        self._memories: dict[BrokerNumber, _Memory] = {}
+        self._of_incarnations: dict[tuple[BrokerNumber, int], _Memory] = {}
+        self._predicates: dict[SubscriptionId, Predicate] = {}
+        self._behind: dict[tuple[BrokerNumber, BrokerNumber], tuple[SubscriptionId, ...]] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
+        """A core has handled an event."""
+        self._steps += 1
+        if type(event) is Started:
+            rows = event.recovered.get(ROUTING_TABLE, {})
+            memory = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
+            self._memories[broker.number] = memory
+            self._of_incarnations[broker.number, event.incarnation] = memory
+            for statement in read_ended(event.recovered):
+                self._end(memory, statement)
+        elif type(event) is SessionEstablished and isinstance(event.peer, int):
+            self._memories[broker.number].peers[event.peer] = event.incarnation
+        elif type(event) is MessageReceived and broker.session_with(event.peer) == event.session:
+            self._on_message(broker, event.peer, event.message)
+        for effect in effects:
+            if type(effect) is Commit:
+                self._on_commit(broker, effect)
+
+    def _on_message(self, broker: BrokerView, peer: Peer, message: object) -> None:
+        memory = self._memories[broker.number]
+        if isinstance(message, SubscriptionCopy | UpstreamCopy):
+            subscription = message.subscription
+            if subscription not in memory.ended:
+                memory.accepted.setdefault(subscription, self._steps)
+            if subscription not in self._predicates:
+                self._predicates[subscription] = message.predicate
+                self._behind.clear()
+        elif isinstance(message, Summary | Unsubscription):
+            for statement in message.ended:
+                self._end(memory, statement)
+        elif isinstance(message, PublicationCopy):
+            assert isinstance(peer, int), f"{message} from a client"
+            if not self._late:
+                self._check_handed_over(broker, peer, message.run)
+            self._remember(memory, message.run)
+        elif isinstance(message, Publish):
+            self._remember(memory, message.run)
+
+    def _end(self, memory: _Memory, statement: EndedSubscriptions) -> None:
+        if memory.ended.add(statement):
+            for subscription in [each for each in memory.accepted if each in memory.ended]:
+                del memory.accepted[subscription]
+
+    def _remember(self, memory: _Memory, run: PublicationRun) -> None:
+        received = memory.received.setdefault(run.source, {})
+        for sequence in run.sequences:
+            received.setdefault(sequence, self._steps)
+
+    def _check_handed_over(
+        self, broker: BrokerView, peer: BrokerNumber, run: PublicationRun
+    ) -> None:
+        """I8, I16: what the sender routes this by, the receiver knows."""
+        here = self._memories[broker.number]
+        # Who thaws may find what a peer sent before it restarted.
+        sender = self._of_incarnations[peer, here.peers[peer]]
+        unknown = [
+            subscription
+            for subscription in self._lying_behind(broker.number, peer)
+            if subscription in sender.accepted
+            and subscription not in here.accepted
+            and subscription not in here.ended
+        ]
+        if not unknown:
+            return
+        received = sender.received.get(run.source, {})
+        for position, sequence in enumerate(run.sequences):
+            first = received.get(sequence)
+            if first is None:
+                continue  # the sender has it from its log
+            for subscription in unknown:
+                if sender.accepted[subscription] < first and self._wants(
+                    self._predicates[subscription], run.blob(position)
+                ):
+                    raise InvariantViolated(
+                        "unaware",
+                        f"{broker.name} gets {tuple(run.source)} {sequence} from broker {peer}, "
+                        f"which routes it by {tuple(subscription)}; {broker.name} has not got that",
+                    )
+
+    def _lying_behind(self, broker: BrokerNumber, peer: BrokerNumber) -> tuple[SubscriptionId, ...]:
+        """Subscriptions whose home lies strictly behind a broker, as seen from a peer."""
+        found = self._behind.get((broker, peer))
+        if found is None:
+            found = tuple(
+                subscription
+                for subscription in self._predicates
+                if subscription.home != broker
+                and broker in self._tree.path(peer, subscription.home)
+            )
+            self._behind[broker, peer] = found
+        return found
+
+    def _on_commit(self, broker: BrokerView, effect: Commit) -> None:
+        """I10: whose sources a subscription is to hear knows it, or recovers."""
+        for change in effect.changes:
+            if change.table != HOME_TABLE or change.value is None or not change.value[3]:
+                continue
+            subscription = SubscriptionId(broker.number, change.value[0], change.value[1])
+            tags = read_tags(change.value)
+            for other in self._brokers():
+                if (
+                    other is not broker
+                    and other.alive
+                    and self._has_publishers(other.number)
+                    and not self._has_accepted(other, subscription)
+                    and other.core.status()["state"] == "running"
+                    and not covers(
+                        tags, self._tree.path(broker.number, other.number), self._tree.newcomers
+                    )
+                ):
+                    raise InvariantViolated(
+                        "unaware source",
+                        f"{tuple(subscription)} starts and {other.name} has not got it",
+                    )
+
+    def _has_accepted(self, broker: BrokerView, subscription: SubscriptionId) -> bool:
+        core = broker.protocol
+        if self._late and isinstance(core, DeltaTree):
+            return subscription in core._subscriptions.all_ids()
+        return subscription in self._memories[broker.number].accepted
+
+
+def read_tags(row: Any) -> tuple[Tag, ...]:
+    """The tags in a row of the home table."""
+    return tuple(Tag(tuple(path), *rest) for path, *rest in row[5])
+
+
+def _id_of_row(key: str) -> SubscriptionId:
+    home, incarnation, number = map(int, key.split("."))
+    return SubscriptionId(home, incarnation, number)

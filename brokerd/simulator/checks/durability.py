@@ -1,0 +1,200 @@
+"""What a broker says must rest on what is on its disk, or a crash would make it untrue.
+
+Others act on it at once and never ask again: a confirmed subscription is passed by, a confirmed
+notifier is forgotten, an end is told on. A run in which no broker crashes just then shows nothing
+wrong, so every word is held against the disk, crash or not. Likewise what holds until a restarted
+broker knows enough: it neither publishes nor confirms before.
+
+Paper: [DFT11] §VIII. Deviates: it is silent on what is durable.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.model.client_messages import Connected, Subscribed, Unsubscribed
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.ended import EndedTable
+from brokerd.protocols.delta_tree.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    RecoveryNotifier,
+    SubscriptionConfirmation,
+    Tag,
+    Unsubscription,
+)
+from brokerd.protocols.delta_tree.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.regions import includes
+from brokerd.protocols.delta_tree.rows import ROUTING
+from brokerd.protocols.interface import (
+    Change,
+    Commit,
+    Effect,
+    Event,
+    MessageReceived,
+    Persisted,
+    Send,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.views import BrokerView
+
+Rows = dict[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """One broker's disk, as its incarnation may know it, and what it waits for.
+
+    Attributes:
+        rows: table → key → value, as far as it has been told that it is durable.
+        written: not yet durable, in order.
+        missing: publishers that were attached before a restart, and are neither back nor gone.
+        notifiers: that came to this broker as their home; None once it has called one done: what
+            an older confirmation brings back afterwards is for the audit, and does no harm.
+    """
+
+    rows: Rows = field(default_factory=dict)
+    written: list[Commit] = field(default_factory=list)
+    missing: dict[ClientId, None] = field(default_factory=dict)
+    notifiers: dict[tuple[SourceId, int], RecoveryNotifier | None] = field(default_factory=dict)
+
+    def persisted(self, token: int) -> None:
+        """A commit is durable, and with it whatever was written before."""
+        if all(commit.token != token for commit in self.written):
+            return  # of the publication log
+        while self.written:
+            commit = self.written.pop(0)
+            for change in commit.changes:
+                self._apply(change)
+            if commit.token == token:
+                return
+
+    def routed(self) -> dict[str, None]:
+        """The keys of the routing table once all that was written is durable."""
+        keys = dict.fromkeys(self.rows.get(ROUTING, {}))
+        for commit in self.written:
+            for change in commit.changes:
+                if change.table == ROUTING and change.value is None:
+                    keys.pop(change.key, None)
+                elif change.table == ROUTING:
+                    keys[change.key] = None
+        return keys
+
+    def _apply(self, change: Change) -> None:
+        rows = self.rows.setdefault(change.table, {})
+        if change.value is None:
+            rows.pop(change.key, None)
+        else:
+            rows[change.key] = change.value
+
+
+class DurabilityChecker:
+    """Holds what delta_tree's brokers say against their disks, on every step."""
+
+    def __init__(self) -> None:
+        self._memories: dict[BrokerNumber, _Memory] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """A core has handled an event."""
+        core = broker.protocol
+        if not isinstance(core, DeltaTree):
+            return
+        if type(event) is Started:
+            rows = {table: dict(found) for table, found in event.recovered.items()}
+            missing = dict.fromkeys(rows.get(ATTACHED, ()))
+            self._memories[broker.number] = _Memory(rows, missing=missing)
+        memory = self._memories[broker.number]
+        if type(event) is Persisted:
+            memory.persisted(event.token)
+        elif type(event) is MessageReceived and type(event.message) is RecoveryNotifier:
+            notifier = event.message
+            if notifier.subscription.home == broker.number:
+                memory.notifiers.setdefault((notifier.source, notifier.sequence), notifier)
+        for effect in effects:
+            if type(effect) is Commit:
+                memory.written.append(effect)
+                for change in effect.changes:
+                    if change.table == ATTACHED and change.value is None:
+                        memory.missing.pop(change.key, None)
+            elif type(effect) is Send:
+                for fault in _faults(broker, core, memory, effect):
+                    raise InvariantViolated("said too early", f"{broker.name} {fault}")
+
+    def left_on_disk(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """Rows on disk that no live broker routes by, in words; none may be left in the end."""
+        lines = []
+        for broker in brokers:
+            core = broker.protocol
+            if broker.alive and isinstance(core, DeltaTree) and broker.number in self._memories:
+                rows = {_routing_key(each) for each in core._subscriptions.table.rows}
+                on_disk = self._memories[broker.number].routed()
+                over = [key for key in on_disk if key not in rows]
+                if over:
+                    lines.append(f"{broker.name} has {over[:3]} on its disk, which are over")
+        return lines
+
+
+def _faults(broker: BrokerView, core: DeltaTree, memory: _Memory, effect: Send) -> Iterator[str]:
+    message, peer = effect.message, effect.peer
+    match message:
+        case SubscriptionConfirmation():
+            subscription = message.subscription
+            durable = _routing_key(subscription) in memory.rows.get(ROUTING, {})
+            if core._state.parameters.persist_routing and not durable:
+                yield f"confirms {tuple(subscription)} to {peer}, which is not on its disk"
+            if memory.missing:
+                yield f"confirms {tuple(subscription)}, and {[*memory.missing]} are not back"
+        case PublicationCopy():
+            recovering = core.status()["state"] != "running"
+            if message.run.source.broker == broker.number and recovering:
+                yield f"recovers, and publishes {message.run.first} of {message.run.source}"
+        case PublicationConfirmation():
+            for source, first, last in message.ranges:
+                if source.publisher == NOTIFIER:
+                    yield from _gates_on_disk(memory, source, range(first, last + 1))
+        case Unsubscription():
+            ended = EndedTable()
+            for statement in message.ended:
+                ended.add(statement)
+            for row in memory.rows.get(SUBSCRIPTIONS, {}).values():
+                subscription = SubscriptionId(broker.number, row[0], row[1])
+                reissued = not row[3] and row[0] < broker.incarnation
+                if subscription in ended and not reissued:
+                    yield f"ends {tuple(subscription)}, which is on its disk"
+        case Unsubscribed():
+            if f"{peer}/{message.number}" in memory.rows.get(SUBSCRIPTIONS, {}):
+                yield f"calls {peer}/{message.number} over, which is on its disk"
+        case Subscribed() if message.state == "started":
+            row = memory.rows.get(SUBSCRIPTIONS, {}).get(f"{peer}/{message.number}")
+            if row is None or not row[3]:
+                yield f"calls {peer}/{message.number} started, which it is not on its disk"
+        case Connected() if message.source is not None:
+            assert isinstance(peer, str), f"{message} sent to a broker"
+            memory.missing.pop(peer, None)
+            if memory.rows.get(ATTACHED, {}).get(peer) != message.source.incarnation:
+                yield f"lets {peer} publish, of which nothing is on its disk"
+
+
+def _gates_on_disk(memory: _Memory, source: SourceId, sequences: range) -> Iterator[str]:
+    """What a notifier that is called done has taken away is on disk no more."""
+    for sequence in sequences:
+        notifier = memory.notifiers.get((source, sequence))
+        if notifier is None:
+            continue  # not at its home, or told again
+        memory.notifiers[source, sequence] = None
+        home, incarnation, number = notifier.subscription
+        for key, row in memory.rows.get(SUBSCRIPTIONS, {}).items():
+            if row[:2] != [incarnation, number] or not row[3]:
+                continue
+            for path, *rest in row[5]:
+                tag = Tag(tuple(path), *rest)
+                taken = includes(notifier.removed, (tag,)) and not includes(notifier.added, (tag,))
+                if taken:
+                    yield f"has notifier {sequence} of {home} done, and {key} has {tag} on disk"
+
+
+def _routing_key(subscription: SubscriptionId) -> str:
+    return f"{subscription.home}.{subscription.incarnation}.{subscription.number}"

@@ -1,0 +1,88 @@
+"""What telling duplicates must bring about at every broker, whichever way it is done.
+
+A broker hands no publication to a client twice on one session, nor an older one behind a newer;
+the client's own check would hide it. And two ways of telling duplicates may tell different
+things only where a broker has restarted. That nothing is wrongly taken for a duplicate shows
+where it is confirmed: see StepChecker.
+
+Paper: [DFT11] §VII lines 676-691.
+"""
+
+from typing import Any
+
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.interface import (
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    Record,
+    SessionEstablished,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.world.views import BrokerView
+
+
+class FirstCopyChecker:
+    """Checks each step of each broker.
+
+    Attributes:
+        disagreements: publications that two ways of telling duplicates told differently.
+    """
+
+    def __init__(self, tree: PrimaryTree, oracle: Oracle) -> None:
+        self.disagreements = 0
+        self._tree = tree
+        self._oracle = oracle
+        self._delivered: dict[tuple[int, ClientId], dict[tuple[int, SourceId], list[int]]] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: list[Effect]) -> None:
+        """See broker.Observer."""
+        if type(event) is SessionEstablished and isinstance(event.peer, str):
+            self._delivered[broker.number, event.peer] = {}
+        for effect in effects:
+            if type(effect) is Deliver:
+                self._check_delivery(broker, effect)
+            elif type(effect) is Record and effect.event == "dedupe_disagreement":
+                assert type(event) is MessageReceived, f"{effect} on {event}"
+                self._check_disagreement(broker, event, effect.details)
+
+    def _check_delivery(self, broker: BrokerView, effect: Deliver) -> None:
+        run = effect.item.run
+        delivered = self._delivered[broker.number, effect.client]
+        for number in effect.item.subscriptions:
+            known = delivered.setdefault((number, run.source), [])
+            if known and run.first <= known[-1]:
+                again = not set(known).isdisjoint(run.sequences)
+                raise InvariantViolated(
+                    "delivered again" if again else "delivered out of order",
+                    f"{broker.name} to {effect.client}/{number}: {run.first} of "
+                    f"{tuple(run.source)} behind {known[-1]}",
+                )
+            known.extend(run.sequences)
+
+    def _check_disagreement(self, broker: BrokerView, event: MessageReceived, details: Any) -> None:
+        """I6: no disagreement without a restart, but on what nobody behind is owed.
+
+        A subscription may be routed by here and not yet at a broker of the window. What that
+        broker has stamped and not sent on for it may come later than its stamp says; it lies
+        below the cut of the subscription, and is never delivered.
+        """
+        run = event.message.run
+        disputed = [s for s in run.sequences if details["first"] <= s <= details["last"]]
+        self.disagreements += len(disputed)
+        if details["restarted"]:
+            return
+        peer = event.peer
+        assert isinstance(peer, int), f"{peer} sends copies"
+        wrong = details["old_by"] == "source"
+        for sequence in disputed:
+            for client in self._oracle.missing_at(run.source, sequence):
+                path = self._tree.path(peer, self._oracle.homes[client])
+                back = self._tree.path(peer, run.source.broker)
+                wrong |= broker.number in path and broker.number not in back
+        if wrong:
+            raise InvariantViolated(
+                "duplicate detection", f"{broker.name}: {dict(details)}, and nobody restarted"
+            )

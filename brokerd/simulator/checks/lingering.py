@@ -1,0 +1,90 @@
+"""What a broker gives up of clients that stay away, and that it does so no sooner than it may.
+
+Paper: none; [DFT11] says nothing about clients.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.model.client_messages import Subscribe
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.protocols.delta_tree.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.interface import (
+    Commit,
+    DeadlineReached,
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.world.clock import Schedule
+from brokerd.simulator.world.views import BrokerView
+
+
+class LingerChecker:
+    """Tells the oracle what is given up, and holds that against the sessions there were.
+
+    A client's subscriptions may be ended without its asking when it has had no session for
+    `linger_ns`, or one on which it has not asked for them; counted anew when a session begins
+    or ends, and when its broker starts.
+    """
+
+    def __init__(self, schedule: Schedule, oracle: Oracle, linger_ns: int) -> None:
+        self._schedule = schedule
+        self._oracle = oracle
+        self._linger_ns = linger_ns
+        self._started: dict[BrokerNumber, Instant] = {}
+        self._since: dict[tuple[BrokerNumber, ClientId], Instant] = {}
+        self._asked: dict[tuple[BrokerNumber, ClientId], dict[int, None]] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: Sequence[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """A core has handled an event; returns the subscriptions that it gave up."""
+        number, now_ns = broker.number, self._schedule.now_ns
+        if type(event) is MessageReceived:
+            if type(event.message) is Subscribe:
+                asked = self._asked.setdefault((number, str(event.peer)), {})
+                asked[event.message.number] = None
+        elif type(event) is SessionEstablished or type(event) is SessionLost:
+            if isinstance(event.peer, str):
+                self._since[number, event.peer] = now_ns
+                self._asked[number, event.peer] = {}
+        elif type(event) is DeadlineReached:
+            return self._look_at_commits(broker, effects)
+        elif type(event) is Started:
+            self._started[number] = now_ns
+        return ()
+
+    def _look_at_commits(
+        self, broker: BrokerView, effects: Sequence[Effect]
+    ) -> list[tuple[ClientId, int]]:
+        given_up: list[tuple[ClientId, int]] = []
+        for effect in effects:
+            for change in effect.changes if type(effect) is Commit else ():
+                if change.value is not None:
+                    continue
+                if change.table == SUBSCRIPTIONS:
+                    client, _, number = change.key.rpartition("/")
+                    self._check(broker, client, int(number))
+                    self._oracle.given_up(client, int(number))
+                    given_up.append((client, int(number)))
+                elif change.table == ATTACHED:
+                    self._oracle.publisher_given_up(change.key)
+        return given_up
+
+    def _check(self, broker: BrokerView, client: ClientId, number: int) -> None:
+        key = broker.number, client
+        since_ns = max(self._since.get(key, 0), self._started[broker.number])
+        waited_ns = self._schedule.now_ns - since_ns
+        if number in self._asked.get(key, {}) and client in broker.ends:
+            raise InvariantViolated(
+                "given up", f"{broker.name} ends {client}/{number}, which it has asked for"
+            )
+        if waited_ns < self._linger_ns:
+            raise InvariantViolated(
+                "given up", f"{broker.name} ends {client}/{number} after {waited_ns} ns"
+            )

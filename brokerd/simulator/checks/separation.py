@@ -1,0 +1,157 @@
+"""Whom the network really kept from whom: a second opinion on gates that are closed at a start.
+
+A home broker says on its disk what a new subscription does not hear. Were it believed, a broker
+that closes too much would be owed less. So it is held against the sessions that there were: a
+source may be closed off only where, at some moment while the subscription spread, a broker on
+the way could not reach the source's broker, nor anybody nearer, up to as far as it looks.
+
+What is reachable is followed here from nothing but which sessions began, ended or failed to
+begin, and what was tried for the first time counts as neither.
+
+Paper: [DFT11] §III lines 320-336, §IV lines 356-361.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.home_table import SUBSCRIPTIONS
+from brokerd.protocols.interface import (
+    Commit,
+    Effect,
+    Event,
+    OpenFailed,
+    SessionEstablished,
+    SessionLost,
+    Started,
+    TopologyGrown,
+    TopologyShrunk,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.views import BrokerView
+
+Unreachable = frozenset[BrokerNumber]
+
+_OF_SESSIONS = (
+    Started,
+    SessionEstablished,
+    SessionLost,
+    OpenFailed,
+    TopologyGrown,
+    TopologyShrunk,
+)
+
+
+class Outlook:
+    """What one broker can reach, and could at any earlier moment.
+
+    Args:
+        radius: how far it looks: Δ.
+    """
+
+    def __init__(self, tree: PrimaryTree, broker: BrokerNumber, radius: int) -> None:
+        self._tree = tree
+        self._broker = broker
+        self._radius = radius
+        self._up: dict[BrokerNumber, None] = {}
+        self._lost: dict[BrokerNumber, None] = {}
+        self._tried: dict[BrokerNumber, None] = {}
+        self._moments: list[int] = []
+        self._past: list[Unreachable] = []
+
+    def take(self, moment: int, event: Event) -> None:
+        """Something has happened to a session with another broker."""
+        if type(event) is Started:
+            self._up, self._lost, self._tried = {}, {}, {}
+        elif type(event) is SessionEstablished and isinstance(event.peer, int):
+            self._up[event.peer] = None
+            self._lost.pop(event.peer, None)
+        elif type(event) is SessionLost and isinstance(event.peer, int):
+            self._up.pop(event.peer, None)
+            self._lost[event.peer] = None
+        elif type(event) is OpenFailed and isinstance(event.peer, int):
+            if event.peer not in self._tried or event.peer in self._up:
+                return
+            self._lost[event.peer] = None
+        self._look_around()
+        now = frozenset(self._lost)
+        if not self._past or self._past[-1] != now:
+            self._moments.append(moment)
+            self._past.append(now)
+
+    def was_cut_off(self, source: BrokerNumber, since: int, newcomers: BrokerNumber) -> bool:
+        """Whether at some moment since then it could not reach a source's broker at all."""
+        path = self._tree.path(self._broker, source)
+        first = max(0, bisect_right(self._moments, since) - 1)
+        if source >= newcomers:  # it knows what those before it know
+            return any(unreachable & set(path) for unreachable in self._past[first:])
+        end = path[min(len(path) - 1, self._radius)]
+        return any(end in unreachable for unreachable in self._past[first:])
+
+    def _look_around(self) -> None:
+        """Who is behind somebody that can be reached is not looked for."""
+        found: dict[BrokerNumber, None] = {}
+        tried: dict[BrokerNumber, None] = {}
+        for other, path in self._tree.ball(self._broker, self._radius).items():
+            if len(path) == 2 or path[-2] in found:
+                tried[other] = None
+                if other in self._lost:
+                    found[other] = None
+        self._tried, self._lost = tried, found
+
+
+class SeparationChecker:
+    """Judges what subscriptions do not hear when they start."""
+
+    def __init__(self, tree: PrimaryTree, radius: int) -> None:
+        self._tree = tree
+        self._radius = radius
+        self._moment = 0
+        self._outlooks: dict[BrokerNumber, Outlook] = {}
+        self._issued: dict[SubscriptionId, int] = {}
+        self._judged: dict[SubscriptionId, None] = {}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """A core has handled an event."""
+        self._moment += 1
+        if type(event) in _OF_SESSIONS:
+            outlook = self._outlooks.get(broker.number)
+            if outlook is None:
+                outlook = Outlook(self._tree, broker.number, self._radius)
+                self._outlooks[broker.number] = outlook
+            outlook.take(self._moment, event)
+        for effect in effects:
+            for change in effect.changes if type(effect) is Commit else ():
+                if change.table == SUBSCRIPTIONS and change.value is not None:
+                    incarnation, number = change.value[:2]
+                    subscription = SubscriptionId(broker.number, incarnation, number)
+                    self._issued.setdefault(subscription, self._moment)
+
+    def judge(
+        self, subscription: SubscriptionId, name: str, closed: frozenset[BrokerNumber]
+    ) -> None:
+        """A subscription has started, and does not hear these; asked again, it says nothing.
+
+        Raises:
+            InvariantViolated: some of them were never cut off.
+        """
+        if subscription in self._judged:
+            return
+        self._judged[subscription] = None
+        since = self._issued[subscription]
+        wrong = [
+            source for source in sorted(closed) if not self._may_close(subscription, source, since)
+        ]
+        if wrong:
+            raise InvariantViolated(
+                "closed too much", f"{name} starts without {wrong}, which nobody was cut off from"
+            )
+
+    def _may_close(self, subscription: SubscriptionId, source: BrokerNumber, since: int) -> bool:
+        newcomers = self._tree.newcomers
+        return any(
+            self._outlooks[broker].was_cut_off(source, since, newcomers)
+            for broker in self._tree.path(subscription.home, source)[:-1]
+            if broker in self._outlooks
+        )

@@ -1,0 +1,1 @@
+"""Runs drawn from seeds, counted, and cut down where they fail."""

@@ -1,0 +1,488 @@
+"""An adversary without a clock: one seed, one cluster, and whatever may happen next, next.
+
+Beside the swarm, which has durations, this layer has none: any message, answer, crash,
+suspicion, deadline or request may be the next thing that happens, in any order that the
+assumptions allow. It is small, fast and reaches interleavings that durations hide. At the end
+everything is healed, and all that is owed must arrive.
+
+    pubsubctl simulate adversary --seeds 17..17
+
+Paper: [DFT11] §II; abstract (at most δ concurrent failures).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.overlay.generate import chain, random_tree
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.internals import is_serving
+from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
+from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
+from brokerd.simulator.search.untimed_shrink import ShortHistory, shrink_history
+from brokerd.simulator.search.workers import map_in_workers
+from brokerd.simulator.world.untimed import Action
+from brokerd.simulator.world.untimed_cluster import (
+    BLOBS,
+    PREDICATES,
+    Scene,
+    UntimedCluster,
+)
+
+_Element = BrokerNumber | tuple[Any, Any]
+"""A broker or a link; what may fail."""
+
+PURE_EVERY = 16
+"""In one seed of so many, one broker's events are repeated on a fresh core."""
+
+_NEVER_NS = 10**18
+_SUMMED = (
+    "duplicates_received",
+    "resent_publications",
+    "messages_ignored",
+    "publications_withheld",
+    "notifiers_sent",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdversaryOptions:
+    """What a seed does not decide.
+
+    Attributes:
+        protocol: by name.
+        setting: a row of the campaign, which then decides tree, δ and failures; "" for a mix.
+        mutants: named bugs that every broker has.
+        story: keep the last steps in words, for whoever reads the report of a violation.
+    """
+
+    protocol: str = "delta_tree"
+    setting: str = ""
+    mutants: frozenset[Mutant] = frozenset()
+    story: bool = False
+
+
+def run_adversary(seed: int, options: AdversaryOptions | None = None) -> SeedReport:
+    """Run one seed; never raises for what the protocol does wrong."""
+    return _Run(seed, options or AdversaryOptions()).report()
+
+
+def run_adversaries(
+    seeds: Iterable[int], options: AdversaryOptions | None = None, processes: int = 1
+) -> Iterator[SeedReport]:
+    """Run many seeds; reports come in the order of the seeds."""
+    jobs = [(seed, options) for seed in seeds]
+    return map_in_workers(run_adversary, jobs, processes, at_once=8)
+
+
+def shrink_seed(seed: int, options: AdversaryOptions | None = None) -> ShortHistory | None:
+    """The history of a seed that fails, cut down; None when it shows no violation."""
+    run = _Run(seed, options or AdversaryOptions())
+    report = run.report()
+    if not report.rule:
+        return None
+    return shrink_history(run.scene, run.actions, report.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """How often what is chosen, of all choices; the rest goes to what waits on lanes.
+
+    Attributes:
+        holding: how many lanes may be held at once.
+    """
+
+    publishing: float
+    failing: float
+    disturbing: float
+    waiting: float
+    holding: int
+    longest_run: int
+
+
+class _Run:
+    """One seed from the first draw to its report."""
+
+    def __init__(self, seed: int, options: AdversaryOptions) -> None:
+        self._seed = seed
+        self._options = options
+        self._random = random = Random(f"adversary {seed}")
+        row = setting(options.setting) if options.setting else _draw_setting(random)
+        self._row = row
+        self.scene = _draw_scene(seed, random, row, options)
+        with mutated(self.scene.mutants):
+            self._cluster = UntimedCluster(self.scene, trace=options.story)
+        self._rates = _Rates(
+            publishing=random.choice((0.02, 0.05, 0.1)),
+            failing=random.choice((0.005, 0.02, 0.05)),
+            disturbing=random.choice((0.0, 0.02, 0.06)),
+            waiting=random.choice((0.005, 0.02)),
+            holding=random.choice((0, 1, 3)),
+            longest_run=random.choice((1, 1, 3)),
+        )
+        # Their own stream: what is drawn otherwise stays what it was without ends.
+        self._ends = Random(f"ends {seed}")
+        self._ending = self._ends.choice((0.0, 0.2, 0.6))
+        self._losses = Random(f"losses {seed}")
+        self._losing = self._losses.choice((0.0, 0.0, 0.4))
+        self._links: list[tuple[BrokerNumber, BrokerNumber]] = list(self.scene.topology.links)
+        radius = self.scene.parameters.delta + 1
+        self._pairs = [
+            (start, far)
+            for start in range(len(self._cluster.brokers))
+            for far in self._cluster.tree.ball(start, radius)
+            if start < far
+        ]
+        self._subscribers: list[tuple[str, BrokerNumber]] = []
+        self._at_risk = 0
+        self._forgetful = row.bound and not row.persist_routing
+        self._broken: dict[tuple[BrokerNumber, BrokerNumber], None] = {}
+        self._pure = random.randrange(len(self._cluster.brokers))
+
+    @property
+    def actions(self) -> list[Action]:
+        """What has happened so far."""
+        return self._cluster.actions
+
+    def report(self) -> SeedReport:
+        """Run the seed and say how it went."""
+        cluster = self._cluster
+        with mutated(self.scene.mutants):
+            rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
+        violations = [f"after {len(cluster.actions)} actions: {what}" for what in violations]
+        steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
+        return SeedReport(
+            self._seed,
+            self._options.protocol,
+            cluster.digest(),
+            rule,
+            tuple(violations),
+            self._counters(),
+            tuple(steps),
+            command_for(self._seed, self._options),
+        )
+
+    # ------------------------------------------------------------ the course of a run
+
+    def _play(self) -> None:
+        cluster, random = self._cluster, self._random
+        is_pure = self._seed % PURE_EVERY == 0
+        cluster.start(self._pure if is_pure else None)
+        for _ in range(random.randrange(1, 5)):
+            self._subscribe()
+        self._let_happen(random.choice((0, 100, 400)))
+        steps = random.randrange(300, 2_000)
+        late = [random.randrange(steps) for _ in range(random.choice((2, 5, 12)))]
+        begin = 0
+        for end in [*sorted(late), steps]:
+            self._choose(end - begin)
+            begin = end
+            self._subscribe()
+            if self._ends.random() < self._ending:
+                self._unsubscribe()
+            if self._losses.random() < self._losing:
+                cluster.perform(("forget", self._losses.choice([*cluster.clients])))
+        cluster.heal_all()
+        cluster.settle(random)
+        cluster.oracle.judge_end()
+        if is_pure:
+            cluster.repeat_events(self._pure)
+
+    def _let_happen(self, count: int) -> None:
+        """Nothing but what waits on lanes."""
+        cluster, random = self._cluster, self._random.random
+        ready = cluster.network.ready
+        for _ in range(count):
+            if ready:
+                cluster.happen(ready[int(random() * len(ready))])
+
+    def _choose(self, count: int) -> None:
+        """`count` choices."""
+        rates, random = self._rates, self._random.random
+        publishing = rates.publishing
+        failing = publishing + rates.failing
+        disturbing = failing + rates.disturbing
+        rare = disturbing + rates.waiting
+        cluster = self._cluster
+        ready = cluster.network.ready
+        for _ in range(count):
+            draw = random()
+            if draw >= rare and ready:
+                cluster.happen(ready[int(random() * len(ready))])
+            elif draw < publishing:
+                self._publish()
+            elif draw < failing:
+                self._fail_or_mend()
+            elif draw < disturbing:
+                self._disturb()
+            else:
+                cluster.perform(("deadline", self._random.randrange(len(cluster.brokers))))
+
+    # ------------------------------------------------------------ what is chosen
+
+    def _publish(self) -> None:
+        random = self._random
+        name, home = random.choice(self.scene.publishers)
+        count = random.randrange(1, self._rates.longest_run + 1)
+        self._cluster.perform(("publish", name, random.randrange(len(BLOBS)), count))
+        failed = self._failed()
+        if failed:
+            last = self._cluster.clients[name].core.next_sequence - 1
+            for subscriber in self._cluster.oracle.owed_to(name, last):
+                path = self._cluster.tree.path(home, self._cluster.clients[subscriber].broker)
+                self._at_risk += count * any(_touches(element, path) for element in failed)
+
+    def _subscribe(self) -> None:
+        random = self._random
+        if self._subscribers and random.random() < 0.25:
+            name, home = random.choice(self._subscribers)
+        else:
+            home = random.randrange(len(self._cluster.brokers))
+            name = f"s{len(self._subscribers) + 1}"
+            self._subscribers.append((name, home))
+        self._cluster.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
+
+    def _unsubscribe(self) -> None:
+        """One of the subscriptions ends, whether it has started or not."""
+        name, _ = self._ends.choice(self._subscribers)
+        numbers = self._cluster.clients[name].core.subscriptions
+        if numbers:
+            self._cluster.perform(("unsubscribe", name, self._ends.choice(numbers)))
+
+    def _failed(self) -> list[_Element]:
+        """The brokers that do not serve, and the links.
+
+        A broker serves once it has recovered. A link serves once it is healed; where routing
+        tables are volatile, only when its ends have told each other what they know since, and
+        one whose end was taken for dead has failed like any other: a broker that crashes
+        meanwhile is brought up to date by whoever has not heard.
+        """
+        cluster = self._cluster
+        brokers = cluster.brokers
+        failed: list[_Element] = [
+            broker.number
+            for broker in brokers
+            if not broker.alive or broker.core.status()["state"] != "running"
+        ]
+        cut = cluster.network.cut
+        if self._forgetful:
+            self._broken = {
+                (a, b): None
+                for a, b in self._broken
+                if (a, b) in cut
+                or (b, a) in cut
+                or not (brokers[a].alive and brokers[b].alive)
+                or not is_serving(brokers[a], brokers[b])
+            }
+            return [*failed, *self._broken]
+        for a, b in cut:
+            if (b, a) not in failed:
+                failed.append((a, b))
+        return failed
+
+    def _fail_or_mend(self) -> None:
+        """Begin a failure, where another one is allowed, or end one."""
+        random, row, failed = self._random, self._row, self._failed()
+        most = row.elements_at_once or row.delta
+        if all(isinstance(element, tuple) for element in failed):
+            most = max(most, row.links_at_once)
+        if failed and (len(failed) >= most or random.random() < 0.5):
+            self._mend(random.choice(failed))
+        elif len(failed) < most:
+            crashing = row.elements_at_once and len(failed) < row.elements_at_once
+            if crashing and random.random() < 0.7:
+                self._crash(failed)
+            else:
+                self._cut(failed)
+
+    def _mend(self, element: _Element) -> None:
+        cluster = self._cluster
+        if isinstance(element, tuple):
+            a, b = element
+            cluster.perform(("heal", a, b))
+            cluster.perform(("heal", b, a))
+        elif not cluster.brokers[element].alive:
+            cluster.perform(("restart", element))
+        elif self._random.random() < 0.3:  # it recovers, and has to begin again
+            cluster.perform(("crash", element, self._kept()))
+
+    def _crash(self, failed: Sequence[_Element]) -> None:
+        free = [number for number in range(len(self._cluster.brokers)) if number not in failed]
+        writing = [number for number in free if self._cluster.brokers[number].disk.waits]
+        if writing and self._random.random() < 0.5:
+            free = writing  # between commit and persisted most can go wrong
+        self._cluster.perform(("crash", self._random.choice(free), self._kept()))
+
+    def _kept(self) -> int:
+        return self._random.choice((0, 0, 1, 99))
+
+    def _cut(self, failed: Sequence[_Element]) -> None:
+        random = self._random
+        a, b = random.choice(self._links if random.random() < 0.7 else self._pairs)
+        if (a, b) in failed or (b, a) in failed:
+            return
+        self._broken[a, b] = None
+        if random.random() < 0.5:
+            a, b = b, a
+        self._cluster.perform(("cut", a, b))
+        if random.random() < 0.7:
+            self._cluster.perform(("cut", b, a))
+
+    def _take_for_dead(self, verb: str, number: BrokerNumber, peer: Any) -> None:
+        if self._forgetful:
+            if len(self._failed()) >= self._row.elements_at_once:
+                return
+            self._broken[min(number, peer), max(number, peer)] = None
+        self._cluster.perform((verb, number, peer))
+
+    def _disturb(self) -> None:
+        """What may happen at any time although nothing has failed."""
+        cluster, random = self._cluster, self._random
+        network = cluster.network
+        draw = random.random()
+        if draw < 0.4:
+            broker = random.choice(cluster.brokers)
+            peers = [peer for peer in broker.ends if isinstance(peer, int)]
+            if peers:
+                self._take_for_dead("suspect", broker.number, random.choice(peers))
+        elif draw < 0.55:
+            broker = random.choice(cluster.brokers)
+            if broker.attempts:
+                self._take_for_dead("time out", broker.number, random.choice([*broker.attempts]))
+        elif draw < 0.7:
+            client = random.choice(list(cluster.clients.values()))
+            ends: tuple[Peer, Peer] = (client.name, client.broker)
+            cluster.perform(("suspect", *(ends if random.random() < 0.5 else ends[::-1])))
+        elif draw < 0.8:
+            cluster.perform(("stale", random.randrange(4)))
+        else:
+            held = [action for action, lane in network.lanes.items() if lane.held]
+            if held and (len(held) >= self._rates.holding or random.random() < 0.4):
+                cluster.perform(("release", *random.choice(held)))
+            elif network.ready and len(held) < self._rates.holding:
+                cluster.perform(("hold", *random.choice(network.ready).action))
+
+    # ------------------------------------------------------------ ledger
+
+    def _counters(self) -> dict[str, int]:
+        cluster = self._cluster
+        verbs = Counter(action[0] for action in cluster.actions)
+        counters = {
+            "actions": len(cluster.actions),
+            "broker_events": sum(len(broker.effects_by_event) for broker in cluster.brokers),
+            "published": cluster.oracle.published_count,
+            "deliveries": cluster.oracle.deliveries,
+            "owed": cluster.oracle.owed,
+            "announced": cluster.oracle.announced,
+            "at_risk": self._at_risk,
+            "subscriptions": verbs["subscribe"],
+            "crashes_before_persisted": cluster.crashes_before_persisted,
+            "bypass_sessions": cluster.checker.bypass_sessions,
+            "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
+            **cluster.network.counters,
+        }
+        for name, value in cluster.statistics().items():
+            if name in _SUMMED:
+                counters[name] = value
+        for verb in (
+            "unsubscribe",
+            "cut",
+            "crash",
+            "suspect",
+            "time out",
+            "hold",
+            "stale",
+            "deadline",
+            "persist",
+            "forget",
+        ):
+            counters[f"action_{verb.replace(' ', '_')}"] = verbs[verb]
+        if cluster.checker.marks is not None:
+            marks = {
+                **cluster.checker.marks.counts,
+                "frame-split": cluster.network.counters["frames_split"],
+            }
+            counters.update(as_counters(marks))
+        return counters
+
+
+def command_for(seed: int, options: AdversaryOptions) -> str:
+    """What to type to run a seed again."""
+    words = [f"pubsubctl simulate adversary --seeds {seed}..{seed}"]
+    if options.protocol != "delta_tree":
+        words.append(f"--protocol {options.protocol}")
+    if options.setting:
+        words.append(f"--setting {options.setting}")
+    words += [f"--mutant {mutant}" for mutant in sorted(options.mutants)]
+    return " ".join(words)
+
+
+def _touches(element: _Element, path: Sequence[BrokerNumber]) -> bool:
+    """Whether a path leads through a failed broker or link."""
+    if isinstance(element, tuple):
+        return all(end in path for end in element)
+    return element in path
+
+
+def _draw_setting(random: Random) -> Setting:
+    """A row of the campaign in which the promises hold, on a tree of another size or shape."""
+    row = random.choice([row for row in CAMPAIGN.values() if row.bound])
+    return replace(row, brokers=random.randrange(7, 10), chain=random.random() < 0.25)
+
+
+def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptions) -> Scene:
+    topology = _draw_topology(random, row)
+    parameters = DeltaTreeParameters(
+        delta=row.delta,
+        assist="off",  # its network has no relayed sessions; the timed swarm draws them
+        retry_first_ns=SECOND_NS,
+        retry_limit_ns=4 * SECOND_NS,
+        audit_interval_ns=random.choice((1, 20)) * SECOND_NS,
+        client_linger_ns=_NEVER_NS,
+        cold_start_after_ns=_NEVER_NS,
+        client_window=random.choice((2, 16, 16_384)),
+        persist_routing=row.persist_routing,
+        publication_log=random.random() < 0.2,
+    )
+    publishers = [
+        (f"p{place}", random.randrange(row.brokers)) for place in range(random.randrange(2, 5))
+    ]
+    return Scene(
+        protocol=options.protocol,
+        topology=topology,
+        parameters=parameters,
+        publishers=tuple(publishers),
+        chance=random.getrandbits(64),
+        mutants=options.mutants,
+        strict=definition_of(options.protocol).promises.exactly_once,
+        **_draw_wire(Random(f"wire {seed}")),
+    )
+
+
+def _draw_wire(random: Random) -> dict[str, int]:
+    """In a third of the seeds everything goes through the codec, in half of them in small frames.
+
+    Runs are short here, so payloads must be large to be split.
+    """
+    if random.random() < 2 / 3:
+        return {}
+    if random.random() < 0.5:
+        return {"frame_limit_bytes": 1 << 20}
+    return {"frame_limit_bytes": 900, "payload_bytes": 400}
+
+
+def _draw_topology(random: Random, row: Setting) -> Topology:
+    if row.chain:
+        topology = chain(row.brokers, row.delta)
+    else:
+        topology = random_tree(row.brokers, row.delta, random.randrange)
+    names = list(topology.brokers)
+    random.shuffle(names)  # who has the smaller number decides some races
+    return replace(topology, brokers=tuple(names))

@@ -1,0 +1,59 @@
+"""Canaries: one seed in a hundred runs a named bug, and must fail.
+
+A swarm that reports no violation may have found none, or may have stopped looking. The canaries
+tell the two apart in every long run.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+
+EVERY = 100
+"""The last of each hundred seeds has a canary."""
+
+TRIES = 40
+"""Not every workload meets every bug: so many seeds on, one must have failed."""
+
+CANARIES = (
+    Mutant.CONFIRM_ON_RECEIPT,
+    Mutant.NO_RESEND_ON_ACTIVATION,
+    Mutant.RESEND_AFTER_NEWER,
+    Mutant.DROP_UNREACHABLE_DESTINATIONS,
+    Mutant.CONFIRM_COVERS_PENDING,
+    Mutant.RESTARTED_IS_EDGE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """How a canary fared.
+
+    Attributes:
+        failed_at: the seed at which the bug was seen; -1 when it was not.
+        rule: by which rule.
+        tries: how many seeds were run.
+    """
+
+    seed: int
+    mutant: Mutant
+    failed_at: int
+    rule: str
+    tries: int
+
+
+def canaries_among(seeds: Iterable[int]) -> list[int]:
+    """The seeds that have a canary."""
+    return [seed for seed in seeds if seed % EVERY == EVERY - 1]
+
+
+def run_canary(seed: int) -> CanaryReport:
+    """Run the bug that this seed has, from this seed on, until it is seen."""
+    mutant = CANARIES[seed // EVERY % len(CANARIES)]
+    options = SwarmOptions(mutants=frozenset((mutant,)), check_purity=False)
+    for tries in range(TRIES):
+        report = run_seed(seed + tries, "delta_tree", options)
+        if report.violations:
+            return CanaryReport(seed, mutant, seed + tries, report.rule, tries + 1)
+    return CanaryReport(seed, mutant, -1, "", TRIES)

@@ -1,0 +1,106 @@
+"""The same seeds in two interpreters that hash strings differently.
+
+Whatever depends on the order of a set, on an address, on a clock or on what ran before shows as
+another history.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import brokerd
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+
+_HASH_SEEDS = ("1", "2")
+
+
+def differing_seeds(first: int, last: int, protocol: str, row: str = "") -> list[int]:
+    """Seeds from `first` to `last` whose histories differ between two fresh interpreters.
+
+    Raises:
+        RuntimeError: an interpreter broke down; with what it said.
+    """
+    children = [_start(first, last, protocol, row, hash_seed) for hash_seed in _HASH_SEEDS]
+    one, other = _answers(children, range(first, last + 1))
+    return _differing(range(first, last + 1), one, other)
+
+
+def differing_reports(reports: Sequence[SeedReport], protocol: str, row: str = "") -> list[int]:
+    """Seeds whose histories differ between these reports and a fresh interpreter.
+
+    The reports must be of seeds in a row. Their processes hash strings by chance, or as
+    PYTHONHASHSEED says; the other one hashes them otherwise.
+
+    Raises:
+        RuntimeError: the interpreter broke down; with what it said.
+    """
+    seeds = range(reports[0].seed, reports[-1].seed + 1)
+    assert [report.seed for report in reports] == [*seeds], "seeds in a row"
+    other = next(each for each in _HASH_SEEDS if each != os.environ.get("PYTHONHASHSEED"))
+    (lines,) = _answers([_start(seeds[0], seeds[-1], protocol, row, other)], seeds)
+    return _differing(seeds, lines, [_line(report) for report in reports])
+
+
+def _start(first: int, last: int, protocol: str, row: str, hash_seed: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _command(first, last, protocol, row),
+        env={
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": str(Path(brokerd.__file__).parents[1]),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _answers(children: Sequence[subprocess.Popen[str]], seeds: range) -> list[list[str]]:
+    """What each interpreter says of every seed, once all have ended."""
+    answers = []
+    try:
+        for child in children:
+            said, complaint = child.communicate()
+            if child.returncode:
+                raise RuntimeError(f"seeds {seeds[0]}..{seeds[-1]}: {complaint[-2_000:]}")
+            answers.append(said.splitlines())
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    return answers
+
+
+def _differing(seeds: range, one: Sequence[str], other: Sequence[str]) -> list[int]:
+    if not len(one) == len(other) == len(seeds):
+        raise RuntimeError(f"{len(one)} and {len(other)} answers for {len(seeds)} seeds")
+    return [seed for seed, *lines in zip(seeds, one, other, strict=True) if lines[0] != lines[1]]
+
+
+def _command(first: int, last: int, protocol: str, row: str) -> list[str]:
+    arguments = [str(first), str(last), protocol, row]
+    return [sys.executable, "-m", "brokerd.simulator.search.determinism", *arguments]
+
+
+def _line(report: SeedReport) -> str:
+    """The digest of a seed's history, and of everything that was counted."""
+    counted = json.dumps([report.counters, report.violations]).encode()
+    counted_digest = hashlib.blake2b(counted, digest_size=8).hexdigest()
+    return f"{report.seed} {report.digest} {counted_digest}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """One line per seed."""
+    first, last, protocol, row = arguments
+    for seed in range(int(first), int(last) + 1):
+        sys.stdout.write(_line(run_seed(seed, protocol, SwarmOptions(campaign=row))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,599 @@
+"""Plans: everything that a swarm's seed decides, as a value that can be read, cut down, replayed.
+
+As text a plan is its own story. Lines that begin with `#` are for people:
+
+    simulation timed                     or `adversarial`, where instants are steps
+    protocol delta_tree delta=1 [M21]    and the named bugs that every broker has
+    brokers b2 b1 b3                     in the order of their numbers
+    links b1-b2 b2-b3
+    limits failed=1 links=3              at once, and at once while only links are failed
+    network latency_highest_ns=60000000  what differs from the defaults; also `session`, `core`
+    chance 4711 [only]                   the seed of all that no line decides; `only`: no step of
+                                         an adversary is drawn, those below are all there are
+    publisher p0-b1                      a client at b1
+    at 0.2 publish p0-b1 a,10,3 b,40,0   two publications in one run: kind, price, payload bytes
+    at 0.25 subscribe s1-b3 kind = 'a'
+    at 0.28 unsubscribe s1-b3 1          its first subscription
+    at 0.29 detach s1-b3                 it leaves for good, and says so
+    at 0.29 forget s2-b3 1               its process begins anew without memory, and asks again for
+                                         its first subscription, and for none of the others
+    at 0.3 move s1-b3 b1                 it goes on at another broker, in the plan as s1-b3
+    at 0.3 join n1 b3                    a new broker, a leaf behind b3
+    at 0.4 depart n1                     it goes; nothing, where it has clients
+    at 0.3 fault kill b2 then 0.41       its further stages, as far as they come before healing
+    at 17 take b1>b2                     an adversary's choice
+    heal 4.5
+    broken cut_one_way b1 b2             from healing on
+    end 6
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from brokerd.config import PROFILES, DeltaTreeParameters, SessionParameters
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.registry import DEFINITIONS, definition_of
+from brokerd.simulator.world.clock import SECOND_NS
+from brokerd.simulator.world.network import NetworkParameters
+
+LAYERS = ("timed", "adversarial")
+_BOOLEANS = ("True", "False")
+BROKEN_FOR_EVER = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")
+
+
+class PlanError(ConfigError):
+    """A plan's text that cannot be read; says which line and what would be valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What one publication carries."""
+
+    kind: str
+    price: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """A client hands over a run of publications."""
+
+    when: int
+    client: str
+    contents: tuple[Contents, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribing:
+    """A client asks for publications; the client is made when it is new."""
+
+    when: int
+    client: str
+    predicate: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A client ends one of its subscriptions; nothing, where it has no such."""
+
+    when: int
+    client: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A subscriber leaves for good, and has its broker keep nothing; once."""
+
+    when: int
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """A client's process dies with its memory; another one of the same name asks again.
+
+    Attributes:
+        keeps: for how many of its subscriptions it asks, the first ones, under their numbers.
+    """
+
+    when: int
+    client: str
+    keeps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A client goes on at another broker; nothing, where it is there, leaving, or on its way."""
+
+    when: int
+    client: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A new broker joins as a leaf."""
+
+    when: int
+    broker: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Departing:
+    """A broker that joined goes; nothing, where it has not or has clients."""
+
+    when: int
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A fault: its first stage, and when the further ones come; healing carries out the rest.
+
+    Attributes:
+        on: its kind's arguments: brokers, a client, numbers.
+    """
+
+    when: int
+    kind: str
+    on: tuple[str, ...]
+    stages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """An adversary lets the head of a lane happen; nothing, where there is none."""
+
+    when: int
+    lane: str
+
+
+Move = (
+    Publishing
+    | Subscribing
+    | Ending
+    | Leaving
+    | Forgetting
+    | Moving
+    | Joining
+    | Departing
+    | Failing
+    | Taking
+)
+_VERBS = (
+    "publish",
+    "subscribe",
+    "unsubscribe",
+    "detach",
+    "forget",
+    "move",
+    "join",
+    "depart",
+    "fault",
+    "take",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A link that stays broken once everything else is healed.
+
+    Attributes:
+        kind: one of BROKEN_FOR_EVER; one way is from a to b.
+    """
+
+    kind: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run of a cluster. The same plan and code give the same history.
+
+    Attributes:
+        adversarial: no durations; `when` of every move is then a step, otherwise nanoseconds.
+        chance: seed of everything that is not said here: latencies, what a crash leaves on a
+            disk, the order in which an adversary takes things.
+        drawn: an adversary draws what to take in steps for which no move says it.
+        failures_at_once: how many elements may be failed; faults beyond that do not begin.
+        links_at_once: how many while only links are.
+        publishers: clients that are there from the beginning; `x-b1` lives at b1, as any client.
+        moves: in the order of `when`.
+        heal: when all faults end.
+        broken: what stays broken from then on until what can be asked for has arrived.
+        end: when the last move after healing is over; from then on patience is measured.
+    """
+
+    protocol: str
+    topology: Topology
+    adversarial: bool
+    chance: int
+    parameters: DeltaTreeParameters
+    network: NetworkParameters
+    mutants: tuple[Mutant, ...] = ()
+    drawn: bool = True
+    failures_at_once: int
+    links_at_once: int
+    publishers: tuple[str, ...]
+    moves: tuple[Move, ...]
+    heal: int
+    broken: tuple[Broken, ...] = ()
+    end: int
+
+    @property
+    def faults(self) -> int:
+        """How many faults it has, broken links included."""
+        return sum(type(move) is Failing for move in self.moves) + len(self.broken)
+
+    @property
+    def publications(self) -> int:
+        """How many publications clients hand over."""
+        return sum(len(move.contents) for move in self.moves if type(move) is Publishing)
+
+    def size(self) -> str:
+        """How large it is, in words."""
+        subscriptions = sum(type(move) is Subscribing for move in self.moves)
+        return (
+            f"{self.faults} faults, {len(self.topology.brokers)} brokers, "
+            f"{self.publications} publications, {subscriptions} subscriptions"
+        )
+
+    def with_moves(self, moves: Iterable[Move]) -> "Plan":
+        """The same with other moves, put into order."""
+        return replace(self, moves=tuple(sorted(moves, key=lambda move: move.when)))
+
+
+def home_of(client: str) -> str:
+    """The broker at which a client of a plan lives."""
+    return client.partition("-")[2]
+
+
+def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delta: int) -> Topology:
+    """A topology for a plan.
+
+    Raises:
+        ConfigError: it is no tree of these brokers.
+    """
+    return Topology.from_mapping(
+        {
+            "schema": SCHEMA,
+            "name": "plan",
+            "kind": "tree",
+            "parameters": {"delta": delta},
+            "brokers": list(brokers),
+            "links": [list(link) for link in links],
+        },
+        "plan",
+    )
+
+
+def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
+    """The plan with parameters of its protocol set anew, each as `name=value`.
+
+    Raises:
+        ConfigError: there is no such parameter or value; names the nearest.
+    """
+    parameters = plan.parameters
+    known = [item.name for item in fields(parameters) if item.name != "delta"]
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in known:
+            raise ConfigError(f"no parameter {name!r}{nearest(name, known)}")
+        if name == "profile" and value in PROFILES:
+            parameters = parameters.in_profile(value)
+            continue
+        now = getattr(parameters, name)
+        if isinstance(now, bool) and value in ("True", "False"):
+            new: int | str = value == "True"
+        else:
+            new = int(value) if value.isdecimal() else value
+        values = {item.name: getattr(parameters, item.name) for item in fields(parameters)}
+        parameters = DeltaTreeParameters.from_mapping({**values, name: new}, setting)
+    return replace(plan, parameters=parameters)
+
+
+# ---------------------------------------------------------------- as text
+
+
+def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
+    """The plan as text, below lines of comment."""
+    when = _write_step if plan.adversarial else _write_instant
+    names = plan.topology.brokers
+    lines = [*(f"# {line}".rstrip() for line in story)]
+    lines += [
+        f"simulation {LAYERS[plan.adversarial]}",
+        " ".join((f"protocol {plan.protocol} delta={plan.topology.delta}", *plan.mutants)),
+        f"brokers {' '.join(names)}",
+        f"links {' '.join(f'{names[a]}-{names[b]}' for a, b in plan.topology.links)}".rstrip(),
+        f"limits failed={plan.failures_at_once} links={plan.links_at_once}",
+        *_write_settings("network", plan.network, NetworkParameters()),
+        *_write_settings("session", plan.network.session, SessionParameters()),
+        *_write_settings("core", plan.parameters, DeltaTreeParameters(delta=plan.topology.delta)),
+        f"chance {plan.chance}{'' if plan.drawn else ' only'}",
+        *(f"publisher {name}" for name in plan.publishers),
+    ]
+    before = [move for move in plan.moves if move.when < plan.heal]
+    after = plan.moves[len(before) :]
+    lines += [f"at {when(move.when)} {_write_move(move, names, when)}" for move in before]
+    lines.append(f"heal {when(plan.heal)}")
+    lines += [f"broken {broken.kind} {broken.a} {broken.b}" for broken in plan.broken]
+    lines += [f"at {when(move.when)} {_write_move(move, names, when)}" for move in after]
+    lines.append(f"end {when(plan.end)}")
+    return "\n".join(lines) + "\n"
+
+
+def is_plan(text: str) -> bool:
+    """Whether a text is meant to be a plan."""
+    first = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
+    return first.split(" ")[0] == "simulation"
+
+
+def read_plan(text: str) -> Plan:
+    """The plan in a text.
+
+    Raises:
+        PlanError: names the line, what is wrong with it, and what would be valid.
+    """
+    reader = _Reader()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            reader.read(line)
+        except (ConfigError, ValueError, IndexError) as error:
+            raise PlanError(f"line {number}, {line!r}: {error}") from error
+    return reader.plan()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Takes a plan's lines, one after the other."""
+
+    layer: str = ""
+    protocol: str = ""
+    delta: int = 0
+    mutants: tuple[Mutant, ...] = ()
+    brokers: list[str] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    limits: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    chance: int = 0
+    drawn: bool = True
+    publishers: list[str] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    joining: list[str] = field(default_factory=list)
+    heal: int = -1
+    broken: list[Broken] = field(default_factory=list)
+    end: int = -1
+
+    def read(self, line: str) -> None:
+        """One line that is not a comment."""
+        key, *words = line.split()
+        readers = {
+            "simulation": self._on_simulation,
+            "protocol": self._on_protocol,
+            "brokers": self.brokers.extend,
+            "links": self._on_links,
+            "limits": lambda words: self.limits.update(_numbers(words, ("failed", "links"))),
+            "network": lambda words: self._on_settings("network", NetworkParameters, words),
+            "session": lambda words: self._on_settings("session", SessionParameters, words),
+            "core": lambda words: self._on_settings("core", DeltaTreeParameters, words),
+            "chance": self._on_chance,
+            "publisher": lambda words: self.publishers.append(self._client(words[0])),
+            "at": lambda words: self.moves.append(self._move(words, line)),
+            "heal": self._on_heal,
+            "broken": self._on_broken,
+            "end": self._on_end,
+        }
+        if key not in readers:
+            raise PlanError(f"unknown word {key!r}{nearest(key, list(readers))}")
+        readers[key](words)
+
+    def plan(self) -> Plan:
+        """What the lines say together."""
+        for what, there in (
+            ("simulation", self.layer),
+            ("protocol", self.protocol),
+            ("brokers", self.brokers),
+            ("limits", len(self.limits) == 2),
+            ("heal", self.heal >= 0),
+            ("end", self.end >= 0),
+        ):
+            if not there:
+                raise PlanError(f"a plan without a line `{what}`")
+        if self.joining and not definition_of(self.protocol).promises.members_may_change:
+            raise PlanError(f"no broker can join where the protocol is {self.protocol}")
+        topology = make_topology(self.brokers, self.links, self.delta)
+        session = SessionParameters(**self.settings.get("session", {}))
+        return Plan(
+            protocol=self.protocol,
+            topology=topology,
+            adversarial=self.layer == "adversarial",
+            chance=self.chance,
+            parameters=DeltaTreeParameters.from_mapping(
+                {"delta": self.delta, **self.settings.get("core", {})}, "core"
+            ),
+            network=NetworkParameters(session=session, **self.settings.get("network", {})),
+            mutants=self.mutants,
+            drawn=self.drawn,
+            failures_at_once=self.limits["failed"],
+            links_at_once=self.limits["links"],
+            publishers=tuple(self.publishers),
+            moves=(),
+            heal=self.heal,
+            broken=tuple(self.broken),
+            end=self.end,
+        ).with_moves(self.moves)
+
+    def _on_simulation(self, words: list[str]) -> None:
+        if words[0] not in LAYERS:
+            raise PlanError(f"{words[0]!r} is no layer; one of {', '.join(LAYERS)}")
+        self.layer = words[0]
+
+    def _on_protocol(self, words: list[str]) -> None:
+        if words[0] not in DEFINITIONS:
+            raise PlanError(f"no protocol {words[0]!r}{nearest(words[0], [*DEFINITIONS])}")
+        self.protocol = words[0]
+        self.delta = _numbers(words[1:2], ("delta",))["delta"]
+        self.mutants = tuple(Mutant(word) for word in words[2:])
+
+    def _on_links(self, words: list[str]) -> None:
+        for word in words:
+            a, b = word.split("-")
+            self.links.append((a, b))
+
+    def _on_settings(self, section: str, kind: type, words: list[str]) -> None:
+        known = {item.name: item.type for item in fields(kind)}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name not in known or name in ("session", "delta"):
+                raise PlanError(f"unknown parameter {name!r}{nearest(name, sorted(known))}")
+            self.settings.setdefault(section, {})[name] = (
+                value
+                if known[name] is str
+                else value == "True"
+                if value in _BOOLEANS
+                else int(value)
+            )
+        kind(**self.settings[section])
+
+    def _on_chance(self, words: list[str]) -> None:
+        self.chance, self.drawn = int(words[0]), words[1:] != ["only"]
+
+    def _on_heal(self, words: list[str]) -> None:
+        self.heal = self._when(words[0])
+
+    def _on_end(self, words: list[str]) -> None:
+        self.end = self._when(words[0])
+
+    def _on_broken(self, words: list[str]) -> None:
+        kind, a, b = words
+        if kind not in BROKEN_FOR_EVER:
+            raise PlanError(f"{kind!r} is not how a link stays{nearest(kind, BROKEN_FOR_EVER)}")
+        self.broken.append(Broken(kind, self._broker(a), self._broker(b)))
+
+    def _move(self, words: list[str], line: str) -> Move:
+        when, verb, *rest = words
+        at = self._when(when)
+        if verb == "publish":
+            contents = [word.split(",") for word in rest[1:]]
+            return Publishing(
+                at,
+                self._client(rest[0]),
+                tuple(Contents(kind, int(price), int(size)) for kind, price, size in contents),
+            )
+        if verb == "subscribe":
+            predicate = line.split(None, 4)[4]
+            return Subscribing(at, self._client(rest[0]), predicate)
+        if verb == "unsubscribe":
+            return Ending(at, self._client(rest[0]), int(rest[1]))
+        if verb == "detach":
+            return Leaving(at, self._client(rest[0]))
+        if verb == "forget":
+            return Forgetting(at, self._client(rest[0]), int(rest[1]))
+        if verb == "move":
+            return Moving(at, self._client(rest[0]), self._broker(rest[1]))
+        if verb == "join":
+            place = self._broker(rest[1])
+            self.joining.append(rest[0])
+            return Joining(at, rest[0], place)
+        if verb == "depart":
+            return Departing(at, self._broker(rest[0]))
+        if verb == "fault":
+            until = rest.index("then") if "then" in rest else len(rest)
+            stages = tuple(self._when(word) for word in rest[until + 1 :])
+            return Failing(at, rest[0], tuple(rest[1:until]), stages)
+        if verb == "take":
+            return Taking(at, _read_lane(rest[0], self.brokers))
+        raise PlanError(f"unknown verb {verb!r}{nearest(verb, _VERBS)}")
+
+    def _when(self, word: str) -> int:
+        return int(word) if self.layer == "adversarial" else _read_instant(word)
+
+    def _client(self, name: str) -> str:
+        self._broker(home_of(name))
+        return name
+
+    def _broker(self, name: str) -> str:
+        if name not in self.brokers and name not in self.joining:
+            raise PlanError(f"no broker {name!r}{nearest(name, self.brokers)}")
+        return name
+
+
+def _write_move(move: Move, names: tuple[str, ...], when: Any) -> str:
+    if type(move) is Publishing:
+        contents = (f"{item.kind},{item.price},{item.payload_bytes}" for item in move.contents)
+        return f"publish {move.client} {' '.join(contents)}"
+    if type(move) is Subscribing:
+        return f"subscribe {move.client} {move.predicate}"
+    if type(move) is Ending:
+        return f"unsubscribe {move.client} {move.number}"
+    if type(move) is Leaving:
+        return f"detach {move.client}"
+    if type(move) is Forgetting:
+        return f"forget {move.client} {move.keeps}"
+    if type(move) is Moving:
+        return f"move {move.client} {move.to}"
+    if type(move) is Joining:
+        return f"join {move.broker} {move.at}"
+    if type(move) is Departing:
+        return f"depart {move.broker}"
+    if type(move) is Failing:
+        then = " ".join(("", "then", *map(when, move.stages))) if move.stages else ""
+        return f"fault {' '.join((move.kind, *move.on))}{then}"
+    assert type(move) is Taking, f"no words for {move}"
+    return f"take {_write_lane(move.lane, names)}"
+
+
+def _write_settings(section: str, values: Any, defaults: Any) -> Iterator[str]:
+    differing = [
+        f"{item.name}={getattr(values, item.name)}"
+        for item in fields(values)
+        if item.name not in ("session", "delta")
+        and getattr(values, item.name) != getattr(defaults, item.name)
+    ]
+    if differing:
+        yield f"{section} {' '.join(differing)}"
+
+
+def _write_lane(lane: str, names: tuple[str, ...]) -> str:
+    """Lanes call brokers by number; people know their names."""
+    return re.sub(r"(?<![^:>])\d+(?![^:>#])", lambda found: names[int(found[0])], lane)
+
+
+def _read_lane(lane: str, names: list[str]) -> str:
+    parts = re.split(r"([:>#])", lane)
+    return "".join(str(names.index(part)) if part in names else part for part in parts)
+
+
+def _write_instant(ns: int) -> str:
+    text = f"{ns / SECOND_NS:.9f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
+def _read_instant(word: str) -> int:
+    found = re.fullmatch(r"(\d+)(?:\.(\d{1,9}))?", word)
+    if not found:
+        raise PlanError(f"{word!r} is no instant; write seconds such as 0.25")
+    return int(found[1]) * SECOND_NS + int((found[2] or "").ljust(9, "0"))
+
+
+def _write_step(step: int) -> str:
+    return str(step)
+
+
+def _numbers(words: list[str], known: tuple[str, ...]) -> dict[str, int]:
+    numbers = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in known:
+            raise PlanError(f"unknown key {name!r}{nearest(name, known)}")
+        numbers[name] = int(value)
+    return numbers

@@ -1,0 +1,86 @@
+"""Clients that give their broker trouble: away for long, without memory, many things at once."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+
+from brokerd.simulator.search.plan import (
+    Ending,
+    Failing,
+    Forgetting,
+    Leaving,
+    Move,
+    Publishing,
+    Subscribing,
+)
+from brokerd.simulator.search.planning.draft import Draft
+from brokerd.simulator.search.planning.settings import NEVER_NS
+from brokerd.simulator.search.planning.workload import PREDICATES
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+
+def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
+    """In a quarter of the plans a client asks for several things at once, and ends all at once."""
+    if random.random() < 0.75 and not draft.hours:
+        return []
+    client = f"s0-{random.choice(draft.topology.brokers)}"
+    begin = random.randrange(end // 2)
+    count = random.randrange(3, 7)
+    asked: list[Move] = [
+        Subscribing(begin, client, random.choice(PREDICATES)) for _ in range(count)
+    ]
+    over = random.randrange(begin + 1, end)
+    if random.random() < 0.5:
+        return [*asked, Leaving(over, client)]
+    return [*asked, *(Ending(over, client, number + 1) for number in range(count))]
+
+
+def draw_lost_memories(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
+    """In a third of the plans clients begin anew without their memory.
+
+    What they do not ask for again goes when their broker has waited for `linger_ns`; where it
+    waits for ever they ask for all of it.
+    """
+    if random.random() < 2 / 3 and not draft.hours:
+        return []
+    losses: list[Move] = []
+    for client, since in draft.clients.items():
+        while since < heal and random.random() < 0.4:
+            since = random.randrange(since, heal)
+            all_of_it = linger_ns == NEVER_NS or random.random() < 0.6
+            losses.append(Forgetting(since, client, 99 if all_of_it else random.randrange(3)))
+    return losses
+
+
+def draw_absences(random: Random, draft: Draft, heal: int, linger_ns: int) -> list[Move]:
+    """In a third of the plans clients cannot reach their broker, for longer than it waits or not.
+
+    Without a clock nobody knows how long that is.
+    """
+    if random.random() < 2 / 3 and not draft.hours:
+        return []
+    waits_ns = 300 * MILLISECOND_NS if linger_ns == NEVER_NS else linger_ns
+    absences: list[Move] = []
+    for client, since in draft.clients.items():
+        if since < heal and random.random() < 0.4:
+            begin = random.randrange(since, heal)
+            length = int(waits_ns * (0.3 + 1.7 * random.random()))
+            until = begin + (random.randrange(1, 400) if draft.adversarial else length)
+            stages = (until,) if until < heal else ()
+            absences.append(Failing(begin, "client_away", (client,), stages))
+    return absences
+
+
+def enlarge(random: Random, moves: Iterable[Move], sizes: tuple[int, ...]) -> list[Move]:
+    """The same with other payloads."""
+    return [
+        replace(
+            move,
+            contents=tuple(
+                replace(item, payload_bytes=random.choice(sizes)) for item in move.contents
+            ),
+        )
+        if type(move) is Publishing
+        else move
+        for move in moves
+    ]

@@ -1,0 +1,146 @@
+"""What fails in a plan, and what stays broken for ever.
+
+Faults are drawn where the plan leaves room for them; whether one may begin when its time comes
+is decided then, by what is failed at that moment.
+"""
+
+from random import Random
+
+from brokerd.simulator.search.campaign import Setting
+from brokerd.simulator.search.plan import BROKEN_FOR_EVER, Broken, Failing, Move, home_of
+from brokerd.simulator.search.planning.draft import Draft
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.faults import (
+    BROKER_KINDS,
+    FREE_KINDS,
+    LINK_KINDS,
+    OLD_MESSAGE,
+    PARTITION,
+    STAGES,
+    Link,
+)
+
+
+def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[str, ...]:
+    kinds = tuple(k for k in (*BROKER_KINDS, *LINK_KINDS, *FREE_KINDS) if random.random() < 0.5)
+    if flaps:
+        kinds = ("suspect", "suspect", "cut", "absorb_link_then_cut", "cut_one_way")
+    if setting is not None and not setting.elements_at_once:
+        kinds = tuple(kind for kind in kinds if kind not in BROKER_KINDS) or ("cut", "suspect")
+    return kinds or ("cut", "kill")
+
+
+def draw_broken(draft: Draft) -> tuple[Broken, ...]:
+    random = draft.random
+    broken = {}
+    for _ in range(random.randrange(1, draft.topology.delta + 2)):
+        a, b = _draw_link(draft)
+        broken[min(a, b), max(a, b)] = Broken(random.choice(BROKEN_FOR_EVER), a, b)
+    return tuple(broken.values())
+
+
+def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
+    """In a third of the plans parts of the tree cannot reach each other at all for a while.
+
+    Nobody gets around that, so what is behind stays unheard until it is over.
+    """
+    if random.random() < 2 / 3 and not draft.hours:
+        return []
+    mean = 100 if draft.adversarial else (20_000 if draft.long else 800) * MILLISECOND_NS
+    partitions: list[Move] = []
+    for _ in range(random.randrange(1, 4) * (20 if draft.hours else 1)):
+        begin = random.randrange(heal)
+        until = begin + 1 + int(random.expovariate(1 / mean))
+        a, b = (draft.topology.brokers[end] for end in random.choice(draft.topology.links))
+        stages = (until,) if until < heal else ()
+        partitions.append(Failing(begin, PARTITION, (a, b), stages))
+    return partitions
+
+
+def fail(draft: Draft, kinds: tuple[str, ...], when: int, end: int) -> None:
+    """A fault of some kind, where the plan leaves room for it."""
+    random = draft.random
+    kind = random.choice(kinds)
+    means = (100, 2_000, 15_000) if draft.long else (5, 100, 600)
+    mean = random.choice((10, 60, 300) if draft.adversarial else means)
+    stages = []
+    at = when
+    for _ in range(STAGES[kind] - 1):
+        gap = random.expovariate(1 / mean)
+        at += int(gap) + 1 if draft.adversarial else int(gap * MILLISECOND_NS)
+        stages.append(at)
+    draft.failing = [(until, element) for until, element in draft.failing if until > when]
+    failed = [element for _, element in draft.failing]
+    on: tuple[str, ...] | None
+    if kind in BROKER_KINDS:
+        on = _draw_broker(draft, failed, at)
+        if on is not None and random.random() < 0.3:
+            _slow_down_a_client_of(draft, on[0], when, at)
+    elif kind in LINK_KINDS:
+        on = _draw_free_link(draft, failed, at)
+    elif kind in ("suspect", "delay"):
+        on = _draw_link(draft)
+        if kind == "delay":
+            on = (*on, str(random.randrange(1, 300)))
+    else:
+        on = _draw_client(draft, kind, when)
+    if on is not None:
+        draft.moves.append(Failing(when, kind, on, tuple(at for at in stages if at < end)))
+    if draft.keeps_old_messages and random.random() < 0.7:
+        draft.moves.append(Failing(when, OLD_MESSAGE, (str(random.randrange(1_000_000)),)))
+
+
+def _slow_down_a_client_of(draft: Draft, broker: str, when: int, until: int) -> None:
+    """Its broker then dies with deliveries on their way that the client has not taken."""
+    clients = [name for name, since in draft.clients.items() if since <= when]
+    here = [name for name in clients if name.startswith("s") and home_of(name) == broker]
+    if here:
+        length = 60 if draft.adversarial else 300 * MILLISECOND_NS
+        before = max(0, when - draft.random.randrange(length))
+        client = draft.random.choice(here)
+        draft.moves.append(Failing(before, "slow_client", (client, "400"), (until,)))
+
+
+def _draw_broker(draft: Draft, failed: list[int | Link], until: int) -> tuple[str, ...] | None:
+    brokers = draft.topology.brokers
+    free = [number for number in range(len(brokers)) if number not in failed]
+    if len(failed) >= draft.failures_at_once or not free:
+        return None
+    broker = draft.random.choice(free)
+    draft.failing.append((until, broker))
+    return (brokers[broker],)
+
+
+def _draw_free_link(draft: Draft, failed: list[int | Link], until: int) -> tuple[str, ...] | None:
+    limit = draft.failures_at_once
+    if all(isinstance(element, tuple) for element in failed):
+        limit = max(limit, draft.links_at_once)
+    a, b = _draw_link(draft)
+    number = draft.topology.number_of
+    element = (min(number(a), number(b)), max(number(a), number(b)))
+    if len(failed) >= limit or element in failed:
+        return None
+    draft.failing.append((until, element))
+    return a, b
+
+
+def _draw_link(draft: Draft) -> tuple[str, str]:
+    """Tree links mostly, and the pairs that a bypass would use."""
+    random = draft.random
+    links = draft.topology.links
+    if random.random() < 0.3:
+        start = random.randrange(len(draft.topology.brokers))
+        ball = draft.tree.ball(start, draft.topology.delta + 1)
+        links = tuple((start, far) for far in ball)
+    a, b = random.choice(links)
+    if random.random() < 0.5:
+        a, b = b, a
+    return draft.topology.brokers[a], draft.topology.brokers[b]
+
+
+def _draw_client(draft: Draft, kind: str, when: int) -> tuple[str, ...]:
+    clients = [name for name, since in draft.clients.items() if since <= when]
+    client = draft.random.choice(clients)
+    if kind == "slow_client":
+        return client, str(draft.random.choice((50, 400)))
+    return client, draft.random.choice(("near", "far"))

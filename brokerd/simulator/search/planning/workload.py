@@ -1,0 +1,113 @@
+"""What clients do in a plan: publish, subscribe, unsubscribe, leave, move."""
+
+from random import Random
+
+from brokerd.simulator.search.plan import (
+    Contents,
+    Departing,
+    Ending,
+    Joining,
+    Leaving,
+    Move,
+    Moving,
+    Publishing,
+    Subscribing,
+)
+from brokerd.simulator.search.planning.draft import Draft
+
+MOST_PUBLICATIONS = 500
+"""Per seed; what a small client window lets through a slow network well within convergence."""
+
+LONG_MOST_PUBLICATIONS = 4_000
+"""Of a long seed, whose publications are spread over minutes."""
+
+PREDICATES = (
+    "true",
+    "kind = 'a'",
+    "kind in ('b', 'c')",
+    "price < 30",
+    "price >= 70 or kind = 'c'",
+    "kind = 'b' and price >= 50",
+    "kind = 'd'",
+    "price = 10 or price = 60",
+)
+
+
+def publish_runs(draft: Draft, whens: list[tuple[int, str]], most: int = MOST_PUBLICATIONS) -> None:
+    random = draft.random
+    longest = 1 if draft.flaps else random.choice((1, 3, 8))
+    count = sum(len(move.contents) for move in draft.moves if type(move) is Publishing)
+    for when, publisher in whens:
+        if count >= most:
+            return
+        contents = tuple(
+            Contents(
+                random.choice(("a", "b", "c", "d")),
+                random.choice((10, 40, 60, 90)),
+                random.choice((0, 3, 8)),
+            )
+            for _ in range(random.randrange(1, longest + 1))
+        )
+        count += len(contents)
+        draft.moves.append(Publishing(when, publisher, contents))
+
+
+def subscribe(draft: Draft, when: int) -> None:
+    """A subscription, of a new client or of one that has some already."""
+    random = draft.random
+    subscribers = [name for name in draft.clients if name.startswith("s")]
+    if subscribers and random.random() < 0.25:
+        client = random.choice(subscribers)
+    else:
+        client = f"s{len(subscribers) + 1}-{random.choice(draft.topology.brokers)}"
+    draft.clients[client] = min(when, draft.clients.get(client, when))
+    draft.moves.append(Subscribing(when, client, random.choice(PREDICATES)))
+
+
+def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
+    """Subscriptions that end, and subscribers that leave; in half of the plans none do."""
+    ends: list[Move] = []
+    if random.random() < 0.5 and not draft.hours:
+        return ends
+    share = random.choice((0.2, 0.5, 0.8))
+    subscribing = [move for move in draft.moves if type(move) is Subscribing]
+    subscribing.sort(key=lambda move: move.when)
+    numbers: dict[str, int] = {}
+    for move in subscribing:
+        numbers[move.client] = number = numbers.get(move.client, 0) + 1
+        if random.random() < share and move.when + 1 < end:
+            ends.append(Ending(random.randrange(move.when + 1, end), move.client, number))
+    last = {move.client: move.when for move in subscribing}
+    for client, when in last.items():
+        if random.random() < share / 4 and when + 1 < end:
+            ends.append(Leaving(random.randrange(when + 1, end), client))
+    return ends
+
+
+def draw_journeys(random: Random, draft: Draft, heal: int, *, members_change: bool) -> list[Move]:
+    """Clients that move, and, where the protocol lets brokers join and leave, brokers that do.
+
+    Those that join have clients of their own, but for some that depart.
+    """
+    journeys: list[Move] = []
+    brokers = list(draft.topology.brokers)
+    joining = random.randrange(3) if members_change else 0
+    for number in range(1, joining + 1):
+        name, when = f"n{number}", random.randrange(heal)
+        journeys.append(Joining(when, name, random.choice(brokers)))
+        if random.random() < 0.3:
+            journeys.append(Departing(random.randrange(when, heal), name))
+            continue
+        brokers.append(name)
+        predicate = random.choice(PREDICATES)
+        journeys.append(Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate))
+        for _ in range(random.randrange(1, 6)):
+            contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
+            journeys.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+    share = random.choice((0.2, 0.5, 0.9))
+    for client, since in draft.clients.items():
+        for _ in range(4):
+            if random.random() < share and since < heal:
+                since = random.randrange(since, heal)
+                journeys.append(Moving(since, client, random.choice(brokers)))
+    return journeys

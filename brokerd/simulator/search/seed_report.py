@@ -1,0 +1,78 @@
+"""What a seed showed, for swarm and adversary alike."""
+
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+
+
+@dataclass(frozen=True, slots=True)
+class SeedReport:
+    """What one seed, or one plan, showed.
+
+    Attributes:
+        seed: -1 for a plan that comes from elsewhere.
+        digest: of the history; the same for the same seed and code on every machine.
+        rule: of the first violation, "" when there is none.
+        violations: in words, the first ones only.
+        counters: the ledger: what happened, so that an empty run is seen to be empty.
+        last_steps: before the violation, oldest first, where they were kept.
+        command: repeats this seed.
+    """
+
+    seed: int
+    protocol: str
+    digest: str
+    rule: str
+    violations: tuple[str, ...]
+    counters: dict[str, int]
+    last_steps: tuple[str, ...]
+    command: str
+
+    def in_words(self) -> str:
+        """The report of a violation, or one line saying that there was none."""
+        what = f"seed {self.seed}" if self.seed >= 0 else "plan"
+        if not self.violations:
+            return f"{what}: no violation, {self.counters['deliveries']} deliveries"
+        lines = [f"{what}: {violation}" for violation in self.violations]
+        if self.last_steps:
+            lines += ["last steps:", *(f"  {line}" for line in self.last_steps)]
+        return "\n".join([*lines, f"repeat with: {self.command}"])
+
+
+def total(reports: Iterable[SeedReport]) -> dict[str, int]:
+    """The ledger of many seeds: every counter added up."""
+    ledger: dict[str, int] = {"seeds": 0, "violations": 0, "faults_landed": 0}
+    for report in reports:
+        ledger["seeds"] += 1
+        ledger["violations"] += bool(report.violations)
+        for name, value in report.counters.items():
+            ledger[name] = ledger.get(name, 0) + value
+            ledger["faults_landed"] += value if name.startswith("fault_") else 0
+    return ledger
+
+
+def play_and_judge(play: Callable[[], None], oracle: Oracle, strict: bool) -> tuple[str, list[str]]:
+    """Play a run to its end, or to where it went wrong.
+
+    Args:
+        strict: the oracle stops the run at the first violation; it counts them otherwise.
+
+    Returns:
+        the rule of the first violation, "" when there is none, and the first ones in words.
+    """
+    rule, violations = "", []
+    try:
+        play()
+    except InvariantViolated as violation:
+        rule, violations = violation.rule, [str(violation)]
+    except Exception as error:
+        # A core that breaks down is a finding like any other; the seed repeats it.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        rule = type(error).__name__
+        violations = [f"{rule}: {error} ({where.filename.split('/')[-1]}:{where.lineno})"]
+    if not strict and oracle.violations:
+        rule = rule or next(iter(oracle.violations))
+        violations += oracle.first_violations
+    return rule, violations

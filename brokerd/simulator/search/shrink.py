@@ -1,0 +1,418 @@
+"""Shrinking: from a plan that fails to a small one that fails too, and is its own story.
+
+Delta debugging: leave out as much as possible at once, then less and less; faults first, then
+publications, subscriptions, brokers. What is left out changes who draws what, so a candidate
+that does not fail gets a few more seeds for its chance before it counts as sound. Deterministic;
+bounded by numbers of runs and of steps, not by a clock.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from brokerd.config import DeltaTreeParameters
+from brokerd.overlay.topology import Topology
+from brokerd.simulator.search.plan import (
+    Departing,
+    Ending,
+    Failing,
+    Forgetting,
+    Joining,
+    Leaving,
+    Move,
+    Moving,
+    Plan,
+    Publishing,
+    Subscribing,
+    Taking,
+    home_of,
+    make_topology,
+    write_plan,
+)
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import PlanRun
+from brokerd.simulator.world.faults import (
+    BROKER_KINDS,
+    CLIENT_KINDS,
+    FREE_KINDS,
+    LINK_KINDS,
+    PARTITION,
+)
+from brokerd.simulator.world.network import NetworkParameters
+
+MOST_RUNS = 4_000
+MOST_STEPS = 1_000_000
+"""Of brokers, over all runs: about a minute."""
+
+SMALL_FAULTS, SMALL_BROKERS, SMALL_PUBLICATIONS = 3, 5, 20
+"""What a counter-example should not exceed."""
+
+_ROUNDS = (1, 3, 10)
+"""How many seeds for its chance a candidate gets, round by round."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A small plan that fails.
+
+    Attributes:
+        report: of its run.
+        runs: how many it took to find.
+    """
+
+    plan: Plan
+    report: SeedReport
+    runs: int
+
+    def is_small(self) -> bool:
+        """Whether a person can be expected to follow it."""
+        return (
+            self.plan.faults <= SMALL_FAULTS
+            and len(self.plan.topology.brokers) <= SMALL_BROKERS
+            and self.plan.publications <= SMALL_PUBLICATIONS
+        )
+
+    def in_words(self, origin: str) -> str:
+        """The plan as text, with what it shows above it."""
+        story = [f"{origin}, cut down to {self.plan.size()}.", *self.report.violations]
+        return write_plan(self.plan, story)
+
+
+def shrink(
+    plan: Plan, *, most_runs: int = MOST_RUNS, most_steps: int = MOST_STEPS
+) -> Shrunk | None:
+    """A small plan that fails as this one does; None when this one does not fail."""
+    search = _Search(plan, most_runs, most_steps)
+    if not search.begin():
+        return None
+    try:
+        search.run()
+    except _BudgetSpent:
+        pass  # the smallest so far is a counter-example as well
+    assert search.report is not None, "a search that has begun has a report"
+    return Shrunk(search.best, search.report, search.runs)
+
+
+class _BudgetSpent(Exception):
+    """No more runs are allowed."""
+
+
+class _Search:
+    """The smallest failing plan so far, and the ways to a smaller one."""
+
+    def __init__(self, plan: Plan, most_runs: int, most_steps: int) -> None:
+        self.best = plan
+        self.report: SeedReport | None = None
+        self.runs = 0
+        self._position = 0
+        self._steps = 0
+        self._most_runs = most_runs
+        self._most_steps = most_steps
+        self._chances = 1
+        self._rule = ""
+
+    def begin(self) -> bool:
+        """Run the plan as it is; says whether it fails."""
+        return self._fails(self.best)
+
+    def run(self) -> None:
+        """Shrink until nothing helps any more or the budget is spent."""
+        self._truncate()
+        for chances in _ROUNDS:
+            self._chances = chances
+            before = None
+            while before != self.best.size():
+                before = self.best.size()
+                self._broken()
+                self._faults()
+                self._publications()
+                self._subscriptions()
+                self._publishers()
+                self._brokers()
+                self._truncate()
+        self._settings()
+        self._choices()
+
+    # ------------------------------------------------------------ one candidate
+
+    def _fails(self, plan: Plan) -> bool:
+        """Whether a plan fails with its own chance or one of a few others; keeps it if so."""
+        for number in range(self._chances):
+            candidate = plan
+            if number:
+                candidate = replace(plan, chance=(plan.chance + 7919 * number) % 2**48)
+            if self._try(candidate):
+                return True
+        return False
+
+    def _try(self, plan: Plan) -> bool:
+        if self.runs >= self._most_runs or self._steps >= self._most_steps:
+            raise _BudgetSpent
+        run = PlanRun(plan, check_purity=self._rule in ("", "purity"))
+        report = run.report(-1, "")
+        self.runs += 1
+        self._steps += report.counters["broker_events"]
+        if not report.violations or not self._is_like(report.rule):
+            return False
+        if not self._rule:
+            self._rule = report.rule
+        self.best, self.report, self._position = plan, report, run.position
+        return True
+
+    def _is_like(self, rule: str) -> bool:
+        """Another rule broken by the same bug will do, but not a mere standstill."""
+        return rule != "liveness" or self._rule in ("", "liveness")
+
+    def _leave_out(self, items: Sequence[Item], build: Callable[[list[Item]], Plan]) -> None:
+        """Leave out all items, else halves, quarters, … single ones, as long as it fails."""
+        left = list(items)
+        size = len(left)
+        while size and left:
+            place = 0
+            while place < len(left):
+                fewer = left[:place] + left[place + size :]
+                if self._fails(build(fewer)):
+                    left = fewer
+                else:
+                    place += size
+            size = min(size // 2, len(left))
+
+    # ------------------------------------------------------------ what can be left out
+
+    def _truncate(self) -> None:
+        """Nothing that comes after the violation has led to it."""
+        plan, until = self.best, self._position + 1
+        if until < plan.heal:
+            moves = [move for move in plan.moves if move.when < until]
+            self._fails(replace(plan, heal=until, end=until, broken=()).with_moves(moves))
+
+    def _broken(self) -> None:
+        self._leave_out(
+            self.best.broken,
+            lambda broken: replace(
+                self.best, broken=tuple(broken), end=self.best.end if broken else self.best.heal
+            ).with_moves(move for move in self.best.moves if broken or move.when < self.best.heal),
+        )
+
+    def _faults(self) -> None:
+        self._leave_out_moves(Failing)
+        for place, move in enumerate(self.best.moves):
+            if type(move) is Failing and move.stages:
+                self._fails(self._with_move(place, replace(move, stages=())))
+
+    def _publications(self) -> None:
+        self._leave_out_moves(Publishing)
+        for place in range(len(self.best.moves)):
+            move = self.best.moves[place]
+            if type(move) is Publishing and len(move.contents) > 1:
+                self._leave_out_contents(place, move)
+
+    def _leave_out_contents(self, place: int, move: Publishing) -> None:
+        def build(contents: list[Any]) -> Plan:
+            kept = tuple(contents) or move.contents[:1]
+            return self._with_move(place, replace(move, contents=kept))
+
+        self._leave_out(move.contents, build)
+
+    def _subscriptions(self) -> None:
+        for kind in (Departing, Joining, Moving, Forgetting, Leaving, Ending, Subscribing):
+            self._leave_out_moves(kind)
+
+    def _leave_out_moves(self, kind: type) -> None:
+        others = [move for move in self.best.moves if type(move) is not kind]
+        self._leave_out(
+            [move for move in self.best.moves if type(move) is kind],
+            lambda kept: _of_known_brokers(self.best.with_moves([*others, *kept])),
+        )
+
+    def _publishers(self) -> None:
+        def build(publishers: list[str]) -> Plan:
+            moves = [
+                move
+                for move in self.best.moves
+                if type(move) is not Publishing or move.client in publishers
+            ]
+            return replace(self.best, publishers=tuple(publishers)).with_moves(moves)
+
+        self._leave_out(self.best.publishers, build)
+
+    def _brokers(self) -> None:
+        for name in self.best.topology.brokers:
+            for candidate in _without_broker(self.best, name):
+                if self._fails(candidate):
+                    break
+        if self.best.topology.delta > 1:
+            topology = replace(self.best.topology, delta=1)
+            parameters = replace(self.best.parameters, delta=1)
+            self._fails(replace(self.best, topology=topology, parameters=parameters))
+
+    def _settings(self) -> None:
+        """What need not differ from the defaults."""
+        plain = DeltaTreeParameters(
+            delta=self.best.topology.delta,
+            client_linger_ns=self.best.parameters.client_linger_ns,
+            cold_start_after_ns=self.best.parameters.cold_start_after_ns,
+            persist_routing=self.best.parameters.persist_routing,
+            assist=self.best.parameters.assist,
+        )
+        self._fails(replace(self.best, parameters=plain))
+        self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))
+        self._fails(replace(self.best, network=replace(self.best.network, encode=False)))
+        self._fails(replace(self.best, network=replace(self.best.network, keep_old_messages=False)))
+
+    # ------------------------------------------------------------ an adversary's choices
+
+    def _choices(self) -> None:
+        """Say what an adversary takes, and leave out what it need not take.
+
+        Its messages are then delivered one by one, each by its own line.
+        """
+        if not self.best.adversarial or not self.best.drawn:
+            return
+        run = PlanRun(self.best, check_purity=False, record=True)
+        run.report(-1, "")
+        self._chances = 1
+        spoken = replace(self.best, drawn=False).with_moves((*self.best.moves, *run.taken))
+        if self._fails(spoken):
+            self._leave_out_moves(Taking)
+            self._truncate()
+            self._fails(_with_steps_renumbered(self.best))
+
+    def _with_move(self, place: int, move: Move) -> Plan:
+        moves = list(self.best.moves)
+        moves[place] = move
+        return replace(self.best, moves=tuple(moves))
+
+
+# ---------------------------------------------------------------- fewer brokers
+
+
+def _without_broker(plan: Plan, name: str) -> Iterator[Plan]:
+    """The plan without a broker: with all that concerns it, or with its clients moved next door.
+
+    What was behind it hangs on one of its neighbours from then on.
+    """
+    topology = plan.topology
+    number = topology.number_of(name)
+    if len(topology.brokers) == 1:
+        return
+    neighbours = [
+        topology.brokers[a if b == number else b]
+        for a, b in topology.links
+        if number in (a, b)
+    ]  # fmt: skip
+    heir = neighbours[0]
+    smaller = _contracted(topology, name, heir)
+    yield _renamed(plan, smaller, name, "")
+    yield _renamed(plan, smaller, name, heir)
+
+
+def _contracted(topology: Topology, name: str, heir: str) -> Topology:
+    names = topology.brokers
+    links = []
+    for pair in topology.links:
+        a, b = (heir if names[end] == name else names[end] for end in pair)
+        if a != b:
+            links.append((a, b))
+    brokers = [broker for broker in names if broker != name]
+    return make_topology(brokers, links, topology.delta)
+
+
+def _renamed(plan: Plan, topology: Topology, name: str, heir: str) -> Plan:
+    """The plan on the smaller topology; without an heir, whatever needs the broker is gone."""
+
+    def client(old: str) -> str:
+        return f"{old.partition('-')[0]}-{heir}" if home_of(old) == name else old
+
+    moves: list[Move] = []
+    for move in plan.moves:
+        if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting | Moving):
+            if name in _places(move) and not heir:
+                continue
+            move = replace(move, client=client(move.client))
+            if isinstance(move, Moving) and move.to == name:
+                move = replace(move, to=heir)
+            moves.append(move)
+        elif isinstance(move, Joining | Departing):
+            if name not in _places(move):
+                moves.append(move)
+            elif heir and isinstance(move, Joining):
+                moves.append(replace(move, at=heir))
+        elif type(move) is Failing:
+            on = _elements(move)
+            if name not in on and not any(home_of(word) == name for word in on):
+                moves.append(move)
+            elif heir and not {name, heir} <= set(on):
+                renamed = tuple(heir if word == name else client(word) for word in on)
+                moves.append(replace(move, on=renamed + move.on[len(on) :]))
+    broken = tuple(
+        item if name not in (item.a, item.b) else replace(
+            item, a=heir if item.a == name else item.a, b=heir if item.b == name else item.b
+        )
+        for item in plan.broken
+        if name not in (item.a, item.b) or (heir and heir not in (item.a, item.b))
+    )  # fmt: skip
+    publishers = tuple(
+        client(publisher)
+        for publisher in plan.publishers
+        if home_of(publisher) != name or heir
+    )  # fmt: skip
+    smaller = replace(
+        plan,
+        topology=topology,
+        publishers=publishers,
+        broken=broken,
+        end=plan.end if broken else plan.heal,
+    )
+    kept = smaller.with_moves(move for move in moves if broken or move.when < plan.heal)
+    return _of_known_brokers(kept)
+
+
+def _of_known_brokers(plan: Plan) -> Plan:
+    """The plan without what needs a broker that no longer joins."""
+    joining = {move.broker for move in plan.moves if type(move) is Joining}
+    known = joining | set(plan.topology.brokers)
+    return plan.with_moves(move for move in plan.moves if _places(move) <= known)
+
+
+def _places(move: Move) -> set[str]:
+    """The brokers that must be there for a move to be made."""
+    if isinstance(move, Departing):
+        return {move.broker}
+    if isinstance(move, Joining):
+        return {move.at}
+    if isinstance(move, Moving):
+        return {home_of(move.client), move.to}
+    if isinstance(move, Publishing | Subscribing | Ending | Leaving | Forgetting):
+        return {home_of(move.client)}
+    return set()
+
+
+def _elements(fault: Failing) -> tuple[str, ...]:
+    """Of a fault's arguments those that name brokers or clients."""
+    if fault.kind in BROKER_KINDS or fault.kind in CLIENT_KINDS:
+        return fault.on[:1]
+    if fault.kind in LINK_KINDS or fault.kind in FREE_KINDS or fault.kind == PARTITION:
+        return fault.on[:2]
+    return ()
+
+
+def _with_steps_renumbered(plan: Plan) -> Plan:
+    """The same with the steps that are left counted from 0; stages keep their place."""
+    whens = sorted(
+        {move.when for move in plan.moves}
+        | {stage for move in plan.moves if type(move) is Failing for stage in move.stages}
+        | {plan.heal}
+    )
+    number = {when: place for place, when in enumerate(whens)}
+    moves: list[Move] = []
+    for move in plan.moves:
+        if type(move) is Failing:
+            stages = tuple(number[stage] for stage in move.stages)
+            moves.append(replace(move, when=number[move.when], stages=stages))
+        else:
+            moves.append(replace(move, when=number[move.when]))
+    heal = number[plan.heal]
+    return replace(plan, heal=heal, end=heal + plan.end - plan.heal).with_moves(moves)

@@ -1,0 +1,603 @@
+"""Swarms: from one seed a cluster, a workload and faults; first safety, then liveness.
+
+Even seeds run on a clock: seconds in which timeouts and retries are shorter than in a
+deployment or, one seed in sixteen, ten minutes in which they are not. Odd seeds have no durations:
+an adversary lets any message, timeout, crash or suspicion come next.
+Then all faults end; in more than a quarter of the seeds some links stay broken for ever, and
+what can be had without them must be had. At the end those are healed too, and all that is owed
+must arrive.
+
+    pubsubctl simulate swarm --protocol delta_tree --seeds 17..17
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
+from typing import Any, NoReturn
+
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.growth import Alive, check_growth
+from brokerd.simulator.checks.internals import left_over, zombies
+from brokerd.simulator.checks.invariants import Watcher
+from brokerd.simulator.checks.liveness import WhileBroken
+from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.timeliness import bounds_of
+from brokerd.simulator.search.campaign import setting
+from brokerd.simulator.search.plan import (
+    Departing,
+    Ending,
+    Failing,
+    Forgetting,
+    Joining,
+    Leaving,
+    Move,
+    Moving,
+    Plan,
+    Publishing,
+    Subscribing,
+    Taking,
+    home_of,
+    with_settings,
+)
+from brokerd.simulator.search.planning.draw import draw_plan
+from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
+from brokerd.simulator.search.workers import map_in_workers
+from brokerd.simulator.world.clock import (
+    MILLISECOND_NS,
+    SECOND_NS,
+    AdversarialSchedule,
+    TimedSchedule,
+)
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
+from brokerd.simulator.world.journeys import Journeys
+from brokerd.simulator.world.network import WhichWay
+from brokerd.wire.attributes import encode_attributes
+
+UNTIMED_CONVERGENCE_NS = 30 * SECOND_NS
+"""So far timers may go on under an adversary until everything owed has arrived. On a clock the
+plan's own delays say how long that may take; see `timeliness`."""
+
+ENDLESS = 100_000
+"""So many steps of an adversary after healing mean that it will never end."""
+
+FIRES = 0.02
+"""How often an adversary lets a timer come although something else could."""
+
+_SUMMED = (
+    "duplicates_received",
+    "resent_publications",
+    "messages_ignored",
+    "publications_withheld",
+    "notifiers_sent",
+    "dedupe_disagreements",
+    "legitimacy_held",
+    "legitimacy_violating",
+    "legitimacy_violated",
+    "tags_missing",
+    "tags_extra",
+    "relayed_sessions_established",
+    "messages_relayed",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmOptions:
+    """What a seed does not decide.
+
+    Attributes:
+        mutants: named bugs that every broker has.
+        faults: whether anything fails at all.
+        layer: "timed", "adversarial", or "" to let the seed say.
+        campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
+        profile: of delta_tree, or "paper-literal" for the paper with its errors; "" for what the
+            seed says.
+        settings: parameters of delta_tree whatever the seed says, as `name=value`.
+        moves: clients move, and brokers join and depart, besides.
+        check_purity: repeat one broker's events on a fresh core and compare.
+    """
+
+    mutants: frozenset[Mutant] = frozenset()
+    faults: bool = True
+    layer: str = ""
+    campaign: str = ""
+    profile: str = ""
+    settings: tuple[str, ...] = ()
+    moves: bool = False
+    check_purity: bool = True
+
+
+def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
+    """The plan that a seed stands for."""
+    options = options or SwarmOptions()
+    literal = options.profile == "paper-literal"
+    plan = draw_plan(
+        seed,
+        protocol,
+        mutants=options.mutants | PAPER_LITERAL if literal else options.mutants,
+        faults=options.faults,
+        layer=options.layer,
+        setting=setting(options.campaign) if options.campaign else None,
+        moves=options.moves,
+    )
+    if options.profile:
+        profile = "paper" if literal else options.profile
+        plan = replace(plan, parameters=plan.parameters.in_profile(profile))
+    if options.settings:
+        plan = with_settings(plan, options.settings)
+    if plan.parameters.legitimacy == "hold" or plan.parameters.switch == "drain":
+        return replace(plan, broken=())  # what waits for a link would wait for ever
+    return plan
+
+
+def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
+    """Run one seed; never raises for what the protocol does wrong."""
+    options = options or SwarmOptions()
+    mutants = "".join(f" --mutant {mutant}" for mutant in sorted(options.mutants))
+    row = f" --campaign {options.campaign}" if options.campaign else ""
+    row += f" --profile {options.profile}" if options.profile else ""
+    row += " --moves" if options.moves else ""
+    row += "".join(f" --set {setting}" for setting in options.settings)
+    command = f"pubsubctl simulate swarm --protocol {protocol} --seeds {seed}..{seed}{row}{mutants}"
+    run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
+    return run.report(seed, command)
+
+
+def run_swarm(
+    seeds: Iterable[int],
+    protocol: str,
+    processes: int = 1,
+    options: SwarmOptions | None = None,
+) -> Iterator[SeedReport]:
+    """Run many seeds; reports come in the order of the seeds."""
+    jobs = [(seed, protocol, options) for seed in seeds]
+    return map_in_workers(run_seed, jobs, processes, at_once=4)
+
+
+class PlanRun:
+    """One run of a plan, from its start to its report; never raises for what a core does wrong.
+
+    Args:
+        record: keep what an adversary takes until healing.
+        watcher: told of every step of every broker.
+
+    Attributes:
+        position: how far it got: an instant or a step, whatever the plan counts in.
+        taken: with `record`, the moves that take the same again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        check_purity: bool = True,
+        record: bool = False,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._plan = plan
+        self._check_purity = check_purity
+        self._record = record
+        self._strict = definition_of(plan.protocol).promises.exactly_once
+        self._random = Random(f"run {plan.chance}")
+        with mutated(plan.mutants):
+            self._cluster = SimulatedCluster(
+                plan.topology,
+                plan.protocol,
+                seed=plan.chance,
+                parameters=plan.parameters,
+                network=plan.network,
+                strict=self._strict,
+                adversarial=plan.adversarial,
+                watcher=watcher,
+            )
+        self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
+        self._journeys = Journeys(
+            self._cluster, self._faults, lambda: self._while_broken is not None
+        )
+        self._at_risk = 0
+        self._subscriptions = 0
+        self._ended = 0
+        self._left = 0
+        self._forgotten = 0
+        self._stalled = 0
+        self._healed_ns = 0
+        self._while_broken: WhileBroken | None = None
+        self._bounds = bounds_of(plan)
+        self._pure = self._cluster.brokers[self._random.randrange(len(self._cluster.brokers))]
+        self.position = 0
+        self.taken: list[Taking] = []
+
+    def report(self, seed: int, command: str) -> SeedReport:
+        """Run the plan and say how it went."""
+        with mutated(self._plan.mutants):
+            rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
+        now_ns = self._cluster.schedule.now_ns
+        violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
+        trace = self._cluster.trace
+        assert trace is not None
+        return SeedReport(
+            seed,
+            self._plan.protocol,
+            trace.digest(),
+            rule,
+            tuple(violations),
+            self._counters(),
+            tuple(trace.last_steps()) if violations else (),
+            command,
+        )
+
+    # ------------------------------------------------------------ the course of a run
+
+    def _play(self) -> None:
+        if self._check_purity:
+            self._pure.history = []
+        self._cluster.start()
+        for publisher in self._plan.publishers:
+            self._cluster.client(publisher, home_of(publisher), publishes=True)
+        if self._plan.adversarial:
+            self._play_adversarial()
+        else:
+            self._play_timed()
+        self._cluster.oracle.judge_end()
+        if self._strict:
+            self._check_growth()
+        if self._check_purity:
+            self._repeat_events()
+
+    def _play_timed(self) -> None:
+        schedule = self._cluster.schedule
+        assert isinstance(schedule, TimedSchedule)
+        for move in self._plan.moves:
+            schedule.at(move.when, self._move, move, schedule.at)
+        self._run_clock(self._plan.heal)
+        self._heal()
+        self._run_clock(self._plan.end)
+        self._healed_ns = schedule.now_ns
+        while self._is_owed_although_broken():
+            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+            if self._is_out_of_patience():
+                self._give_up()
+        self._heal_broken()
+        while not self._has_converged():
+            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+            self._look_at_gates()
+            if self._is_out_of_patience():
+                self._give_up()
+        last_ns = schedule.now_ns + self._bounds.sessions_ns
+        while schedule.pending and schedule.now_ns < last_ns:  # what is on its way arrives
+            self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
+
+    def _run_clock(self, until_ns: int) -> None:
+        schedule = self._cluster.schedule
+        assert isinstance(schedule, TimedSchedule)
+        look_ns = max(50 * MILLISECOND_NS, self._plan.heal // 1_000)
+        while schedule.now_ns < until_ns:
+            schedule.run_until(min(until_ns, schedule.now_ns + look_ns))
+            self.position = schedule.now_ns
+            self._look_inside()
+
+    def _play_adversarial(self) -> None:
+        schedule = self._cluster.schedule
+        assert isinstance(schedule, AdversarialSchedule)
+        schedule.names_taken = self._record
+        due: dict[int, list[tuple[Any, ...]]] = {}
+
+        def at(step: int, action: Any, *arguments: Any) -> None:
+            due.setdefault(step, []).append((action, *arguments))
+
+        for move in self._plan.moves:
+            if type(move) is not Taking:
+                at(move.when, self._move, move, at)
+        self._run_steps(0, self._plan.heal, due)
+        # The same from here on, whether what came before was drawn or given.
+        self._random = Random(f"heal {self._plan.chance}")
+        schedule.draw_anew(Random(f"order after healing {self._plan.chance}"))
+        self._heal()
+        self._run_steps(self._plan.heal, self._plan.end, due, drawn=True)
+        self._healed_ns = schedule.now_ns
+        self._drain(self._is_owed_although_broken)
+        self._heal_broken()
+        self._drain(lambda: bool(schedule.pending) or not self._has_converged())
+
+    def _run_steps(
+        self, first: int, end: int, due: dict[int, list[tuple[Any, ...]]], drawn: bool = False
+    ) -> None:
+        schedule, random = self._cluster.schedule, self._random
+        assert isinstance(schedule, AdversarialSchedule)
+        drawn = drawn or self._plan.drawn
+        said: dict[int, list[str]] = {}
+        for move in self._plan.moves:
+            if type(move) is Taking:
+                said.setdefault(move.when, []).append(move.lane)
+        for step in range(first, end):
+            self.position = step
+            if step % 40 == 0:
+                self._look_inside()
+            for action, *arguments in due.pop(step, ()):
+                action(*arguments)
+            if step in said:
+                for lane in said[step]:
+                    schedule.take(lane)
+            elif drawn:
+                happened = schedule.fire() if random.random() < FIRES else schedule.step()
+                if happened and self._record:
+                    self.taken.append(Taking(step, schedule.taken))
+
+    def _drain(self, is_owed: Callable[[], bool]) -> None:
+        schedule, random = self._cluster.schedule, self._random
+        assert isinstance(schedule, AdversarialSchedule)
+        taken, idle = 0, False
+        while (taken % 20 and not idle) or is_owed():
+            if idle:
+                taken = ENDLESS
+            taken += 1
+            if random.random() < 0.01:
+                before_ns = schedule.now_ns
+                schedule.fire()
+                self._healed_ns += schedule.now_ns - before_ns  # nothing was waiting for that
+            idle = not schedule.step() and not schedule.fire()
+            # What is owed is asked now and then; timers may fire between the last of it and that.
+            if self._is_out_of_patience(taken) and is_owed():
+                self._give_up()
+
+    def _heal(self) -> None:
+        """All faults end; what the plan says stays broken breaks now, if it has not already."""
+        cluster = self._cluster
+        cluster.note("heal all")
+        self._faults.heal_all()
+        if self._plan.broken:
+            broken = []
+            for item in self._plan.broken:
+                link = cluster.link(item.a, item.b)
+                which: WhichWay = "out" if item.kind.endswith("_one_way") else "both"
+                if item.kind.startswith("cut"):
+                    link.cut(which)
+                else:
+                    link.blackhole(which)
+                number = cluster.topology.number_of
+                broken.append((number(item.a), number(item.b)))
+            self._while_broken = WhileBroken(cluster, broken)
+        self._healed_ns = cluster.schedule.now_ns
+
+    def _is_owed_although_broken(self) -> bool:
+        return self._while_broken is not None and bool(self._while_broken.missing())
+
+    def _heal_broken(self) -> None:
+        if self._while_broken is not None:
+            self._stalled = sum(
+                len(missing)
+                for _, _, _, lacking in self._cluster.oracle.lacking()
+                for _, missing in lacking
+            )
+        self._while_broken = None
+        for item in self._plan.broken:
+            self._cluster.link(item.a, item.b).heal()
+        self._healed_ns = self._cluster.schedule.now_ns
+
+    def _look_inside(self) -> None:
+        if self._strict:
+            self._cluster.check_internals()
+
+    # ------------------------------------------------------------ convergence
+
+    def _has_converged(self) -> bool:
+        cluster = self._cluster
+        if not self._strict:
+            return cluster.is_quiet()
+        if self._journeys.under_way():
+            return False
+        if cluster.oracle.undelivered() or cluster.unsettled() or cluster.oracle.closed_gates():
+            return False
+        return not self._left_over()
+
+    def _left_over(self) -> list[str]:
+        """What brokers still hold although nobody is owed anything."""
+        brokers = self._cluster.brokers
+        lines = left_over([brokers[number] for number in self._cluster.tree.present])
+        for number in self._cluster.tree.present:
+            had = brokers[number].core.status()["own_subscriptions"]
+            asked = self._cluster.oracle.living_at(number)
+            if had > asked:
+                name = brokers[number].name
+                lines.append(f"{name} has {had} subscriptions of its clients, who want {asked}")
+        return lines + zombies(brokers) + self._cluster.checker.left_on_disk(brokers)
+
+    def _look_at_gates(self) -> None:
+        """Gates open as soon as what they stand for is over, without waiting for an audit."""
+        closed = self._cluster.oracle.closed_gates()
+        if self._strict and closed and self._waited_ns() > self._bounds.gates_ns:
+            raise InvariantViolated(
+                "gate late", f"{self._waited_ns() / SECOND_NS:.1f} s after healing: {closed[:6]}"
+            )
+
+    def _is_out_of_patience(self, steps: int = 0) -> bool:
+        if self._plan.adversarial:
+            return self._waited_ns() > UNTIMED_CONVERGENCE_NS or steps >= ENDLESS
+        return self._waited_ns() > self._bounds.everything_ns
+
+    def _waited_ns(self) -> int:
+        return self._cluster.schedule.now_ns - self._healed_ns
+
+    def _give_up(self) -> NoReturn:
+        cluster, waited_ns = self._cluster, self._waited_ns()
+        if self._while_broken is not None:
+            raise InvariantViolated(
+                "liveness",
+                f"{waited_ns / SECOND_NS:.1f} s after healing all but "
+                f"{[f'{item.kind} {item.a} {item.b}' for item in self._plan.broken]}: "
+                f"{'; '.join(self._while_broken.missing()[:12])}",
+            )
+        left = (
+            cluster.unsettled()
+            + self._journeys.under_way()
+            + self._left_over()
+            + cluster.oracle.undelivered()
+        )
+        left += cluster.oracle.closed_gates()
+        raise InvariantViolated(
+            "liveness", f"{waited_ns / SECOND_NS:.1f} s after healing: {'; '.join(left[:12])}"
+        )
+
+    def _check_growth(self) -> None:
+        """I9: what brokers keep is in proportion to what is alive."""
+        cluster = self._cluster
+        clients = sum(not client.detached for client in cluster.clients.values())
+        oracle = cluster.oracle
+        alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
+        for number in cluster.tree.present:
+            check_growth(cluster.brokers[number], alive)
+
+    def _repeat_events(self) -> None:
+        """I17: the same events give the same effects."""
+        core = self._cluster.fresh_core(self._pure.number)
+        for event, now_ns, effects in self._pure.history or ():
+            again = core.handle(event, now_ns)
+            core.next_deadline()
+            if again != effects:
+                raise InvariantViolated(
+                    "purity", f"{self._pure.name} on {event}: first {effects}, then {again}"
+                )
+
+    # ------------------------------------------------------------ moves
+
+    def _move(self, move: Move, at: Callable[..., None]) -> None:
+        if type(move) is Publishing:
+            self._publish(move)
+        elif type(move) is Subscribing:
+            self._subscribe(move)
+        elif type(move) is Ending:
+            self._end(move)
+        elif type(move) is Leaving:
+            self._leave(move)
+        elif type(move) is Forgetting:
+            self._forget(move)
+        elif type(move) is Moving:
+            self._journeys.move(move)
+        elif type(move) is Joining:
+            self._journeys.join(move, at)
+        elif type(move) is Departing:
+            self._journeys.depart(move, at)
+        else:
+            assert type(move) is Failing, f"{move} is not for a clock"
+            fault = self._faults.begin(move.kind, tuple(map(self._journeys.now, move.on)))
+            for when in move.stages if fault is not None else ():
+                at(when, self._faults.advance, fault)
+
+    def _subscribe(self, move: Subscribing) -> None:
+        if self._journeys.holds(move.client, self._subscribe, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is None or not client.core.is_detaching:
+            self._subscriptions += 1
+            self._cluster.subscribe(home_of(name), move.predicate, name)
+
+    def _end(self, move: Ending) -> None:
+        if self._journeys.holds(move.client, self._end, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and move.number in client.core.subscriptions:
+            self._ended += 1
+            self._cluster.unsubscribe(name, move.number)
+
+    def _leave(self, move: Leaving) -> None:
+        if self._journeys.holds(move.client, self._leave, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and not client.core.is_detaching:
+            self._left += 1
+            self._cluster.detach(name)
+
+    def _forget(self, move: Forgetting) -> None:
+        if self._journeys.holds(move.client, self._forget, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.clients.get(name)
+        if client is not None and not client.core.is_detaching:
+            self._forgotten += 1
+            self._cluster.forget(name, move.keeps)
+
+    def _publish(self, move: Publishing) -> None:
+        if self._journeys.holds(move.client, self._publish, move):
+            return
+        name = self._journeys.now(move.client)
+        client = self._cluster.client(name, home_of(name), publishes=True)
+        first = client.core.next_sequence
+        contents = [
+            (_blob(item.kind, item.price), _payload(sequence, item.payload_bytes))
+            for sequence, item in enumerate(move.contents, first)
+        ]
+        published = self._cluster.publish_run(home_of(name), contents, name)
+        self._count_risk(name, published[-1].sequence)
+
+    def _count_risk(self, publisher: str, sequence: int) -> None:
+        """Count subscribers who want this and lie behind what has failed at this moment."""
+        failed = [fault for fault in self._faults.active if fault.element is not None]
+        if not failed:
+            return
+        start = self._cluster.clients[publisher].broker
+        for name in self._cluster.oracle.owed_to(publisher, sequence):
+            path = self._cluster.tree.path(start, self._cluster.clients[name].broker)
+            self._at_risk += any(fault.touches(path) for fault in failed)
+
+    # ------------------------------------------------------------ ledger
+
+    def _counters(self) -> dict[str, int]:
+        cluster = self._cluster
+        counters = {
+            "broker_events": cluster.trace.steps if cluster.trace is not None else 0,
+            "simulated_ms": cluster.schedule.now_ns // MILLISECOND_NS,
+            "adversarial_seeds": int(self._plan.adversarial),
+            "seeds_with_links_broken_for_ever": int(bool(self._plan.broken)),
+            "seeds_telling_duplicates_both_ways": int(self._plan.parameters.dedupe == "both"),
+            "seeds_with_one_way_links_broken_for_ever": int(
+                any(item.kind.endswith("_one_way") for item in self._plan.broken)
+            ),
+            "published": cluster.oracle.published_count,
+            "deliveries": cluster.oracle.deliveries,
+            "owed": cluster.oracle.owed,
+            "announced": cluster.oracle.announced,
+            "at_risk": self._at_risk,
+            "stalled_by_broken_links": self._stalled,
+            "subscriptions": self._subscriptions,
+            "subscriptions_ended": self._ended,
+            "subscribers_detached": self._left,
+            "clients_without_memory": self._forgotten,
+            "clients_moved": self._journeys.moved,
+            "clients_moved_without_a_step": self._journeys.moved_whole,
+            "brokers_joined": self._journeys.joined,
+            "brokers_departed": self._journeys.departed,
+            "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
+            "bypass_sessions": cluster.checker.bypass_sessions,
+            "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),
+            "encoded_seeds": int(self._plan.network.encode),
+            **cluster.network.counters,
+        }
+        for name, value in cluster.statistics().items():
+            if name in _SUMMED:
+                counters[name] = value + self._faults.at_crash.get(name, 0)
+        for kind, count in self._faults.landed.items():
+            counters[f"fault_{kind}"] = count
+        if cluster.checker.marks is not None:
+            marks = {
+                **cluster.checker.marks.counts,
+                "frame-split": cluster.network.counters["frames_split"],
+            }
+            counters.update(as_counters(marks))
+        return counters
+
+
+@lru_cache(maxsize=256)
+def _blob(kind: str, price: int) -> bytes:
+    return encode_attributes({"kind": kind, "price": price})
+
+
+def _payload(sequence: int, length: int) -> bytes:
+    """Bytes that differ from publication to publication, for as many as there are."""
+    word = (sequence * 0x9E3779B97F4A7C15 % 2**64).to_bytes(8)
+    return (word * (length // 8 + 1))[:length]

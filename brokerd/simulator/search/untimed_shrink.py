@@ -1,0 +1,111 @@
+"""Leaving actions out of a history that fails, for as long as it fails by the same rule.
+
+Deterministic, and bounded by a number of actions, not by a clock. What a close destroys of what
+is under way is drawn anew when something before it is left out; that costs a few candidates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from brokerd.protocols.delta_tree.mutants import mutated
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.untimed import Action
+from brokerd.simulator.world.untimed_cluster import Scene, UntimedCluster, in_words
+
+MOST_ACTIONS = 1_000_000
+"""Over all candidates: less than a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortHistory:
+    """What is left.
+
+    Attributes:
+        scene: in which they happen.
+        actions: each of them is needed, as far as could be tried.
+        violation: in words.
+        tried: how many candidates were played.
+    """
+
+    scene: Scene
+    actions: tuple[Action, ...]
+    violation: str
+    tried: int
+
+    def in_words(self) -> str:
+        """Who there is, what happens, and what is wrong then."""
+        topology = self.scene.topology
+        brokers = ", ".join(f"{number} = {name}" for number, name in enumerate(topology.brokers))
+        links = ", ".join(f"{a}-{b}" for a, b in topology.links)
+        publishers = ", ".join(f"{name} at {broker}" for name, broker in self.scene.publishers)
+        lines = [
+            f"{len(self.actions)} actions are left ({self.tried} histories tried)",
+            f"brokers: {brokers}; links: {links}; publishers: {publishers}",
+            *(f"  {in_words(action)}" for action in self.actions),
+            self.violation,
+        ]
+        return "\n".join(lines)
+
+
+_AT_THE_END = ("", "liveness", "incomplete")
+"""Rules that only show when all has been healed."""
+
+
+def failure_of(
+    scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True, trace: bool = False
+) -> tuple[str, str, UntimedCluster]:
+    """Play actions, passing over what cannot happen; then, where asked to, heal, settle, judge.
+
+    Returns:
+        The rule that was broken first ("" for none), what is wrong, and the cluster.
+    """
+    with mutated(scene.mutants):
+        cluster = UntimedCluster(scene, trace=trace)
+        return *_played(cluster, actions, to_the_end), cluster
+
+
+def _played(
+    cluster: UntimedCluster, actions: Sequence[Action], to_the_end: bool
+) -> tuple[str, str]:
+    cluster.start()
+    try:
+        for action in actions:
+            cluster.perform(action)
+        if to_the_end:
+            cluster.heal_all()
+            cluster.settle(Random(0))
+            cluster.oracle.judge_end()
+    except InvariantViolated as violation:
+        return violation.rule, str(violation)
+    except Exception as error:
+        # Whatever breaks a core is what is looked for; the caller compares by its name.
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def shrink_history(scene: Scene, actions: Sequence[Action], rule: str) -> ShortHistory:
+    """Leave out as much as possible at once, then less and less, until nothing more goes."""
+    budget = MOST_ACTIONS
+    tried = 0
+    kept = list(actions)
+    to_the_end = rule in _AT_THE_END
+    found, violation, cluster = failure_of(scene, kept, to_the_end=to_the_end)
+    assert found == rule, f"played again, the actions break {found!r}, not {rule!r}"
+    size = max(1, len(kept) // 2)
+    while budget > 0:
+        before = len(kept)
+        place = len(kept)
+        while place > 0 and budget > 0:
+            candidate = [*kept[: max(0, place - size)], *kept[place:]]
+            found, words, cluster = failure_of(scene, candidate, to_the_end=to_the_end)
+            tried += 1
+            budget -= len(cluster.actions)
+            if found == rule:
+                kept = candidate
+                violation = words
+            place -= size
+        if size == 1 and len(kept) == before:
+            break
+        size = max(1, size // 2)
+    return ShortHistory(scene, tuple(kept), violation, tried)

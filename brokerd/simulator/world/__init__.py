@@ -1,0 +1,1 @@
+"""Brokers, clients, network, disks and clocks that are simulated."""

@@ -1,0 +1,276 @@
+"""A simulated broker: the driver of one core, doing what the runtime's driver does."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
+from brokerd.protocols.interface import (
+    Append,
+    CloseSession,
+    Commit,
+    DeadlineReached,
+    Deliver,
+    DeliveryProtocol,
+    Effect,
+    Event,
+    Instant,
+    LossReason,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
+    Persisted,
+    Record,
+    Release,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+    TopologyGrown,
+    TopologyShrunk,
+)
+from brokerd.simulator.world.clock import MILLISECOND_NS, Schedule
+from brokerd.simulator.world.disk import SimulatedDisk
+from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
+
+DISK_NS = 2 * MILLISECOND_NS
+
+
+class Observer(Protocol):
+    """Sees every step of every broker, after its core and before its effects are carried out."""
+
+    def step(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
+        """A protocol has handled an event; relayed sessions look like any other."""
+        ...
+
+    def driven(self, broker: "SimulatedBroker", event: Event, effects: list[Effect]) -> None:
+        """A driver has handed over an event and got effects; direct sessions are all there is."""
+        ...
+
+
+class SimulatedBroker(Endpoint):
+    """One broker: a core while it is alive, and a disk that outlives it.
+
+    Attributes:
+        core: of the current or last incarnation.
+        events: how many its cores have handled, all incarnations together.
+        history: of this incarnation, (event, instant, effects), where it is to be kept.
+        joins: it knows nothing when it first starts, but others do.
+        recorded: what the core had to say for the event log, as (event, details).
+    """
+
+    def __init__(
+        self,
+        number: BrokerNumber,
+        name: str,
+        network: Network,
+        random: Random,
+        make_core: Callable[[BrokerNumber], DeliveryProtocol],
+        observer: Observer | None,
+    ) -> None:
+        super().__init__(number)
+        self.number = number
+        self.name = name
+        self.core: DeliveryProtocol
+        self.events = 0
+        self.joins = False
+        self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
+        self.recorded: list[tuple[str, Any]] = []
+        self._network = network
+        self._schedule: Schedule = network.schedule
+        self._make_core = make_core
+        self._observer = observer
+        self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, self._persisted)
+        self._local: deque[Event] = deque()
+        self._handling = False
+        self._waited = False
+        self._absorbed: list[tuple[SessionEnd, Any]] = []
+        self._deadline: Instant | None = None
+        self._perform: dict[type, Callable[[Any], None]] = {
+            Send: self._perform_send,
+            Deliver: self._perform_deliver,
+            OpenSession: self._perform_open,
+            CloseSession: self._perform_close,
+            Commit: self._perform_commit,
+            Append: self._perform_append,
+            Release: self._perform_append,
+            Record: self._perform_record,
+        }
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Start a new incarnation on the disk as it is."""
+        assert not self.alive, f"{self.name} runs already"
+        self.alive = True
+        self.incarnation += 1
+        self._sessions = 0
+        self.core = self._make_core(self.number)
+        if isinstance(self.core, AssistedDeltaTree) and self._observer is not None:
+            self.core.watch = partial(self._observer.step, self)
+        if self.history is not None:
+            self.history = []
+        recovering = self.incarnation > 1 or self.joins
+        self._handle(
+            Started(self.incarnation, recovering, self._disk.recovered(), self._disk.logged())
+        )
+
+    def kill(self) -> None:
+        """Lose everything volatile, at once."""
+        assert self.alive, f"{self.name} is dead already"
+        self.alive = self.frozen = self.absorbing = False
+        self._absorbed.clear()
+        self._local.clear()
+        self._deadline = None
+        self._network.endpoint_died(self)
+        self._disk.crash()
+
+    def freeze(self) -> None:
+        """Stop its time until `thaw`; peers hear nothing."""
+        if not self.frozen:
+            self._network.freeze(self)
+            self._disk.lane.hold()
+            self._disk.log_lane.hold()
+
+    def thaw(self) -> None:
+        """Let its time go on."""
+        if self.frozen:
+            self._disk.lane.release()
+            self._disk.log_lane.release()
+            self._network.thaw(self)
+            self._deadline = None
+            self._rearm()
+
+    def absorb(self) -> None:
+        """Take everything in and let only signs of life out until `release` or `kill`."""
+        self.absorbing = True
+
+    def release(self) -> None:
+        """Let go what was absorbed, in order."""
+        if not self.absorbing:
+            return
+        self.absorbing = False
+        self._network.let_out(self)
+        absorbed, self._absorbed = self._absorbed, []
+        for end, message in absorbed:
+            if end.up:
+                self._handle(MessageReceived(end.peer, end.number, message))
+
+    def change_topology(self, event: TopologyGrown | TopologyShrunk) -> None:
+        """Somebody near has joined or left; a broker that is down sees it when it starts."""
+        self._handle(event)
+
+    def session_with(self, peer: Peer) -> int:
+        """The number of its session with a peer, relayed or direct; 0 when there is none."""
+        if isinstance(self.core, AssistedDeltaTree) and isinstance(peer, int):
+            return self.core.session_with(peer)
+        end = self.ends.get(peer)
+        return end.number if end is not None else 0
+
+    def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rows that a restart would find: table → key → value."""
+        return self._disk.recovered()
+
+    @property
+    def protocol(self) -> DeliveryProtocol:
+        """The protocol itself, without what relays its sessions."""
+        return self.core.core if isinstance(self.core, AssistedDeltaTree) else self.core
+
+    # ------------------------------------------------------------ what the network says
+
+    def established(self, end: SessionEnd, incarnation: int) -> None:
+        self._handle(SessionEstablished(end.peer, end.number, incarnation))
+
+    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+        if self.absorbing:
+            self._absorbed = [entry for entry in self._absorbed if entry[0] is not end]
+        self._handle(SessionLost(end.peer, end.number, reason))
+
+    def open_failed(self, peer: Peer, reason: str) -> None:
+        self._handle(OpenFailed(peer, reason))
+
+    def message_arrived(self, end: SessionEnd, message: Any) -> None:
+        if self.absorbing:
+            self._absorbed.append((end, message))
+        else:
+            self._handle(MessageReceived(end.peer, end.number, message))
+
+    def receive_old(self, old: OldMessage) -> None:
+        """Hand over a message of a session that is over, as no sound driver would."""
+        if self.alive and self.incarnation == old.incarnation:
+            self._handle(MessageReceived(old.peer, old.session, old.message))
+
+    # ------------------------------------------------------------ the core
+
+    def _handle(self, event: Event) -> None:
+        """Let the core handle an event and whatever follows at this broker at once."""
+        self._local.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._local:
+                self._handle_one(self._local.popleft())
+        finally:
+            self._handling = False
+        if self.alive:
+            self._rearm()
+
+    def _handle_one(self, event: Event) -> None:
+        now_ns = self._schedule.now_ns
+        self.events += 1
+        self._waited = type(event) is DeadlineReached
+        effects = self.core.handle(event, now_ns)
+        if self.history is not None:
+            self.history.append((event, now_ns, effects))
+        if self._observer is not None:
+            self._observer.driven(self, event, effects)
+            if not isinstance(self.core, AssistedDeltaTree):
+                self._observer.step(self, event, effects)
+        for effect in effects:
+            self._perform[type(effect)](effect)
+
+    def _rearm(self) -> None:
+        deadline = self.core.next_deadline()
+        if deadline is not None and (self._deadline is None or deadline < self._deadline):
+            self._deadline = deadline
+            self._schedule.at(deadline, self._fire, self.incarnation, deadline)
+
+    def _fire(self, incarnation: int, deadline: Instant) -> None:
+        if not self.alive or self.incarnation != incarnation or self._deadline != deadline:
+            return
+        if self.frozen:
+            return  # thaw looks again
+        self._deadline = None
+        due = self.core.next_deadline()
+        if due is not None and due <= self._schedule.now_ns:
+            self._handle(DeadlineReached())
+        else:
+            self._rearm()
+
+    def _persisted(self, token: int) -> None:
+        self._handle(Persisted(token))
+
+    def _perform_send(self, effect: Send) -> None:
+        self._network.send(self, effect.peer, effect.message)
+
+    def _perform_deliver(self, effect: Deliver) -> None:
+        self._network.send(self, effect.client, effect.item)
+
+    def _perform_open(self, effect: OpenSession) -> None:
+        self._network.open(self, effect.peer, again=self._waited)
+
+    def _perform_close(self, effect: CloseSession) -> None:
+        self._network.close(self, effect.peer, "closed_by_us")
+
+    def _perform_commit(self, effect: Commit) -> None:
+        self._disk.commit(effect.changes, effect.token)
+
+    def _perform_append(self, effect: Append | Release) -> None:
+        self._disk.append(effect)
+
+    def _perform_record(self, effect: Record) -> None:
+        self.recorded.append((effect.event, effect.details))

@@ -1,0 +1,309 @@
+"""Simulated clients: the client library's core with an application on top."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from brokerd.client.core import (
+    Announced,
+    Attached,
+    ClientCore,
+    ClientEvent,
+    Detached,
+    PublicationsDone,
+    Received,
+    RequestRefused,
+    RetryLater,
+    SubscriptionAnswered,
+    SubscriptionEnded,
+)
+from brokerd.model.client_messages import Notice, Refused
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.predicate import Predicate
+from brokerd.model.publication import Buffer
+from brokerd.protocols.interface import LossReason
+from brokerd.simulator.world.clock import MILLISECOND_NS, Lane
+from brokerd.simulator.world.network import Endpoint, Network, SessionEnd
+
+RECONNECT_NS = 100 * MILLISECOND_NS
+
+
+class ClientObserver(Protocol):
+    """Sees what the applications on top of the clients see, and nothing else."""
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        """The client knows under which source its publications go."""
+        ...
+
+    def started(self, client: ClientId, number: int) -> None:
+        """The client was told that a subscription of its own has started."""
+        ...
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        """The application got a publication, behind the library's duplicate check."""
+        ...
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """The application was told what it does not get."""
+        ...
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """The client was told that its publication is done."""
+        ...
+
+
+class Observers:
+    """Several observers as one; each is told in turn."""
+
+    def __init__(self, *observers: ClientObserver) -> None:
+        self._observers = observers
+
+    def connected(self, client: ClientId, source: SourceId | None) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.connected(client, source)
+
+    def started(self, client: ClientId, number: int) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.started(client, number)
+
+    def delivered(
+        self,
+        client: ClientId,
+        number: int,
+        source: SourceId,
+        sequence: int,
+        blob: bytes,
+        payload: Buffer,
+    ) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.delivered(client, number, source, sequence, blob, payload)
+
+    def withheld(self, client: ClientId, notice: Notice) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.withheld(client, notice)
+
+    def acknowledged(self, client: ClientId, sequence: int) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.acknowledged(client, sequence)
+
+
+class SimulatedClient(Endpoint):
+    """A client that publishes, subscribes, and reconnects for ever.
+
+    Attributes:
+        name: also its key.
+        broker: the only broker it talks to.
+        core: what the client library decides.
+        received: per subscription number, what the application got, in order.
+        started_numbers: subscriptions that the broker has called started.
+        withheld: what a partition kept from it, as it was told, in order.
+        refused: requests that the broker refused for good.
+        asking_again: subscriptions refused for the time being.
+        ended: subscriptions that the broker has ended, as it was asked to.
+        detached: the broker keeps nothing for it any more.
+        take_after_ns: how long the application needs for what it receives.
+        on_change: called when anything may have changed.
+        on_refused: called with each request that was refused for good.
+    """
+
+    def __init__(
+        self,
+        name: ClientId,
+        broker: BrokerNumber,
+        network: Network,
+        random: Random,
+        observer: ClientObserver | None,
+        publishes: bool,
+        core: ClientCore | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.name = name
+        self.broker = broker
+        self.alive = True
+        self.incarnation = 1
+        self.publishes = publishes
+        self.core = core or ClientCore(name, publishes=publishes)
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_refused: Callable[[Refused], None] = lambda refused: None
+        self.received: dict[int, list[tuple[SourceId, int]]] = {
+            number: [] for number in self.core.subscriptions
+        }
+        self.started_numbers: dict[int, None] = {}
+        self.withheld: list[Notice] = []
+        self.refused: list[Refused] = []
+        self.take_after_ns = 0
+        self.asking_again = 0
+        self.ended: dict[int, None] = {}
+        self.detached = False
+        self._network = network
+        self._random = random
+        self._observer = observer
+        self._retry = Lane(network.schedule, f"{name}:tries-again")
+        self._application = Lane(network.schedule, f"{name}:takes")
+
+    # ------------------------------------------------------------ what the application does
+
+    def dial(self) -> None:
+        """Open a session with the broker; after each interruption that happens by itself."""
+        if self.alive:
+            self._network.open(self, self.broker)
+
+    def leave(self) -> None:
+        """The process of the application ends for good, as on a machine that fails."""
+        self.alive = False
+        self._network.endpoint_died(self)
+
+    def subscribe(self, predicate: Predicate) -> int:
+        """Ask for publications; returns the number of the subscription."""
+        number = self.core.subscribe(predicate)
+        self.received[number] = []
+        self._send_out()
+        return number
+
+    def mark(self) -> int:
+        """Ask for nothing: it starts behind all that was published before; returns its number."""
+        number = self.core.mark()
+        self._send_out()
+        return number
+
+    def unsubscribe(self, number: int) -> None:
+        """End a subscription; the application hears nothing more of it."""
+        self.core.unsubscribe(number)
+        self._send_out()
+
+    def detach(self, *, drain: bool = False) -> None:
+        """Have the broker keep nothing for this client."""
+        self.core.detach(drain=drain)
+        self._send_out()
+
+    def take_over(self, predecessor: "SimulatedClient") -> None:
+        """Go on where this client has come to at another broker; see ClientCore."""
+        for event in self.core.take_over(predecessor.core):
+            self._on_event(event)
+        self._send_out()
+
+    def publish(self, contents: Sequence[tuple[bytes, bytes]]) -> int:
+        """Publish (attribute blob, payload) pairs as one run; returns the first sequence number."""
+        first = self.core.next_sequence
+        for blob, payload in contents:
+            self.core.publish(blob, payload)
+        self._send_out()
+        return first
+
+    @property
+    def waits(self) -> str:
+        """What it has asked its broker for and not been told yet, in words."""
+        if self.core.is_detaching:
+            return "" if self.detached else "leave to go"
+        return f"the end of {self.core.ending}" if self.core.ending else ""
+
+    # ------------------------------------------------------------ what the network says
+
+    def established(self, end: SessionEnd, incarnation: int) -> None:
+        self.core.on_established()
+        self._send_out()
+
+    def lost(self, end: SessionEnd, reason: LossReason) -> None:
+        self.core.on_lost()
+        if not self.detached:
+            self._later(self.dial)
+        self.on_change()
+
+    def open_failed(self, peer: Peer, reason: str) -> None:
+        self._later(self.dial)
+
+    def message_arrived(self, end: SessionEnd, message: Any) -> None:
+        for event in self.core.on_message(message):
+            self._on_event(event)
+        self._send_out()
+        self.on_change()
+
+    # ------------------------------------------------------------ inside
+
+    def _on_event(self, event: ClientEvent) -> None:
+        match event:
+            case Received():
+                self._on_received(event)
+            case Announced(notice, serial):
+                self.withheld.append(notice)
+                if self._observer is not None:
+                    self._observer.withheld(self.name, notice)
+                self._taken_later(serial)
+            case PublicationsDone(first, last):
+                if self._observer is not None:
+                    for sequence in range(first, last + 1):
+                        self._observer.acknowledged(self.name, sequence)
+            case SubscriptionAnswered(number, state):
+                if state == "started":
+                    self.started_numbers[number] = None
+                    if self._observer is not None:
+                        self._observer.started(self.name, number)
+            case SubscriptionEnded(number):
+                self.ended[number] = None
+            case Detached():
+                self.detached = True
+                self._network.close(self, self.broker, "closed_by_us")
+            case Attached(source, _):
+                if self._observer is not None:
+                    self._observer.connected(self.name, source)
+            case RequestRefused(refused):
+                self.refused.append(refused)
+                self.on_refused(refused)
+            case RetryLater(refused) if refused.number:
+                self.asking_again += 1
+                self._later(self._subscribe_again, refused.number)
+            case RetryLater():
+                self._later(self._network.close, self, self.broker, "closed_by_us")
+
+    def _on_received(self, event: Received) -> None:
+        for deliveries in event.deliveries:
+            source = deliveries.run.source
+            for sequence, blob, payload in deliveries.run.publications():
+                for number in deliveries.subscriptions:
+                    self.received[number].append((source, sequence))
+                    if self._observer is not None:
+                        self._observer.delivered(self.name, number, source, sequence, blob, payload)
+        self._taken_later(event.serial)
+
+    def _taken_later(self, serial: int) -> None:
+        if self.take_after_ns:
+            self._network.schedule.post(self._application, self.take_after_ns, self._take, serial)
+        elif self._application.queue:  # what came earlier must be taken earlier
+            self._network.schedule.post(self._application, 0, self._take, serial)
+        else:
+            self.core.take(serial)
+
+    def _take(self, serial: int) -> None:
+        self.core.take(serial)
+        self._send_out()
+
+    def _subscribe_again(self, number: int) -> None:
+        self.asking_again -= 1
+        self.core.subscribe_again(number)
+        self._send_out()
+
+    def _send_out(self) -> None:
+        if self.ends:
+            for message in self.core.messages_to_send():
+                self._network.send(self, self.broker, message)
+
+    def _later(self, action: Any, *arguments: Any) -> None:
+        delay_ns = RECONNECT_NS + int(self._random.random() * RECONNECT_NS)
+        schedule = self._network.schedule
+        if schedule.adversarial:
+            schedule.post(self._retry, delay_ns, action, *arguments)
+        else:
+            schedule.at(schedule.now_ns + delay_ns, action, *arguments)

@@ -1,0 +1,613 @@
+"""A whole simulated cluster, with verbs for whoever writes its story.
+
+cluster = SimulatedCluster(topology, "delta_tree", seed=7)
+oil = cluster.subscribe("b3", "topic = 'oil'")
+cluster.run_until_quiet()
+cluster.link("b1", "b2").cut()
+cluster.publish("b1", topic="oil")
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any, Self
+
+from brokerd.client.core import ClientCore
+from brokerd.config import DeltaTreeParameters
+from brokerd.model.client_messages import Refused
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.predicate import NOTHING, Predicate, Scalar
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.tree import Neighbourhood, PrimaryTree
+from brokerd.protocols.interface import (
+    DeliveryProtocol,
+    Instant,
+    TopologyGrown,
+    TopologyShrunk,
+)
+from brokerd.protocols.registry import definition_of, make_protocol
+from brokerd.simulator.checks.awareness import AwarenessChecker
+from brokerd.simulator.checks.internals import check_internals
+from brokerd.simulator.checks.invariants import StepChecker, Watcher
+from brokerd.simulator.checks.lingering import LingerChecker
+from brokerd.simulator.checks.mark_registry import make_observer
+from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
+from brokerd.simulator.checks.separation import SeparationChecker
+from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
+from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
+from brokerd.simulator.world.moving import ClientMove
+from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
+from brokerd.simulator.world.trace import Trace
+from brokerd.wire.attributes import decode_attributes, encode_attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One publication, as its publisher knows it."""
+
+    client: ClientId
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.sequence}"
+
+
+class NotQuietError(Exception):
+    """A cluster has not come to rest in the time it was given; says who still waits for what."""
+
+
+class SimulatedCluster:
+    """Brokers, links and clients under one virtual clock.
+
+    Args:
+        topology: its delta rules, unless `parameters` say otherwise.
+        seed: the same seed, calls and code give the same history.
+        strict: raise InvariantViolated as soon as something promised does not hold.
+        trace: keep the last steps and a digest of all.
+        adversarial: no durations; see AdversarialSchedule.
+        watcher: told of every step of every broker.
+
+    Attributes:
+        oracle: judges deliveries; `oracle.judge_end()` says what is missing.
+        brokers: by number.
+        clients: by name.
+        held: clients on their way that keep to themselves what they receive.
+        checker: judges single steps.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        protocol: str = "delta_tree",
+        *,
+        seed: int = 0,
+        parameters: DeltaTreeParameters | None = None,
+        network: NetworkParameters | None = None,
+        strict: bool = True,
+        trace: bool = True,
+        adversarial: bool = False,
+        watcher: Watcher | None = None,
+        observer: ClientObserver | None = None,
+    ) -> None:
+        self.topology = topology
+        self.protocol = protocol
+        self.random = Random(seed)
+        self.parameters = parameters or topology.delta_tree_parameters()
+        self.tree = PrimaryTree(topology)
+        self.schedule: Schedule
+        # Its own stream: choices that are given instead of drawn leave the network's alone.
+        order = Random(f"order {seed}")
+        self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
+        network = network or NetworkParameters(session=topology.session_parameters())
+        self.network = Network(self.schedule, self.random, network)
+        self.oracle = Oracle(
+            decode_attributes, strict, definition_of(protocol).promises.exactly_once
+        )
+        self.oracle.logged = self.parameters.publication_log
+        self._observer: ClientObserver = self.oracle
+        if observer is not None:
+            self._observer = Observers(self.oracle, observer)
+        self.trace = Trace() if trace else None
+        watched = strict or trace or watcher is not None
+        self._awareness = AwarenessChecker(
+            self.tree,
+            self.oracle.wants,
+            lambda: self.brokers,
+            self._has_publishers,
+            late=self.parameters.accept == "late",
+        )
+        self.checker = StepChecker(
+            self.schedule,
+            self.tree,
+            self.oracle,
+            self.trace,
+            strict,
+            watcher,
+            self._awareness,
+            LingerChecker(self.schedule, self.oracle, self.parameters.client_linger_ns),
+            SeparationChecker(self.tree, self.parameters.delta + 1),
+            make_observer(protocol, self.tree),
+        )
+        self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
+        self._watched = watched
+        self._predicates: dict[str, Predicate] = {}
+        self.clients: dict[ClientId, SimulatedClient] = {}
+        self._asked: dict[ClientId, list[Predicate]] = {}
+        self._forgot: dict[ClientId, None] = {}
+        self.held: dict[ClientId, None] = {}
+        self.brokers: list[SimulatedBroker] = []
+        for name in topology.brokers:
+            self._add_broker(name)
+
+    def start(self) -> Self:
+        """Start every broker."""
+        for broker in self.brokers:
+            if not broker.alive:
+                broker.start()
+        return self
+
+    def join(self, name: str, at: str) -> "BrokerHandle":
+        """A new broker is to be a leaf behind `at`: all near are told; it has yet to start."""
+        self._change(self.topology.with_joined(Joined(name, at, ""), "join"))
+        number = self._add_broker(name)
+        self.note(f"join {name} at {at}")
+        self.checker.joined(number)
+        for near in self._near(number):
+            near.change_topology(TopologyGrown(number, self.topology.number_of(at)))
+        return self.broker(name)
+
+    def leave(self, name: str) -> None:
+        """A leaf, which has no clients any more, stops, and all near are told."""
+        number = self.topology.number_of(name)
+        near = self._near(number)
+        self.broker(name).kill()
+        self._change(self.topology.without(name, "leave"))
+        self.note(f"{name} has left")
+        for other in near:
+            other.change_topology(TopologyShrunk(number))
+
+    # ------------------------------------------------------------ names
+
+    def broker(self, name: str) -> "BrokerHandle":
+        """The verbs of a broker."""
+        return BrokerHandle(self, self.brokers[self.topology.number_of(name)])
+
+    def link(self, a: str, b: str) -> "LinkHandle":
+        """The verbs of whatever sessions two brokers have, or a client and its broker."""
+        return LinkHandle(self, self._peer(a), self._peer(b))
+
+    def _peer(self, name: str) -> Peer:
+        return name if name in self.clients else self.topology.number_of(name)
+
+    # ------------------------------------------------------------ clients
+
+    def client(self, name: ClientId, broker: str, publishes: bool = False) -> SimulatedClient:
+        """The client called so; made, and dialling, when it is new."""
+        client = self.clients.get(name)
+        if client is None:
+            client = self._add_client(name, broker, publishes)
+        return client
+
+    def _add_client(
+        self, name: ClientId, broker: str, publishes: bool, core: ClientCore | None = None
+    ) -> SimulatedClient:
+        number = self.topology.number_of(broker)
+        client = SimulatedClient(
+            name, number, self.network, self.random, self._observer, publishes, core
+        )
+        self.clients[name] = client
+        self.network.endpoints[name] = client
+        self.checker.client_added(name, number)
+        client.on_refused = partial(self._on_refused, client)
+        client.dial()
+        return client
+
+    def subscribe(
+        self, broker: str, predicate: str | Predicate = "true", client: ClientId | None = None
+    ) -> "Subscription":
+        """A new subscription at a broker, of a client of its own unless one is named."""
+        name = client or f"s{sum(key.startswith('s') for key in self.clients) + 1}-{broker}"
+        subscriber = self.client(name, broker)
+        wanted = self._parse(predicate) if isinstance(predicate, str) else predicate
+        number = subscriber.subscribe(wanted)
+        self._asked.setdefault(name, []).append(wanted)
+        self.oracle.subscribed(name, number, wanted)
+        self.note(f"subscribe {name}/{number} {predicate if isinstance(predicate, str) else ''}")
+        return Subscription(self, subscriber, number)
+
+    def unsubscribe(self, client: ClientId, number: int = 1) -> None:
+        """A client ends one of its subscriptions."""
+        self.oracle.unsubscribed(client, number)
+        self.note(f"unsubscribe {client}/{number}")
+        self.clients[client].unsubscribe(number)
+
+    def detach(self, client: ClientId) -> None:
+        """A client leaves for good, and says so; it has published what it had to."""
+        state = self.clients[client]
+        for number in state.core.subscriptions:
+            self.oracle.unsubscribed(client, number)
+        self.note(f"detach {client}")
+        state.detach()
+
+    def forget(self, client: ClientId, keeps: int) -> SimulatedClient:
+        """A client's process dies with its memory; another one of that name asks again.
+
+        Args:
+            keeps: for how many of all that it has ever asked for, from the first on.
+        """
+        old = self.clients[client]
+        wanted = self._asked.get(client, [])[:keeps]
+        self.note(f"forget {client} {len(wanted)}")
+        old.leave()
+        self._forgot[client] = None
+        self.oracle.forgot(client)
+        core = ClientCore(
+            client, publishes=old.publishes, incarnation=old.core.incarnation + old.publishes
+        )
+        self._asked[client] = []
+        new = self._add_client(client, self.brokers[old.broker].name, old.publishes, core)
+        for predicate in wanted:
+            self.subscribe(self.brokers[old.broker].name, predicate, client)
+        return new
+
+    def _on_refused(self, client: SimulatedClient, refused: Refused) -> None:
+        """The application makes do without: it has too many, or had others before it forgot."""
+        number, most = refused.number, self.parameters.client_subscriptions
+        if refused.request != "subscribe" or (number <= most and client.name not in self._forgot):
+            raise InvariantViolated("refused", f"{client.name}: {refused}")
+        if client.core.predicates.get(number) == NOTHING:
+            if client.name not in self._forgot:
+                raise InvariantViolated("refused", f"{client.name} cannot move: {refused}")
+            client.unsubscribe(number)  # it tries again with the next number
+            return
+        if number in client.core.subscriptions:
+            self.unsubscribe(client.name, number)
+
+    def move(
+        self,
+        client: ClientId,
+        broker: str,
+        over: Callable[[ClientId, bool], bool],
+        arrived: Callable[[], None] = lambda: None,
+    ) -> ClientMove:
+        """A client moves to another broker, where it has another name.
+
+        Args:
+            over: told the name, and whether the old broker has delivered all it had, when the
+                move is over; says whether the client's streams must go on without a step.
+            arrived: called when it has what was kept for it.
+        """
+        name = f"{client.partition('-')[0]}.-{broker}"
+
+        def make(old: SimulatedClient) -> SimulatedClient:
+            core = old.core.successor()
+            new = self._add_client(name, broker, old.publishes, core)
+            for number, predicate in core.predicates.items():
+                self.oracle.subscribed(name, number, predicate)
+            self._asked[name] = self._asked.get(old.name, [])
+            self.held[name] = None
+            return new
+
+        def is_over(old: SimulatedClient, new: SimulatedClient, all_delivered: bool) -> None:
+            self.note(f"moved {old.name} {new.name} {all_delivered}")
+            del self.held[new.name]
+            self.oracle.moved(old.name, new.name, whole=over(new.name, all_delivered))
+
+        self.note(f"move {client} {name}")
+        move = ClientMove(
+            self.clients[client],
+            make,
+            lambda: self.oracle.draining(client),
+            is_over,
+            arrived,
+        )
+        move.advance()
+        return move
+
+    def publish(
+        self,
+        broker: str,
+        *,
+        client: ClientId | None = None,
+        payload: bytes = b"",
+        **attributes: Scalar,
+    ) -> Published:
+        """One publication at a broker; by default of the client `p-<broker>`."""
+        blob = encode_attributes(attributes)
+        return self.publish_run(broker, [(blob, payload)], client)[0]
+
+    def publish_run(
+        self, broker: str, contents: list[tuple[bytes, bytes]], client: ClientId | None = None
+    ) -> list[Published]:
+        """Publications (attribute blob, payload) that leave as one run."""
+        publisher = self.client(client or f"p-{broker}", broker, publishes=True)
+        first = publisher.publish(contents)
+        for sequence, (blob, payload) in enumerate(contents, first):
+            self.oracle.published(publisher.name, sequence, blob, payload)
+        self.note(f"publish {publisher.name} {first}-{first + len(contents) - 1}")
+        return [Published(publisher.name, first + place) for place in range(len(contents))]
+
+    def name_of(self, source: SourceId) -> ClientId:
+        """Which client publishes under a source."""
+        return next(name for name, client in self.clients.items() if client.core.source == source)
+
+    # ------------------------------------------------------------ time
+
+    def run_for(self, seconds: float) -> None:
+        """Let this much virtual time pass."""
+        assert isinstance(self.schedule, TimedSchedule), "without durations no time can pass"
+        self.schedule.run_until(self.schedule.now_ns + int(seconds * SECOND_NS))
+
+    def step(self, until_ns: Instant) -> bool:
+        """Let the next thing happen; False when there is none up to `until_ns`."""
+        assert isinstance(self.schedule, TimedSchedule), "an adversary knows no instants"
+        next_ns = self.schedule.next_ns()
+        if next_ns is None or next_ns > until_ns:
+            return False
+        return self.schedule.step()
+
+    def run_until_quiet(self, limit_s: float = 60.0) -> None:
+        """Run until nothing is under way but retries towards what cannot be reached.
+
+        Raises:
+            NotQuietError: it does not become quiet within `limit_s` of virtual time.
+        """
+        assert isinstance(self.schedule, TimedSchedule), "an adversary is never quiet"
+        until_ns = self.schedule.now_ns + int(limit_s * SECOND_NS)
+        while not self.is_quiet():
+            if self.schedule.now_ns > until_ns:
+                left = self.unsettled() or [f"{self.schedule.pending} messages are on their way"]
+                raise NotQuietError(f"not quiet after {limit_s:g} s: {'; '.join(left)}")
+            for _ in range(max(1, self.schedule.pending)):
+                if not self.schedule.step():
+                    return
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way and everyone has the sessions that can be had.
+
+        Links may stay broken: once a broker has found out that it cannot reach another one, its
+        further attempts, as long as they cannot succeed, disturb nobody.
+        """
+        return self.schedule.pending == 0 and not self.unsettled()
+
+    def unsettled(self, *, all_attempts: bool = True) -> list[str]:
+        """Who still waits for a session or an answer that can be had, in words.
+
+        Args:
+            all_attempts: whether an attempt counts that cannot succeed, until it has failed. One
+                that is made again after a wait never does.
+        """
+        lines = []
+        for broker in self.brokers:
+            if not broker.alive or broker.frozen:
+                continue
+            attempts = [
+                peer
+                for peer, attempt in broker.attempts.items()
+                if (all_attempts and not attempt.again) or self.network.is_open(broker.number, peer)
+            ]
+            if attempts:
+                lines.append(f"{broker.name} dials {attempts}")
+            status = broker.core.status()
+            relayed = status.get("relayed", ())
+            waiting = [
+                peer for peer in status["wanted"] if peer not in status["ready"] or peer in relayed
+            ]
+            if not broker.absorbing:
+                reachable = [
+                    peer for peer in waiting
+                    if self.network.is_open(broker.number, peer)
+                    and not self.brokers[peer].absorbing
+                ]  # fmt: skip
+                if reachable:
+                    lines.append(f"{broker.name} waits for sessions with {reachable}")
+        for client in self.clients.values():
+            if client.detached:
+                continue
+            if not client.ends and self.network.is_open(client.name, client.broker):
+                lines.append(f"{client.name} is not connected")
+            if client.ends and client.waits:
+                lines.append(f"{client.name} waits for {client.waits}")
+            if client.asking_again:
+                lines.append(f"{client.name} was told to ask again")
+        return lines
+
+    # ------------------------------------------------------------ what happened
+
+    def note(self, what: str) -> None:
+        """Put a line of our own into the trace."""
+        if self.trace is not None:
+            self.trace.note(self.schedule.now_ns, what)
+
+    def reasons(self, broker: str) -> list[str]:
+        """Why a broker's core withheld, refused or ignored something, in order."""
+        records = self.brokers[self.topology.number_of(broker)].recorded
+        return [str(details["reason"]) for _, details in records if "reason" in details]
+
+    def statistics(self) -> dict[str, int]:
+        """The sum of all live brokers' counters."""
+        total: dict[str, int] = {}
+        for broker in self.brokers:
+            if broker.alive:
+                for name, value in broker.core.statistics().items():
+                    total[name] = total.get(name, 0) + value
+        return total
+
+    @property
+    def broker_events(self) -> int:
+        """How many events the cores of all brokers have handled."""
+        return sum(broker.events for broker in self.brokers)
+
+    # ------------------------------------------------------------ inside
+
+    def _add_broker(self, name: str) -> BrokerNumber:
+        number = len(self.brokers)
+        observer = self.checker if self._watched else None
+        broker = SimulatedBroker(number, name, self.network, self.random, self._make_core, observer)
+        broker.joins = number >= len(self.topology.as_deployed().brokers)
+        self.brokers.append(broker)
+        self.network.endpoints[number] = broker
+        return number
+
+    def _change(self, topology: Topology) -> None:
+        self.topology = topology
+        self.tree.change(topology)
+
+    def _near(self, number: BrokerNumber) -> list[SimulatedBroker]:
+        ball = self.tree.ball(number, self.parameters.delta + 1)
+        return [self.brokers[near] for near in ball if self.brokers[near].alive]
+
+    def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
+        neighbourhood = self.tree.neighbourhood(number, self.parameters.delta + 1)
+        self._neighbourhoods[number] = neighbourhood
+        return self.fresh_core(number)
+
+    def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
+        """A core like a broker's own when it started, to repeat its events on."""
+        return make_protocol(
+            self.protocol,
+            number,
+            self._neighbourhoods[number],
+            self.parameters,
+            decode_attributes,
+        )
+
+    def check_internals(self) -> None:
+        """Look into every broker; what random steps leave behind must make sense."""
+        check_internals(self.brokers)
+
+    def _has_publishers(self, number: BrokerNumber) -> bool:
+        return any(client.broker == number and client.publishes for client in self.clients.values())
+
+    def _parse(self, text: str) -> Predicate:
+        predicate = self._predicates.get(text)
+        if predicate is None:
+            predicate = self._predicates[text] = parse_predicate(text)
+        return predicate
+
+
+class BrokerHandle:
+    """What can be done to a broker; each verb returns the handle."""
+
+    def __init__(self, cluster: SimulatedCluster, broker: SimulatedBroker) -> None:
+        self._cluster = cluster
+        self.broker = broker
+
+    def kill(self) -> Self:
+        """The process dies, with everything that was not durable."""
+        return self._do("kill", self.broker.kill)
+
+    def start(self) -> Self:
+        """A new incarnation on the same disk."""
+        return self._do("start", self.broker.start)
+
+    def restart(self) -> Self:
+        """Kill and start, without a pause."""
+        return self.kill().start()
+
+    def absorb(self) -> Self:
+        """Takes everything in and lets only signs of life out."""
+        return self._do("absorb", self.broker.absorb)
+
+    def release(self) -> Self:
+        """Lets go what it absorbed, in order."""
+        return self._do("release", self.broker.release)
+
+    def freeze(self) -> Self:
+        """Its time stops."""
+        return self._do("freeze", self.broker.freeze)
+
+    def thaw(self) -> Self:
+        """Its time goes on."""
+        return self._do("thaw", self.broker.thaw)
+
+    def status(self) -> Mapping[str, Any]:
+        """What its core says about itself."""
+        return self.broker.core.status()
+
+    def _do(self, verb: str, action: Any) -> Self:
+        self._cluster.note(f"{verb} {self.broker.name}")
+        action()
+        return self
+
+
+class LinkHandle:
+    """What can be done to the sessions between two endpoints; each verb returns the handle."""
+
+    def __init__(self, cluster: SimulatedCluster, a: Peer, b: Peer) -> None:
+        self._cluster = cluster
+        self._network = cluster.network
+        self._a = a
+        self._b = b
+
+    def cut(self, which: WhichWay = "both") -> Self:
+        """What is under way is lost; `out` is from the first to the second."""
+        self._note(f"cut {which}")
+        self._network.cut(self._a, self._b, which)
+        return self
+
+    def blackhole(self, which: WhichWay = "both") -> Self:
+        """Nothing passes, nothing is lost."""
+        self._note(f"blackhole {which}")
+        self._network.blackhole(self._a, self._b, which)
+        return self
+
+    def absorb(self, which: WhichWay = "both") -> Self:
+        """Only signs of life pass; `out` is from the first to the second."""
+        self._note("absorb" if which == "both" else f"absorb {which}")
+        self._network.absorb_link(self._a, self._b, which)
+        return self
+
+    def let_one_pass(self) -> bool:
+        """The first message arrives that was absorbed on its way from the first to the second."""
+        self._note("let one pass")
+        return self._network.let_one_pass(self._a, self._b)
+
+    def delay(self, delay_ns: int) -> Self:
+        """Everything takes longer."""
+        self._note(f"delay {delay_ns}")
+        self._network.delay(self._a, self._b, delay_ns)
+        return self
+
+    def heal(self) -> Self:
+        """All faults of the link end."""
+        self._note("heal")
+        self._network.heal(self._a, self._b)
+        return self
+
+    def suspect(self) -> Self:
+        """The first end takes the second for dead."""
+        self._note("suspect")
+        end = self._network.endpoints[self._a].ends.get(self._b)
+        if end is not None:
+            self._network.suspect(end)
+        return self
+
+    def _note(self, verb: str) -> None:
+        self._cluster.note(f"{verb} {self._a}-{self._b}")
+
+
+class Subscription:
+    """A subscription and what its application has seen of it."""
+
+    def __init__(self, cluster: SimulatedCluster, client: SimulatedClient, number: int) -> None:
+        self._cluster = cluster
+        self.client = client
+        self.number = number
+
+    @property
+    def received(self) -> list[Published]:
+        """What the application got, in order."""
+        return list(self._received())
+
+    @property
+    def started(self) -> bool:
+        """Whether the client was told that it has started."""
+        return self.number in self.client.started_numbers
+
+    def _received(self) -> Iterator[Published]:
+        for source, sequence in self.client.received[self.number]:
+            yield Published(self._cluster.name_of(source), sequence)

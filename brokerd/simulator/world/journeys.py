@@ -1,0 +1,123 @@
+"""Where the clients of a plan are, and which brokers have come and gone, in one run of a swarm.
+
+A client that moves has another name at each broker; the plan knows its first one. What the plan
+has it do on its way it does when it has arrived.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from brokerd.model.identity import ClientId
+from brokerd.simulator.search.plan import Departing, Joining, Moving, home_of
+from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.faults import Faults
+
+At = Callable[..., None]
+
+
+class Journeys:
+    """Moves of clients, joins and departures of brokers.
+
+    Args:
+        is_broken: whether links are broken that no fault of `faults` has broken.
+
+    Attributes:
+        moved: clients that have arrived.
+        moved_whole: those whose streams had to go on without a step, since nothing failed.
+        joined, departed: brokers.
+    """
+
+    def __init__(
+        self, cluster: SimulatedCluster, faults: Faults, is_broken: Callable[[], bool]
+    ) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._is_broken = is_broken
+        self._names: dict[ClientId, ClientId] = {}
+        unit = 1 if cluster.schedule.adversarial else MILLISECOND_NS
+        self._again_after = 20 * unit  # for brokers that join and depart
+        self._waiting: dict[ClientId, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
+        self.moved = self.moved_whole = self.joined = self.departed = 0
+
+    def now(self, client: ClientId) -> ClientId:
+        """The present name of a client of the plan."""
+        return self._names.get(client, client)
+
+    def holds(self, client: ClientId, action: Callable[..., None], *arguments: Any) -> bool:
+        """Whether a client cannot do this now, be it on its way or of a broker that is not there.
+
+        If it is on its way, it does it when it has arrived.
+        """
+        if client in self._waiting:
+            self._waiting[client].append((action, arguments))
+            return True
+        return home_of(self.now(client)) not in self._cluster.topology.present()
+
+    def under_way(self) -> list[str]:
+        """Clients that are on their way, in words."""
+        return [f"{client} is on its way" for client in self._waiting]
+
+    def move(self, move: Moving) -> None:
+        """A client sets out, where it is not on its way."""
+        if move.client in self._waiting:
+            return
+        client = self._cluster.clients.get(self.now(move.client))
+        here = move.to == home_of(self.now(move.client))
+        gone = move.to not in self._cluster.topology.present()
+        if client is None or client.core.is_detaching or here or gone:
+            return
+        self._waiting[move.client] = []
+        calm, disturbed = self._is_calm(), self._disturbances()
+
+        def over(name: ClientId, all_delivered: bool) -> bool:
+            quiet = calm and self._is_calm() and disturbed == self._disturbances()
+            self._names[move.client] = name
+            self.moved += 1
+            self.moved_whole += quiet and all_delivered
+            return quiet and all_delivered
+
+        def arrived() -> None:
+            for action, arguments in self._waiting.pop(move.client):
+                action(*arguments)
+
+        self._cluster.move(client.name, move.to, over, arrived)
+
+    def join(self, move: Joining, at: At) -> None:
+        """A broker joins; whoever runs the brokers waits until all can be told."""
+        later = self._again_after
+        present = self._cluster.topology.present()
+        if move.broker in present or move.at not in present:
+            return
+        if any(broker.frozen for broker in self._cluster.brokers):
+            at(move.when + later, self.join, replace(move, when=move.when + later), at)
+            return
+        self._cluster.join(move.broker, move.at).start()
+        self.joined += 1
+
+    def depart(self, move: Departing, at: At) -> None:
+        """A broker that has joined departs."""
+        cluster, later = self._cluster, self._again_after
+        if move.broker not in cluster.topology.present():
+            return
+        number = cluster.topology.number_of(move.broker)
+        if any(client.broker == number for client in cluster.clients.values()):
+            return
+        if any(broker.frozen for broker in cluster.brokers):
+            at(move.when + later, self.depart, replace(move, when=move.when + later), at)
+            return
+        cluster.leave(move.broker)
+        self.departed += 1
+
+    # ------------------------------------------------------------ how calm it is
+
+    def _is_calm(self) -> bool:
+        """Whether nothing has failed, and nothing that did has left anything behind."""
+        cluster = self._cluster
+        if self._is_broken() or self._faults.any_active() or cluster.unsettled():
+            return False
+        return not any(broker.core.aftermath() for broker in cluster.brokers if broker.alive)
+
+    def _disturbances(self) -> int:
+        return sum(self._faults.landed.values()) + self.joined + self.departed

@@ -1,0 +1,243 @@
+"""A broker without time: the driver of one core, and its disk."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber, Peer
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import (
+    Append,
+    Change,
+    CloseSession,
+    Commit,
+    DeadlineReached,
+    Deliver,
+    DeliveryProtocol,
+    Effect,
+    Event,
+    Instant,
+    LossReason,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
+    Persisted,
+    Record,
+    Release,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.world.untimed import End, Endpoint, Lane, UntimedNetwork
+
+PATIENCE_NS = 10**15
+"""Deadlines farther off than this, measured from the last one, are meant never to come."""
+
+
+class UntimedDisk:
+    """What survives of a broker: its meta store and its publication log.
+
+    Each becomes durable in the order in which it was written; neither waits for the other.
+    """
+
+    def __init__(self, lane: Lane, log_lane: Lane) -> None:
+        self._lane = lane
+        self._log_lane = log_lane
+        self._tables: dict[str, dict[str, Any]] = {}
+        self._logged: list[PublicationRun] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether the broker has not been told of everything it wrote."""
+        return bool(self._lane.queue or self._log_lane.queue)
+
+    def take(self, effect: Commit | Append | Release) -> None:
+        """Something is to be durable, in its turn."""
+        (self._lane if type(effect) is Commit else self._log_lane).push(effect)
+
+    def write(self, effect: Commit | Append | Release) -> int | None:
+        """It is durable now; returns the token with which to say so."""
+        if isinstance(effect, Commit):
+            for change in effect.changes:
+                self._apply(change)
+            return effect.token
+        if isinstance(effect, Append):
+            self._logged.append(effect.run)
+            return effect.token
+        source, through = effect.source, effect.through
+        self._logged = [run for run in self._logged if run.source != source or run.last > through]
+        return None
+
+    def crash(self, kept: int) -> None:
+        """Of what nobody was told about, keep the first `kept` of each, or all there are."""
+        for lane in (self._lane, self._log_lane):
+            for effect in [*lane.queue][:kept]:
+                self.write(effect)
+            lane.keep(0)
+
+    def logged(self) -> tuple[PublicationRun, ...]:
+        """What a restarted broker finds in its publication log."""
+        return tuple(self._logged)
+
+    def recovered(self) -> Mapping[str, Mapping[str, Any]]:
+        """What a restarted broker finds: table → key → value, tuples as lists."""
+        return {
+            table: {key: _as_stored(value) for key, value in rows.items()}
+            for table, rows in self._tables.items()
+        }
+
+    def _apply(self, change: Change) -> None:
+        rows = self._tables.setdefault(change.table, {})
+        if change.value is None:
+            rows.pop(change.key, None)
+        else:
+            rows[change.key] = change.value
+
+
+def _as_stored(value: Any) -> Any:
+    return [_as_stored(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class UntimedBroker(Endpoint):
+    """One broker: a core while it is alive, and a disk that outlives it.
+
+    Attributes:
+        now_ns: its own clock; goes on only with its deadlines.
+        effects_by_event: how many effects each event had: the shape of its history.
+        history: (event, instant, effects) of this incarnation, where it is to be kept.
+    """
+
+    def __init__(
+        self,
+        number: BrokerNumber,
+        name: str,
+        network: UntimedNetwork,
+        make_core: Callable[[BrokerNumber], DeliveryProtocol],
+        observe: Callable[["UntimedBroker", Event, list[Effect]], None],
+    ) -> None:
+        super().__init__(number)
+        self.number = number
+        self.name = name
+        self.core = make_core(number)
+        self.now_ns: Instant = 0
+        self.effects_by_event: list[int] = []
+        self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
+        self._network = network
+        self._make_core = make_core
+        self._observe = observe
+        self.disk = UntimedDisk(
+            network.lane(("persist", number), self._persisted),
+            network.lane(("log", number), self._persisted),
+        )
+        self._local: deque[Event] = deque()
+        self._handling = False
+
+    @property
+    def protocol(self) -> DeliveryProtocol:
+        """The protocol itself: nothing is relayed here."""
+        return self.core
+
+    def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rows that a restart would find: table → key → value."""
+        return self.disk.recovered()
+
+    def session_with(self, peer: Peer) -> int:
+        """The number of its session with a peer, 0 when there is none."""
+        end = self.ends.get(peer)
+        return end.number if end is not None else 0
+
+    def start(self) -> None:
+        """Start a new incarnation on the disk as it is."""
+        assert not self.alive, f"{self.name} runs already"
+        self.alive = True
+        self.incarnation += 1
+        self._sessions = 0
+        self.core = self._make_core(self.number)
+        if self.history is not None:
+            self.history = []
+        recovering = self.incarnation > 1
+        disk = self.disk
+        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.logged()))
+
+    def crash(self, kept: int) -> None:
+        """Lose everything volatile; see UntimedDisk.crash."""
+        self.alive = False
+        self._network.endpoint_died(self)
+        self.disk.crash(kept)
+
+    def fire(self) -> bool:
+        """The earliest deadline has come; False when there is none worth waiting for."""
+        due = self.deadline()
+        if due is None:
+            return False
+        self.now_ns = max(self.now_ns, due)
+        self._handle(DeadlineReached())
+        return True
+
+    def deadline(self) -> Instant | None:
+        """The earliest deadline, if it is meant ever to come."""
+        due = self.core.next_deadline() if self.alive else None
+        return due if due is not None and due < self.now_ns + PATIENCE_NS else None
+
+    def receive_old(self, incarnation: int, peer: Peer, session: int, message: Any) -> bool:
+        """Take a message of a session that is over, as no sound driver would hand it over."""
+        if not self.alive or self.incarnation != incarnation:
+            return False
+        self._handle(MessageReceived(peer, session, message))
+        return True
+
+    # ------------------------------------------------------------ what the network says
+
+    def established(self, end: End, incarnation: int) -> None:
+        self._handle(SessionEstablished(end.peer, end.number, incarnation))
+
+    def lost(self, end: End, reason: LossReason) -> None:
+        self._handle(SessionLost(end.peer, end.number, reason))
+
+    def open_failed(self, peer: Peer, reason: str) -> None:
+        self._handle(OpenFailed(peer, reason))
+
+    def message_arrived(self, end: End, message: Any) -> None:
+        self._handle(MessageReceived(end.peer, end.number, message))
+
+    # ------------------------------------------------------------ the core
+
+    def _persisted(self, effect: Commit | Append | Release) -> None:
+        token = self.disk.write(effect)
+        if token is not None:
+            self._handle(Persisted(token))
+
+    def _handle(self, event: Event) -> None:
+        """Let the core handle an event and whatever follows at this broker at once."""
+        self._local.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._local:
+                self._handle_one(self._local.popleft())
+        finally:
+            self._handling = False
+
+    def _handle_one(self, event: Event) -> None:
+        effects = self.core.handle(event, self.now_ns)
+        self.effects_by_event.append(len(effects))
+        if self.history is not None:
+            self.history.append((event, self.now_ns, effects))
+        self._observe(self, event, effects)
+        network = self._network
+        for effect in effects:
+            match effect:
+                case Send():
+                    network.send(self, effect.peer, effect.message)
+                case Deliver():
+                    network.send(self, effect.client, effect.item)
+                case Commit() | Append() | Release():
+                    self.disk.take(effect)
+                case OpenSession():
+                    network.open(self, effect.peer)
+                case CloseSession():
+                    network.close(self, effect.peer)
+                case Record():
+                    pass

@@ -1,0 +1,1 @@
+"""How faults are applied, seen and healed."""

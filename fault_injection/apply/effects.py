@@ -1,0 +1,166 @@
+"""What shows that a fault on real processes has the effect it should have."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from fault_injection.apply.injector import Evidence, Fault
+from fault_injection.schedule.ends import End, direct_sessions, on_all
+
+See = Callable[[Fault, Sequence[End]], Awaitable[Evidence | None]]
+"""What was seen of a fault at its ends; None as long as that does not show its effect."""
+
+_COUNTED: Final = (
+    *("absorbed_messages", "absorbed_publications", "absorbed_bytes", "forwarded_since_applied"),
+    *("dropped_frames", "sessions_down", "limited_messages"),
+)
+
+
+async def see_sessions_down(
+    ends: Sequence[End],
+    neighbours: Callable[[str], Sequence[str]],
+    status_of: Callable[[str], Awaitable[dict[str, Any]]],
+) -> Evidence | None:
+    """Whether both ends of every cut link are without its session."""
+    seen: Evidence = {}
+    for end in ends:
+        others = [end.peer] if end.peer else neighbours(end.broker)
+        ready = direct_sessions(await end.command("status"))
+        if any(other in ready for other in others):
+            return None
+        seen[end.broker] = {"ready": ready}
+        if not end.peer:
+            for other in others:
+                if end.broker in direct_sessions(await status_of(other)):
+                    return None
+    return seen
+
+
+async def _see_end(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    """Exit statuses, by this fault and no other."""
+    seen: Evidence = {}
+    stamps: dict[str, int] = {}
+    for end in ends:
+        row = await end.row()
+        if row["state"] == "running" or row["exit_cause"] != f"fault:{end.fault_id}":
+            return None
+        keys = ("pid", "exit_code", "exit_signal", "exit_cause")
+        found = {key: row[key] for key in keys}
+        seen.update(found if len(ends) == 1 and not fault.target.machine else {end.broker: found})
+        stamps[end.host] = max(stamps.get(end.host, 0), row["t_exit_ns"])
+    seen["host_stamps"] = stamps
+    return seen
+
+
+async def _see_start(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    (end,) = ends
+    row, status = await end.row(), await end.command("status")
+    if row["state"] != "running" or status["pid"] != row["pid"]:
+        return None
+    keys = ("pid", "start_time")
+    return {"incarnation": status["incarnation"], **{key: row[key] for key in keys}}
+
+
+async def _see_frozen(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    (end,) = ends
+    row = await end.row()
+    return {"pid": row["pid"], "process_state": "T"} if row["frozen"] else None
+
+
+async def _see_absorbed(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    counters = await _counters(ends)
+    holds = counters["absorbed_messages"] and not counters["forwarded_since_applied"]
+    return counters if holds else None
+
+
+async def _see_dropped(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    if fault.parameters.get("backend") == "nft":
+        return await _see_packets(ends)
+    counters = await _counters(ends)
+    # It drops nothing by itself: frames wait, until the failure detector gives up.
+    return counters if counters["dropped_frames"] or counters["sessions_down"] else None
+
+
+async def _see_packets(ends: Sequence[End]) -> Evidence | None:
+    stopped = {}
+    for end in ends:
+        seen = await end.agent.fault_look(end.fault_id)
+        stopped[end.broker] = seen["stopped_packets"]
+    return {"stopped_packets": stopped} if any(stopped.values()) else None
+
+
+async def _see_limited(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    counters = await _counters(ends)
+    return counters if counters["limited_messages"] else None
+
+
+async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    """How long connecting takes: no less than the delay, each way that it is delayed."""
+    least_us = int(fault.parameters["delay_ms"]) * 1_000
+
+    async def probe(end: End) -> dict[str, int]:
+        peers = [end.peer] if end.peer else (await end.command("status"))["wanted"]
+        if not peers:
+            return {}
+        answer = await end.command("probe", {"peers": list(peers)})
+        return {peer: answer["took_us"][peer] for peer in answer["reached"]}
+
+    took = await on_all(ends, probe)
+    if not all(took) or any(us < least_us for found in took for us in found.values()):
+        return None
+    return {"connect_us": {end.broker: found for end, found in zip(ends, took, strict=True)}}
+
+
+async def _see_matrix(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    """Probes between every two brokers: none across the sets succeeds, all inside do."""
+
+    async def probe(end: End) -> dict[str, Any]:
+        return await end.command("probe", {"peers": [*end.across, *end.inside]})
+
+    answers = await on_all(ends, probe)
+    for end, answer in zip(ends, answers, strict=True):
+        if set(answer["missing"]) != set(end.across):
+            return None
+    return {
+        "missing": {end.broker: list(end.across) for end in ends},
+        "reached": {end.broker: list(end.inside) for end in ends},
+    }
+
+
+async def _see_full_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    (end,) = ends
+    answer = await end.command("probe_disk")
+    return None if answer["written"] else {"write_probe": "no space left on device"}
+
+
+async def _see_slow_disk(fault: Fault, ends: Sequence[End]) -> Evidence | None:
+    (end,) = ends
+    answer = await end.command("probe_disk")
+    slow = answer["took_us"] >= int(fault.parameters["delay_ms"]) * 1_000
+    return {"write_probe_us": answer["took_us"]} if slow else None
+
+
+async def _counters(ends: Sequence[End]) -> Evidence:
+    """The counters of all ends, summed."""
+    total: Evidence = dict.fromkeys(_COUNTED, 0)
+    for end in ends:
+        own = (await end.command("fault_counters"))[end.fault_id]
+        for name in total:
+            total[name] += own[name]
+    return total
+
+
+SEE: Final[Mapping[str, See]] = {
+    "kill": _see_end,
+    "term": _see_end,
+    "host-loss": _see_end,
+    "restart": _see_start,
+    "freeze": _see_frozen,
+    "absorb": _see_absorbed,
+    "blackhole": _see_dropped,
+    "bandwidth": _see_limited,
+    "delay": _see_slow_links,
+    "partition": _see_matrix,
+    "disk-full": _see_full_disk,
+    "slow-fsync": _see_slow_disk,
+}
+"""By verb; a cut is seen by `see_sessions_down`, which needs to know the neighbours."""

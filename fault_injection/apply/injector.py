@@ -1,0 +1,487 @@
+"""Runs a schedule against a backend, believes only what it sees, and leaves nothing broken.
+
+Each fault goes planned → requested → applied → observed → heal requested → healed → recovered,
+and every stage is written down when it is known to be reached. What was not observed did not
+happen, as far as a verdict is concerned.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import trio
+
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Topology
+from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
+from fault_injection.schedule.durations import format_duration
+from fault_injection.schedule.plan import PlannedStep, expand
+from fault_injection.schedule.schedule import (
+    END,
+    STARTED_WITHIN_NS,
+    FaultSchedule,
+    Problem,
+    ScheduleError,
+)
+from fault_injection.schedule.targets import Machines, Target, read_target
+from fault_injection.schedule.verbs import ENDING_VERBS, FAILING_VERBS, LASTING_VERBS, VERB_TABLE
+
+Evidence = dict[str, Any]
+"""What showed something, JSON-ready. `t_ns`, where it is in there, is when it was so, by the
+injector's clock; `host_stamps` is the same by the clocks of the hosts that saw it."""
+
+_POLL_S: Final = 0.02
+_LAST_LOOK_S: Final = 1.0
+_HEAL_WITHIN_NS: Final = 10 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, as a backend is asked for it.
+
+    Attributes:
+        fault_id: unique on everything it is done to.
+        verb: one of verbs.VERBS.
+        signal: of a kill.
+        parameters: of the verb, as agents and brokers know them.
+    """
+
+    fault_id: str
+    verb: str
+    target: Target
+    signal: str = "KILL"
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
+
+
+class FaultBackend(Protocol):
+    """What can break things, and look at them: agents and brokers, or a simulated cluster.
+
+    Every method may raise ControlError. A `verify_` gives what it saw, or None as long as it
+    does not see it; it is asked again and again.
+    """
+
+    @property
+    def topology(self) -> Topology:
+        """The brokers and links that there are."""
+        ...
+
+    @property
+    def machines(self) -> Machines | None:
+        """The brokers on each machine; None where there are no machines."""
+        ...
+
+    async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+        """Do it; it ends by itself `lease_ns` later if it is not renewed."""
+        ...
+
+    async def verify_effect(self, fault: Fault) -> Evidence | None:
+        """Whether it can be seen to have its effect."""
+        ...
+
+    async def renew(self, fault: Fault, lease_ns: int) -> None:
+        """Let it last `lease_ns` from now."""
+        ...
+
+    async def undo(self, fault: Fault) -> Evidence:
+        """Undo it; what is undone already stays so."""
+        ...
+
+    async def verify_undone(self, fault: Fault) -> Evidence | None:
+        """Whether it can be seen to be gone."""
+        ...
+
+    async def verify_recovered(self, fault: Fault) -> Evidence | None:
+        """Whether everything it was done to works again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What came of a schedule.
+
+    Attributes:
+        rows: one per fault, in the columns of the `faults` table.
+        problems: what did not go as planned, in words; a verdict must not rest on such a run.
+        not_healed: faults that may still be there: the lab is dirty until their leases end.
+        down: brokers that were ended and not started again.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    problems: tuple[str, ...]
+    not_healed: tuple[str, ...]
+    down: tuple[str, ...]
+
+
+class _NotLanded(Exception):
+    """A step that did not do what it should."""
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """How far a step has come, for the steps that wait for it."""
+
+    step: PlannedStep
+    fault: Fault
+    reached: dict[str, int] = field(default_factory=dict)
+    is_over: bool = False
+    is_active: bool = False
+    observed: Evidence | None = None
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def reach(self, stage: str, t_ns: int) -> None:
+        self.reached[stage] = t_ns
+        self._wake()
+
+    def end(self) -> None:
+        self.is_over = True
+        self._wake()
+
+    async def wait(self, stage: str) -> int | None:
+        """When the step came to this stage; None when it never will."""
+        while stage not in self.reached and not self.is_over:
+            await self.changed.wait()
+        return self.reached.get(stage)
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class Injector:
+    """One run of a schedule.
+
+    Args:
+        schedule: must have passed `lint` for the backend's topology.
+        log: gets every stage of every fault; closed by whoever made it.
+        seed: instead of the schedule's own.
+        prefix: of fault ids, such as the run's id: agents remember ids.
+        clock_ns: what stamps are read from, and what the origin is a time of.
+
+    Raises:
+        ScheduleError: a target that is not there.
+    """
+
+    def __init__(
+        self,
+        schedule: FaultSchedule,
+        backend: FaultBackend,
+        log: FaultLog,
+        *,
+        seed: int | None = None,
+        prefix: str = "",
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.steps = expand(schedule, seed)
+        self._backend = backend
+        self._log = log
+        self._clock_ns = clock_ns
+        self._lease_ns = schedule.guard.lease
+        limit = schedule.guard.max_faulty_brokers
+        self._limit = backend.topology.delta if limit is None else limit
+        self._origin_ns = 0
+        self._problems: list[str] = []
+        self._not_healed: list[str] = []
+        self._progress = {
+            step.id: _Progress(step, self._fault(step, prefix, schedule.source))
+            for step in self.steps
+        }
+        self._failed: list[_Progress] = []
+        log.plan(self.steps, prefix)
+
+    def _fault(self, step: PlannedStep, prefix: str, source: str) -> Fault:
+        topology, machines = self._backend.topology, self._backend.machines
+        try:
+            target = read_target(step.on, topology, step.verb, machines)
+        except ValueError as error:  # of machines lint knows only where brokers are placed
+            raise ScheduleError([Problem(source, step.id, "on", step.on, str(error))]) from None
+        return Fault(prefix + step.id, step.verb, target, step.signal, step.parameters)
+
+    async def run(self, origin_ns: int | None = None) -> Injection:
+        """Carry the schedule out; returns when the last step is over and has recovered.
+
+        `origin_ns` is the instant that `at` counts from, now by default. When this is
+        cancelled, or fails, every fault that is active is healed before it ends.
+        """
+        self._origin_ns = self._clock_ns() if origin_ns is None else origin_ns
+        try:
+            async with trio.open_nursery() as nursery:
+                for progress in self._progress.values():
+                    nursery.start_soon(self._run_step, progress)
+        finally:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for progress in self._progress.values():
+                        if progress.is_active:
+                            nursery.start_soon(self._heal, progress, "user")
+        return self.outcome()
+
+    def outcome(self) -> Injection:
+        """What has come of it so far; what `run` returns, for when it was cancelled."""
+        down = [progress.step.on for progress in self._failed if progress.step.verb in ENDING_VERBS]
+        rows = tuple(self._log.rows())
+        return Injection(
+            rows,
+            tuple(dict.fromkeys(self._problems)),
+            tuple(dict.fromkeys(self._not_healed)),
+            tuple(down),
+        )
+
+    # ------------------------------------------------------------ one step
+
+    async def _run_step(self, progress: _Progress) -> None:
+        step, fault = progress.step, progress.fault
+        try:
+            planned_ns = await self._wait_planned(progress)
+            self._log.note(fault.fault_id, "planned", planned_ns)
+            await self._sleep_until(planned_ns)
+            self._check_guard(progress)
+            applied_ns = await self._apply(progress)
+            if step.verb in LASTING_VERBS:
+                await self._let_last(progress, applied_ns)
+            else:
+                limit_ns = step.observe_within_ns
+                if step.verb in ("restart", "client-roam"):
+                    limit_ns = max(limit_ns, STARTED_WITHIN_NS)
+                await self._observe(progress, applied_ns + limit_ns)
+                if progress.observed is None:
+                    raise _NotLanded(f"no effect seen within {format_duration(limit_ns)}")
+                _check_exit(step, progress.observed)
+                if step.verb == "restart":
+                    await self._recover(progress, applied_ns)
+        except (_NotLanded, ControlError) as error:
+            self._fail(progress, str(error))
+            if progress.is_active:
+                await self._heal(progress, "schedule")
+            elif isinstance(error, ControlError):
+                self._works_again(progress)  # a kill that was refused
+        finally:
+            progress.end()
+
+    async def _wait_planned(self, progress: _Progress) -> int:
+        step = progress.step
+        if step.after is None:
+            assert step.at_ns is not None, step
+            return self._origin_ns + step.at_ns
+        name, stage = step.after
+        reached_ns = await self._progress[name].wait(stage)
+        if reached_ns is None:
+            raise _NotLanded(f"never begun: {name} did not come to {stage}")
+        return reached_ns + step.delay_ns
+
+    def _check_guard(self, progress: _Progress) -> None:
+        """Lint has looked at what can be known beforehand; this looks at what is."""
+        if progress.step.verb not in FAILING_VERBS:
+            return
+        failing = [*self._failed, progress]
+        elements = {element for other in failing for element in other.fault.target.failed()}
+        whole = [e for e in elements if not any(e > other for other in elements)]
+        if len(whole) > self._limit:
+            names = sorted("-".join(sorted(element)) for element in whole)
+            raise _NotLanded(
+                f"not begun: {', '.join(names)} would be failed at once, and {self._limit} may be"
+            )
+
+    async def _apply(self, progress: _Progress) -> int:
+        step, fault = progress.step, progress.fault
+        self._log.note(fault.fault_id, "requested", self._clock_ns())
+        # Before, not after: what was asked for may have been done even if no answer comes.
+        progress.is_active = step.verb in LASTING_VERBS
+        if step.verb in FAILING_VERBS:
+            self._failed.append(progress)
+        evidence = await self._backend.apply(fault, self._lease_ns)
+        applied_ns, stamps = self._when(evidence)
+        self._log.note(fault.fault_id, "applied", applied_ns, evidence, host_stamps=stamps)
+        progress.reach("applied", applied_ns)
+        if step.verb == "restart":
+            self._note_restarted(progress, applied_ns)
+        return applied_ns
+
+    async def _let_last(self, progress: _Progress, applied_ns: int) -> None:
+        step, fault = progress.step, progress.fault
+        assert step.duration_ns is not None, step
+        end_ns = applied_ns + step.duration_ns
+        ended_ns: int | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_lease, progress)
+            nursery.start_soon(self._observe, progress, end_ns)
+            await self._sleep_until(end_ns)
+            # Once more, for the record: how much it held when it ended.
+            with trio.move_on_after(_LAST_LOOK_S):
+                await self._look(progress)
+            progress.reach(END, self._clock_ns())
+            if step.ended_by:
+                ended_ns = await self._progress[step.ended_by].wait("applied")
+            nursery.cancel_scope.cancel()
+        if not progress.is_active:
+            raise _NotLanded("its lease ran out before it was to end")
+        if ended_ns is not None:
+            await self._die_with_target(progress, ended_ns)
+        elif await self._heal(progress, "schedule"):
+            await self._recover(progress, self._clock_ns())
+        if progress.observed is None:
+            hint = "; only messages show it: have something publish meanwhile, as `bench` does"
+            only_messages = VERB_TABLE[fault.verb].needs_messages
+            raise _NotLanded(
+                f"no effect seen while {fault.verb} lasted{hint if only_messages else ''}"
+            )
+
+    async def _die_with_target(self, progress: _Progress, ended_ns: int) -> None:
+        """What an absorb held is gone with its broker, or with the session that was cut."""
+        ender = self._progress[progress.step.ended_by]
+        healed_by: HealedBy = "process-death"
+        if ender.step.verb == "cut":
+            # Its broker lives: take the fault off it, now that nothing is left to be released.
+            healed_by = "schedule"
+            await self._backend.undo(progress.fault)
+        evidence = {"ended_by": ender.step.id}
+        stamps = self._log.host_stamps(ender.fault.fault_id, "applied")
+        self._log.note(progress.fault.fault_id, "healed", ended_ns, evidence, healed_by, stamps)
+        progress.is_active = False
+        self._works_again(progress)
+
+    # ------------------------------------------------------------ seeing, renewing, healing
+
+    async def _observe(self, progress: _Progress, until_ns: int) -> None:
+        """Look until the effect is there, or the time is over; once even then.
+
+        Where many faults are applied at once, the answer to one may come when its time is over.
+        """
+        while True:
+            asked_s = trio.current_time()
+            await self._look(progress)
+            if progress.observed is not None or self._clock_ns() >= until_ns:
+                return
+            await trio.sleep(max(_POLL_S, trio.current_time() - asked_s))
+
+    async def _look(self, progress: _Progress) -> None:
+        """See whether the effect is there; the first time is `observed`, later ones add up."""
+        seen = await self._ask(self._backend.verify_effect, progress.fault)
+        if seen is None:
+            return
+        observed_ns, stamps = self._when(seen)
+        if progress.observed is None:
+            fault_id = progress.fault.fault_id
+            self._log.note(fault_id, "observed", observed_ns, seen, host_stamps=stamps)
+            progress.reach("observed", observed_ns)
+        else:
+            self._log.learn(progress.fault.fault_id, seen)
+        progress.observed = seen
+
+    async def _keep_lease(self, progress: _Progress) -> None:
+        wait_s = self._lease_ns / 3e9
+        while True:
+            await trio.sleep(wait_s)
+            wait_s = self._lease_ns / 3e9
+            try:
+                await self._backend.renew(progress.fault, self._lease_ns)
+            except ControlError as error:
+                if error.kind != "user":
+                    wait_s = self._lease_ns / 12e9  # it does not answer; there is time yet
+                    continue
+                if progress.is_active:
+                    progress.is_active = False
+                    self._works_again(progress)
+                    evidence = {"reason": error.text}
+                    self._log.note(
+                        progress.fault.fault_id, "healed", self._clock_ns(), evidence, "lease"
+                    )
+                return
+
+    async def _heal(self, progress: _Progress, by: HealedBy) -> bool:
+        """Undo a fault until it is seen to be gone; whether it was."""
+        fault = progress.fault
+        requested_ns = self._clock_ns()
+        self._log.note(fault.fault_id, "heal_requested", requested_ns)
+        undone: Evidence | None = None
+        gone: Evidence | None = None
+        reason = ""
+        while gone is None and self._clock_ns() < requested_ns + _HEAL_WITHIN_NS:
+            try:
+                undone = undone or await self._backend.undo(fault)
+                gone = await self._backend.verify_undone(fault)
+            except ControlError as error:
+                reason = error.text
+            if gone is None:
+                await trio.sleep(_POLL_S)
+        if gone is None:
+            self._not_healed.append(fault.fault_id)
+            self._fail(progress, f"may still be there: {reason or 'not seen to be gone'}")
+            return False
+        undone = undone or {}
+        healed_ns, stamps = self._when(undone)
+        self._log.note(fault.fault_id, "healed", healed_ns, {**undone, **gone}, by, stamps)
+        progress.is_active = False
+        self._works_again(progress)
+        progress.reach("healed", healed_ns)
+        return True
+
+    async def _recover(self, progress: _Progress, since_ns: int) -> None:
+        limit_ns = progress.step.recover_within_ns
+        while self._clock_ns() < since_ns + limit_ns:
+            seen = await self._ask(self._backend.verify_recovered, progress.fault)
+            if seen is not None:
+                recovered_ns = int(seen.pop("t_ns", self._clock_ns()))
+                self._log.note(progress.fault.fault_id, "recovered", recovered_ns, seen)
+                if progress.step.verb == "restart":
+                    self._note_recovered(progress, recovered_ns)
+                progress.reach("recovered", recovered_ns)
+                return
+            await trio.sleep(_POLL_S)
+        self._problems.append(
+            f"{progress.step.id}: not recovered within {format_duration(limit_ns)}"
+        )
+
+    async def _ask(
+        self, verify: Callable[[Fault], Awaitable[Evidence | None]], fault: Fault
+    ) -> Evidence | None:
+        try:
+            return await verify(fault)
+        except ControlError:
+            return None  # who does not answer shows nothing, yet
+
+    # ------------------------------------------------------------ brokers that were ended
+
+    def _ended_like(self, restart: _Progress) -> list[_Progress]:
+        target = restart.fault.target
+        return [
+            progress
+            for progress in self._failed
+            if progress.step.verb in ENDING_VERBS and progress.fault.target == target
+        ]
+
+    def _note_restarted(self, restart: _Progress, applied_ns: int) -> None:
+        requested_ns = self._log.reached(restart.fault.fault_id, "requested") or applied_ns
+        stamps = self._log.host_stamps(restart.fault.fault_id, "applied")
+        for ended in self._ended_like(restart):
+            evidence = {"restarted_by": restart.step.id}
+            self._log.note(ended.fault.fault_id, "heal_requested", requested_ns)
+            self._log.note(ended.fault.fault_id, "healed", applied_ns, evidence, "schedule", stamps)
+
+    def _note_recovered(self, restart: _Progress, recovered_ns: int) -> None:
+        # Only now: a broker that recovers still counts as failed.
+        for ended in self._ended_like(restart):
+            self._log.note(ended.fault.fault_id, "recovered", recovered_ns)
+            self._works_again(ended)
+
+    def _works_again(self, progress: _Progress) -> None:
+        if progress in self._failed:
+            self._failed.remove(progress)
+
+    def _fail(self, progress: _Progress, reason: str) -> None:
+        self._problems.append(f"{progress.step.id}: {reason}")
+        self._log.note(progress.fault.fault_id, "failed", self._clock_ns(), {"reason": reason})
+
+    def _when(self, evidence: Evidence) -> tuple[int, HostStamps]:
+        """When something was so, taken out of what showed it; now, where that does not say."""
+        stamps: HostStamps = evidence.pop("host_stamps", {})
+        return int(evidence.pop("t_ns", self._clock_ns())), stamps
+
+    async def _sleep_until(self, instant_ns: int) -> None:
+        await trio.sleep(max(0, instant_ns - self._clock_ns()) / 1e9)
+
+
+def _check_exit(step: PlannedStep, seen: Evidence) -> None:
+    if step.exit_signal is not None and seen.get("exit_signal") != step.exit_signal:
+        found = seen.get("exit_signal")
+        raise _NotLanded(f"ended by signal {found}, and {step.exit_signal} was expected")

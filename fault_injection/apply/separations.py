@@ -1,0 +1,65 @@
+"""Whether nftables can keep two brokers apart without touching a third one's traffic."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree import PrimaryTree
+from fault_injection.schedule.targets import Target
+
+
+def around(topology: Topology, broker: str) -> list[str]:
+    """The brokers that a broker may have sessions with."""
+    number = topology.number_of(broker)
+    ball = PrimaryTree(topology).ball(number, topology.delta + 1)
+    return [topology.brokers[near] for near in ball]
+
+
+def parted_pairs(target: Target, topology: Topology) -> list[tuple[str, str]]:
+    """The brokers that a blackhole, cut or partition of this target keeps from each other."""
+    if target.is_link:
+        a, b = target.brokers
+        return [(a, b)]
+    return [
+        (broker, other)
+        for broker in target.brokers
+        for other in (
+            target.others(broker, around(topology, broker))
+            if target.sets
+            else around(topology, broker)
+        )
+    ]
+
+
+def check_nft_can_tell(
+    pairs: Iterable[tuple[str, str]],
+    addresses: Mapping[str, str],
+    around: Callable[[str], Collection[str]],
+) -> None:
+    """Say whether rules by address and port part exactly these pairs.
+
+    A connection shows the port of the broker that was dialled and, of the one that dialled, the
+    address only. So whoever shares an address with a broker must be parted like it.
+
+    Args:
+        addresses: "address:port" of every broker.
+        around: the brokers that one may have connections with.
+
+    Raises:
+        ValueError: two brokers cannot be told apart; names them.
+    """
+    parted = {frozenset(pair) for pair in pairs}
+    for a, b in sorted(tuple(sorted(pair)) for pair in parted):
+        for one, other in ((a, b), (b, a)):
+            for third, address in addresses.items():
+                same = third != one and _machine(address) == _machine(addresses[one])
+                if not same or third == other or other not in around(third):
+                    continue
+                if frozenset({third, other}) not in parted:
+                    raise ValueError(
+                        f"nft cannot tell {third} from {one}, which have the address "
+                        f'{_machine(address)} both; use backend = "broker"'
+                    )
+
+
+def _machine(address: str) -> str:
+    return address.rpartition(":")[0]

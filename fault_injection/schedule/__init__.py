@@ -1,0 +1,1 @@
+"""Fault schedules: what a file of one says, and what is wrong with it."""

@@ -1,0 +1,124 @@
+"""What is wrong with the steps of a schedule that are done to clients of the load."""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Final
+
+from brokerd.overlay.topology import Topology, nearest
+from fault_injection.schedule.durations import format_duration
+from fault_injection.schedule.schedule import END, STARTED_WITHIN_NS, FaultSchedule, Problem, Step
+from fault_injection.schedule.targets import Clients
+from fault_injection.schedule.verbs import CLIENT_VERBS, ENDING_VERBS, FAILING_VERBS, VERB_TABLE
+
+Between = Callable[[tuple[str, str], tuple[str, str]], tuple[float, float]]
+"""Least and greatest time from one stage of a step to one of another."""
+
+DISCONNECT: Final = "client-disconnect"
+SLOW: Final = "client-slow"
+ROAM: Final = "client-roam"
+RECONNECTS_WITHIN_NS: Final = 2_000_000_000
+"""What a client may take, at most, to be back once it may be."""
+
+
+def check_clients(
+    schedule: FaultSchedule, topology: Topology, clients: Clients | None
+) -> Iterator[Problem]:
+    """Steps whose client, or broker to move to, is not there, or that last too long.
+
+    Without `clients` everybody is believed to be there.
+    """
+    for step in _steps(schedule):
+        if clients is None:
+            text = "which clients there are is seen only with a workload: bench WORKLOAD --faults"
+            yield schedule.problem(step, "on", step.on, text, "warning")
+        elif step.on not in clients:
+            text = f"the load has no client called {step.on!r}{nearest(step.on, list(clients))}"
+            yield schedule.problem(step, "on", step.on, text)
+        elif not {clients[step.on], "client"}.intersection(VERB_TABLE[step.do].on):
+            text = f"is a {clients[step.on]}; {step.do} is for subscribers"
+            yield schedule.problem(step, "on", step.on, text)
+        if step.to is not None and step.to not in topology.present():
+            text = f"no broker called {step.to!r}{nearest(step.to, topology.present())}"
+            yield schedule.problem(step, "to", step.to, text)
+        yield from _check_length(schedule, step, topology)
+
+
+def _check_length(schedule: FaultSchedule, step: Step, topology: Topology) -> Iterator[Problem]:
+    if step.lasts is None:
+        return
+    longest_ns = step.lasts.high_ns
+    linger_ns = topology.delta_tree_parameters().client_linger_ns
+    slow_after_ns = topology.session_parameters().slow_after_ns
+    if step.do == DISCONNECT and longest_ns + RECONNECTS_WITHIN_NS > linger_ns:
+        text = (
+            f"is away for up to {format_duration(longest_ns)} and takes up to "
+            f"{format_duration(RECONNECTS_WITHIN_NS)} to be back, and a broker keeps what it has "
+            f"for a client for {format_duration(linger_ns)} (client_linger_ns)"
+        )
+        yield schedule.problem(step, "for", str(step.lasts), text)
+    if step.do == SLOW and longest_ns > slow_after_ns:
+        text = (
+            f"takes nothing for up to {format_duration(longest_ns)}; a broker puts out a "
+            f"subscriber for whom others have waited for {format_duration(slow_after_ns)} "
+            "(slow_after), and what it is owed after that does not come"
+        )
+        yield schedule.problem(step, "for", str(step.lasts), text, "warning")
+
+
+def check_client_overlaps(schedule: FaultSchedule, between: Between) -> Iterator[Problem]:
+    """A client under two faults at once, and roams while a broker or link fails."""
+    for one, other in combinations(_steps(schedule), 2):
+        if one.on == other.on and not _are_apart(one, other, schedule, between):
+            is_later = between(_begin(one), _begin(other))[1] >= 0
+            first, second = (one, other) if is_later else (other, one)
+            stage = "observed" if first.do == ROAM else "recovered"
+            text = f"{one.on} may still be under {first.id}; anchor the step at {first.id}.{stage}"
+            yield schedule.problem(second, *_moment(second), text)
+    for roam in (step for step in _steps(schedule) if step.do == ROAM):
+        for failure in (step for step in schedule.steps if step.do in FAILING_VERBS):
+            if not _are_apart(roam, failure, schedule, between):
+                text = (
+                    f"{failure.id} may be in force while {roam.on} moves; what its broker cannot "
+                    "deliver then, it never does"
+                )
+                yield schedule.problem(roam, *_moment(roam), text, "warning")
+
+
+def _are_apart(one: Step, other: Step, schedule: FaultSchedule, between: Between) -> bool:
+    """Whether one surely is over when the other begins."""
+    return any(
+        _is_over(first, second, schedule, between) for first, second in ((one, other), (other, one))
+    )
+
+
+def _is_over(first: Step, second: Step, schedule: FaultSchedule, between: Between) -> bool:
+    begin = _begin(second)
+    if first.do in ENDING_VERBS:
+        restarts = [step for step in schedule.steps if (step.do, step.on) == ("restart", first.on)]
+        return any(
+            between(_begin(first), _begin(step))[0] >= 0
+            and between((step.id, "recovered"), begin)[0] >= 0
+            for step in restarts
+        )
+    if first.do == ROAM:
+        return (
+            between((first.id, "observed"), begin)[0] >= 0
+            or between(_begin(first), begin)[0] >= STARTED_WITHIN_NS
+        )
+    pause_ns = RECONNECTS_WITHIN_NS if first.do == DISCONNECT else 0
+    return (
+        between((first.id, "recovered"), begin)[0] >= 0
+        or between((first.id, END), begin)[0] >= pause_ns
+    )
+
+
+def _steps(schedule: FaultSchedule) -> list[Step]:
+    return [step for step in schedule.steps if step.do in CLIENT_VERBS]
+
+
+def _begin(step: Step) -> tuple[str, str]:
+    return step.id, "applied"
+
+
+def _moment(step: Step) -> tuple[str, object]:
+    return ("at", str(step.at)) if step.at is not None else ("after", step.after)

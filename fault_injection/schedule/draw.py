@@ -1,0 +1,162 @@
+"""Targets that a schedule leaves to chance: drawn from its seed, the same from the same seed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from brokerd.overlay.chains import longest_lost
+from brokerd.overlay.topology import Topology, nearest
+from fault_injection.schedule.schedule import (
+    FaultSchedule,
+    Pick,
+    Problem,
+    ScheduleError,
+    Step,
+    spell_out,
+    wrong_target,
+)
+from fault_injection.schedule.targets import Machines, read_target
+from fault_injection.schedule.verbs import LINK_VERBS
+
+ATTEMPTS: Final = 2_000
+"""So many draws may go by before it is said that none is as wanted."""
+_MOST_NAMES: Final = 6
+_MOST_DRAWN: Final = 12
+
+
+def draw_targets(
+    schedule: FaultSchedule,
+    topology: Topology,
+    seed: int | None = None,
+    *,
+    machines: Machines | None = None,
+) -> FaultSchedule:
+    """The schedule with a step of its own for each target that is drawn, and the seed of it.
+
+    A step that picks one target keeps its id; those of one that picks several are `ID-1`, `ID-2`
+    and so on. A step `like` another has as many, each after its own where it was after the other.
+
+    Args:
+        seed: instead of the schedule's own.
+
+    Raises:
+        ScheduleError: nothing can be drawn as wanted: an unknown name, too few of them, or no
+            draw with such chains.
+    """
+    seed = schedule.seed if seed is None else seed
+    if not any(step.pick for step in schedule.steps):
+        return replace(schedule, seed=seed)
+    targets: dict[str, tuple[str, ...]] = {}
+    drawn: dict[str, str] = {}
+    steps: list[Step] = []
+    alike = _families(schedule)
+    for step in schedule.steps:
+        if step.pick is None:
+            steps.append(step)
+            continue
+        try:
+            if step.pick.like is not None:
+                targets[step.id] = targets[step.pick.like]
+            else:
+                targets[step.id] = _drawn(step, step.pick, topology, seed, machines)
+        except ValueError as error:
+            problem = Problem(schedule.source, step.id, "pick", _shown(step.pick), str(error))
+            raise ScheduleError([problem]) from None
+        for number, target in enumerate(targets[step.id], start=1):
+            suffix = f"-{number}" if len(targets[step.id]) > 1 else ""
+            changes: dict[str, object] = {"id": step.id + suffix, "on": target, "pick": None}
+            if step.anchor is not None and alike.get(step.anchor[0]) == alike[step.id]:
+                assert step.after is not None, step
+                name, dot, stage = step.after.partition(".")
+                changes["after"] = name + suffix + dot + stage
+            for spelled in spell_out(step.model_copy(update=changes)):
+                drawn[spelled.id] = f"{_shown(step.pick)}, seed {seed}"
+                steps.append(spelled)
+    return replace(schedule, steps=tuple(steps), seed=seed, drawn=drawn)
+
+
+def drawn_in_words(schedule: FaultSchedule) -> list[str]:
+    """What was drawn, a line for each draw and verb that it is for."""
+    alike: dict[tuple[str, str], list[Step]] = {}
+    for step in schedule.steps:
+        if step.id in schedule.drawn:
+            alike.setdefault((schedule.drawn[step.id], step.do), []).append(step)
+    found = []
+    for (drawn, verb), steps in alike.items():
+        names = list(dict.fromkeys(str(step.on) for step in steps))
+        more = f" and {len(names) - _MOST_DRAWN} more" if len(names) > _MOST_DRAWN else ""
+        ids = steps[0].id if len(steps) == 1 else f"{steps[0].id} to {steps[-1].id}"
+        found.append(f"{ids}: {verb} {', '.join(names[:_MOST_DRAWN])}{more}, drawn: {drawn}")
+    return found
+
+
+def _families(schedule: FaultSchedule) -> Mapping[str, str]:
+    """Step that picks → the step whose draw it shares, itself where that is its own.
+
+    Raises:
+        ScheduleError: `like` names no step before it that picks.
+    """
+    found: dict[str, str] = {}
+    for step in schedule.steps:
+        if step.pick is None:
+            continue
+        like = step.pick.like
+        if like is not None and like not in found:
+            text = f"no step before it that picks is called {like!r}{nearest(like, list(found))}"
+            raise ScheduleError([Problem(schedule.source, step.id, "pick.like", like, text)])
+        found[step.id] = step.id if like is None else found[like]
+    return found
+
+
+def _drawn(
+    step: Step, pick: Pick, topology: Topology, seed: int, machines: Machines | None
+) -> tuple[str, ...]:
+    candidates = list(dict.fromkeys(_candidates(step, pick, topology, machines)))
+    number = pick.number(len(candidates))
+    if number > len(candidates):
+        raise ValueError(f"there are {len(candidates)} to draw from, not {number}")
+    random = Random(f"{seed}/{step.id}/pick")
+    for _ in range(ATTEMPTS):
+        places = sorted(random.sample(range(len(candidates)), number))
+        chosen = tuple(candidates[place] for place in places)
+        if _has_chains(chosen, pick.chains, topology):
+            return chosen
+    raise ValueError(
+        f"no draw of {number} of {len(candidates)} has chains {pick.chains}, delta being "
+        f"{topology.delta}"
+    )
+
+
+def _candidates(
+    step: Step, pick: Pick, topology: Topology, machines: Machines | None
+) -> Iterator[str]:
+    if pick.out_of == "brokers":
+        yield from topology.present()
+    elif pick.out_of == "links":
+        names = topology.brokers
+        yield from (f"{names[a]}-{names[b]}" for a, b in topology.links)
+    else:
+        for name in pick.out_of:
+            target = read_target(name, topology, step.do, machines)
+            if target.is_link and step.do not in LINK_VERBS:
+                raise ValueError(f"{name}: {wrong_target(step.do)}")
+            if pick.chains != "any" and name not in topology.brokers:
+                raise ValueError(f"{name} is no broker, and chains are of brokers")
+            yield name
+
+
+def _has_chains(chosen: Sequence[str], chains: str, topology: Topology) -> bool:
+    if chains == "any":
+        return True
+    longest = len(longest_lost(topology, [topology.number_of(name) for name in chosen]))
+    return (longest > topology.delta) == (chains == ">delta")
+
+
+def _shown(pick: Pick) -> str:
+    if pick.like is not None:
+        return f"like {pick.like}"
+    named = list(pick.out_of) if isinstance(pick.out_of, list) else [f"all {pick.out_of}"]
+    more = f" and {len(named) - _MOST_NAMES} more" if len(named) > _MOST_NAMES else ""
+    chains = f" with chains {pick.chains}" if pick.chains != "any" else ""
+    return f"{pick.count} of {', '.join(named[:_MOST_NAMES])}{more}{chains}"

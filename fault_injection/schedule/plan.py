@@ -1,0 +1,140 @@
+"""What a schedule comes to from a seed: its steps with every random value drawn."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from fault_injection.schedule.durations import Span, format_duration
+from fault_injection.schedule.schedule import (
+    END,
+    OBSERVE_WITHIN_NS,
+    RECOVER_WITHIN_NS,
+    Await,
+    Expect,
+    FaultSchedule,
+    Step,
+)
+from fault_injection.schedule.targets import is_same_target
+from fault_injection.schedule.verbs import ENDING_VERBS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step with every random value drawn.
+
+    Attributes:
+        at_ns: after the origin; None for a step that waits for another one.
+        after: (step, stage) it waits for, None when `at_ns` is given.
+        delay_ns: how long after that.
+        duration_ns: of its `for`; None for what is over once done.
+        exit_signal: what a kill is expected to be recorded as; None for any.
+        parameters: of its verb, as agents and brokers know them.
+        ended_by: the step that kills or cuts this absorb's target at its end, so that what it
+            holds is never released; "" for none.
+    """
+
+    id: str
+    verb: str
+    on: str
+    at_ns: int | None = None
+    after: tuple[str, str] | None = None
+    delay_ns: int = 0
+    duration_ns: int | None = None
+    signal: str = "KILL"
+    exit_signal: int | None = None
+    observe_within_ns: int = OBSERVE_WITHIN_NS
+    recover_within_ns: int = RECOVER_WITHIN_NS
+    ended_by: str = ""
+    parameters: Mapping[str, int | str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.after is None:
+            when = f"at {format_duration(self.at_ns or 0)}"
+        else:
+            step, stage = self.after
+            when = f"after {step}" + ("" if stage == END else f".{stage}")
+            when += f" + {format_duration(self.delay_ns)}" if self.delay_ns else ""
+        lasts = f" for {format_duration(self.duration_ns)}" if self.duration_ns else ""
+        released = f", never released ({self.ended_by} ends it)" if self.ended_by else ""
+        known = ", ".join(f"{key} {value}" for key, value in self.parameters.items())
+        how = f" ({known})" if known else ""
+        drawn = f", drawn: {self.params['drawn']}" if "drawn" in self.params else ""
+        return f"{self.id}: {when}: {self.verb} {self.on}{how}{lasts}{released}{drawn}"
+
+
+def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedStep, ...]:
+    """The steps with every random value drawn, from `seed` or else the schedule's own.
+
+    The same seed gives the same values, and a step its own whatever other steps there are. What
+    targets are drawn, `draw_targets` must have drawn before.
+    """
+    chosen = schedule.seed if seed is None else seed
+    return tuple(_plan(step, schedule, chosen) for step in schedule.steps)
+
+
+def ender_of(step: Step, steps: Iterable[Step]) -> Step | None:
+    """The step that kills or cuts the target of an absorb at the end of it, where one does."""
+    if step.do != "absorb":
+        return None
+    for other in steps:
+        ends = other.do in (*ENDING_VERBS, "cut") and is_same_target(other.on, step.on)
+        at_once = other.delay is None or other.delay == Span(0, 0)
+        if ends and at_once and other.anchor == (step.id, END):
+            return other
+    return None
+
+
+def _plan(step: Step, schedule: FaultSchedule, seed: int) -> PlannedStep:
+    assert step.pick is None, f"{step.id}: its targets were not drawn"
+
+    def draw(key: str, span: Span | None) -> int | None:
+        if span is None:
+            return None
+        value_ns = span.draw(Random(f"{seed}/{step.id}/{key}"))
+        if not span.is_fixed:
+            params[key] = format_duration(value_ns)
+        return value_ns
+
+    params: dict[str, str] = {}
+    ender = ender_of(step, schedule.steps)
+    at_ns, delay_ns = draw("at", step.at), draw("delay", step.delay) or 0
+    duration_ns = draw("for", step.lasts)
+    if duration_ns is not None:
+        params["for"] = format_duration(duration_ns)
+    if step.do == "kill":
+        params["signal"] = step.signal or "KILL"
+    if step.id in schedule.drawn:
+        params["drawn"] = schedule.drawn[step.id]
+    parameters = _parameters_of(step)
+    params.update((key, str(value)) for key, value in parameters.items())
+    expect, awaits = step.expect or Expect(), step.awaits or Await()
+    return PlannedStep(
+        id=step.id,
+        verb=step.do,
+        on=step.on,
+        at_ns=at_ns,
+        after=step.anchor,
+        delay_ns=delay_ns,
+        duration_ns=duration_ns,
+        signal=step.signal or "KILL",
+        exit_signal=expect.exit_signal,
+        observe_within_ns=expect.within,
+        recover_within_ns=awaits.within,
+        ended_by=ender.id if ender else "",
+        parameters=parameters,
+        params=params,
+    )
+
+
+def _parameters_of(step: Step) -> dict[str, int | str]:
+    """What a step says of its verb, in the words of agents and brokers."""
+    found: dict[str, int | str | None] = {
+        "delay_ms": None if step.latency is None else step.latency // 1_000_000,
+        "bytes_per_second": step.bytes_per_second,
+        "free_bytes": step.free_bytes,
+        "mode": step.mode,
+        "backend": step.backend,
+        "to": step.to,
+    }
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,527 @@
+"""Fault schedules: what is broken when, read from TOML and checked step by step.
+
+A schedule is a list of steps. A step begins `at` a time after the origin (the start of the
+measure phase), or `after` another step: "x.applied", "x.observed", "x.healed", "x.recovered",
+or plain "x", the end of x's `for`. Steps may be written as `lanes`. Random values stay ranges
+here; `fault_injection.schedule.plan` draws them.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.ranges import expanded_list
+from brokerd.overlay.topology import nearest
+from brokerd.text import shown
+from fault_injection.apply.lanes import LaneError, steps_of
+from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
+from fault_injection.schedule.verbs import (
+    CLIENT_VERBS,
+    ENDING_VERBS,
+    LASTING_VERBS,
+    LINK_VERBS,
+    MACHINE_VERBS,
+    SET_VERBS,
+    VERB_TABLE,
+    VERBS,
+    takers,
+)
+
+SCHEMA: Final = "pubsubctl/faults/1"
+FOLDER: Final = Path(__file__).parents[1]
+MOST_STEPS: Final = 2_000
+"""What lint compares step with step of, in seconds."""
+
+STAGES: Final = ("applied", "observed", "healed", "recovered")
+END: Final = "end"
+"""The stage that a bare step id means: the end of its `for`."""
+
+OBSERVE_WITHIN_NS: Final = 5 * 10**9
+RECOVER_WITHIN_NS: Final = 60 * 10**9
+STARTED_WITHIN_NS: Final = 20 * 10**9
+"""What a broker that is started, or a client that moves, is given at least to be seen so."""
+
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_SYNONYMS: Final = {
+    "stall": "absorb",
+    "pause": "freeze",
+    "stop": "term",
+    "start": "restart",
+    "latency": "delay",
+    "slow": "delay",
+    "rate": "bandwidth",
+    "isolate": "partition",
+    "full": "disk-full",
+    "fsync-slow": "slow-fsync",
+    "machine-loss": "host-loss",
+    "disconnect": "client-disconnect",
+    "roam": "client-roam",
+    "move": "client-roam",
+}
+_SIGNALS: Final = ("KILL", "TERM", "INT", "QUIT")
+MODES: Final = ("blackhole", "cut")
+BACKENDS: Final = ("broker", "nft")
+MOST_LATENCY_NS: Final = 60 * 10**9
+MOST_PICKED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a schedule, and where.
+
+    Attributes:
+        where: the file.
+        step: its id, or "" for the schedule itself.
+        severity: error (it cannot run) or warning (it may not do what it seems to).
+    """
+
+    where: str
+    step: str
+    key: str
+    value: object
+    text: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        step = f" step {self.step}:" if self.step else ""
+        key = f" {self.key} = {shown(self.value)}:" if self.key else ""
+        warning = " warning:" if self.severity == "warning" else ""
+        return f"{self.where}:{warning}{step}{key} {self.text}"
+
+
+class ScheduleError(ConfigError):
+    """A schedule that cannot be used.
+
+    Attributes:
+        problems: all of them.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+SpanText = Annotated[
+    Span, BeforeValidator(Span.read), PlainSerializer(lambda span: span.to_value())
+]
+DurationText = Annotated[
+    int,
+    BeforeValidator(parse_duration_ns),
+    PlainSerializer(format_duration, return_type=str),
+]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
+    )
+
+
+class Guard(_Closed):
+    """Limits that hold whatever the steps say.
+
+    Attributes:
+        lease: targets heal themselves this long after the controller vanishes.
+        max_faulty_brokers: how many brokers and links may be failed at once; δ by default.
+    """
+
+    lease: DurationText = 15 * 10**9
+    max_faulty_brokers: Annotated[int, Field(ge=0)] | None = None
+
+
+class Exercised(_Closed):
+    """What must have happened, or the verdict is unknown.
+
+    Attributes:
+        absorbed_msgs_min: publications that were absorbed, over all steps.
+        subscribers_on_path: brokers whose subscribers must be owed some of what was at risk.
+    """
+
+    absorbed_msgs_min: Annotated[int, Field(ge=0)] = 0
+    subscribers_on_path: list[str] = Field(default_factory=list)
+
+
+class Expect(_Closed):
+    """What a kill must be seen to have done, and by when."""
+
+    exit_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    within: DurationText = OBSERVE_WITHIN_NS
+
+
+class Await(_Closed):
+    """Until when a broker or link must have recovered; else the step has not."""
+
+    state: Literal["ready"] = "ready"
+    within: DurationText = RECOVER_WITHIN_NS
+
+
+class Pick(_Closed):
+    """Targets that are drawn from the seed, in place of `on`.
+
+    Attributes:
+        count: how many, or a share of what there is, such as "17%".
+        out_of: from which, `b[2:98:2]` standing for many; of all brokers, or all links, without.
+        chains: "<=delta" for no more than delta consecutive brokers of a path among them,
+            ">delta" for a chain of more.
+        like: the id of a step whose targets are taken, one by one.
+    """
+
+    count: int | str = 1
+    out_of: Annotated[
+        list[str] | Literal["brokers", "links"], BeforeValidator(expanded_list), Field(alias="from")
+    ] = "brokers"
+    chains: Literal["any", "<=delta", ">delta"] = "any"
+    like: str | None = None
+
+    @classmethod
+    def read(cls, value: object) -> object:
+        """A count or a share alone is short for the table with it."""
+        return {"count": value} if isinstance(value, int | str) else value
+
+    def number(self, available: int) -> int:
+        """How many of so many; a share is at least one."""
+        if isinstance(self.count, int):
+            return self.count
+        share = Fraction(self.count.removesuffix("%")) / 100
+        return max(1, round(share * available))
+
+
+class Step(_Closed):
+    """One [[step]] of a schedule file; `plan.expand` gives it its drawn values."""
+
+    id: str = ""
+    at: SpanText | None = None
+    after: str | None = None
+    delay: SpanText | None = None
+    do: str
+    on: str = ""
+    pick: Annotated[Pick | None, BeforeValidator(Pick.read)] = None
+    lasts: Annotated[SpanText | None, Field(alias="for")] = None
+    signal: str | None = None
+    expect: Expect | None = None
+    awaits: Annotated[Await | None, Field(alias="await")] = None
+    stall: SpanText | None = None
+    down: SpanText | None = None
+    latency: DurationText | None = None
+    bytes_per_second: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] | None = None
+    mode: str | None = None
+    backend: str | None = None
+    to: str | None = None
+
+    @property
+    def anchor(self) -> tuple[str, str] | None:
+        """(step, stage) that `after` names."""
+        if self.after is None:
+            return None
+        step, dot, stage = self.after.partition(".")
+        return step, stage if dot else END
+
+
+_OPTIONS: Final = (
+    *("stall", "down", "latency", "bytes_per_second", "free_bytes", "mode", "backend", "to"),
+)
+_TABLES: Final[Mapping[str, type[BaseModel]]] = {
+    "guard": Guard,
+    "exercised": Exercised,
+    "expect": Expect,
+    "await": Await,
+    "pick": Pick,
+}
+
+
+class _Document(_Closed):
+    schema_: Annotated[Literal["pubsubctl/faults/1"], Field(alias="schema")]
+    name: str
+    seed: Annotated[int, Field(ge=0)] = 1
+    origin: Literal["measure"] = "measure"
+    guard: Guard = Guard()
+    exercised: Exercised = Exercised()
+    step: Annotated[list[Step], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSchedule:
+    """A schedule whose every step makes sense by itself; `lint` looks at them together.
+
+    Attributes:
+        steps: in file order, each with an id; `crash` is spelled out, unless its targets are
+            yet to be drawn.
+        source: the file.
+        drawn: id of a step whose target was drawn → from what.
+    """
+
+    name: str
+    seed: int
+    guard: Guard
+    exercised: Exercised
+    steps: tuple[Step, ...]
+    source: str = ""
+    drawn: Mapping[str, str] = field(default_factory=dict)
+
+    def step(self, step_id: str) -> Step:
+        """The step of this id."""
+        return next(step for step in self.steps if step.id == step_id)
+
+    def problem(
+        self,
+        step: Step,
+        key: str,
+        value: object,
+        text: str,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Problem:
+        """Something wrong with one of its steps."""
+        return Problem(self.source, step.id, key, value, text, severity)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of a TOML file that says the same."""
+        dump: dict[str, Any] = {"by_alias": True, "exclude_none": True}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "seed": self.seed,
+            "origin": "measure",
+            "guard": self.guard.model_dump(**dump),
+            "exercised": self.exercised.model_dump(**dump),
+            "step": [step.model_dump(**dump) for step in self.steps],
+        }
+
+
+def load_schedule(path_or_name: str | Path) -> FaultSchedule:
+    """The schedule in a file, or the one of this name in the project's own folder.
+
+    Raises:
+        ScheduleError: there is none, it is not TOML, or steps are wrong by themselves.
+    """
+    path = Path(path_or_name)
+    if not path.exists() and path.suffix == "" and len(path.parts) == 1:
+        names = sorted(file.stem for file in FOLDER.glob("*.toml"))
+        if str(path) not in names:
+            text = f"no schedule called so{nearest(path, names)}"
+            raise ScheduleError([Problem(str(path), "", "", None, text)])
+        path = FOLDER / f"{path}.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScheduleError([Problem(str(path), "", "", None, str(error))]) from error
+    return read_schedule(document, str(path))
+
+
+def read_schedule(document: Mapping[str, Any], where: str) -> FaultSchedule:
+    """The schedule in a TOML document's content.
+
+    Raises:
+        ScheduleError: unknown or missing keys, wrong values, steps that make no sense.
+    """
+    document = _without_lanes(document, where)
+    if (count := _step_count(document)) > MOST_STEPS:
+        text = f"{count:,} steps; at most {MOST_STEPS:,}"
+        raise ScheduleError([Problem(where, "", "", None, text)])
+    try:
+        read = _Document.model_validate(document)
+    except ValidationError as error:
+        raise ScheduleError(_explain(error, document, where)) from None
+    problems: list[Problem] = []
+    steps: list[Step] = []
+    for step in read.step:
+        named = step.model_copy(update={"id": step.id or _default_id(step)})
+        own = [Problem(where, named.id, *found) for found in _check_step(named)]
+        problems += own
+        if not own:
+            steps += [named] if named.pick else spell_out(named)
+    seen: set[str] = set()
+    for step in steps:
+        if step.id in seen:
+            problems.append(Problem(where, step.id, "id", step.id, "another step has this id"))
+        seen.add(step.id)
+    if problems:
+        raise ScheduleError(problems)
+    return FaultSchedule(read.name, read.seed, read.guard, read.exercised, tuple(steps), where)
+
+
+def _step_count(document: Mapping[str, Any]) -> int:
+    steps = document.get("step", [])
+    return len(steps) if isinstance(steps, list) else 0
+
+
+def _without_lanes(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The document with steps in place of lanes."""
+    if "lanes" not in document:
+        return document
+    rest = {key: value for key, value in document.items() if key != "lanes"}
+    steps = rest.get("step", [])
+    try:
+        return {
+            **rest,
+            "step": [*(steps if isinstance(steps, list) else []), *steps_of(document["lanes"])],
+        }
+    except LaneError as error:
+        key = f"lanes.{error.key}" if error.key else "lanes"
+        raise ScheduleError([Problem(where, "", key, error.value, str(error))]) from None
+
+
+def _default_id(step: Step) -> str:
+    words = re.sub(r"[^a-z0-9-]+", "-", step.on.lower().replace("->", "-to-")) or "picked"
+    return f"{step.do}-{words}"[:64]
+
+
+def _check_step(step: Step) -> Iterator[tuple[str, object, str]]:
+    """What is wrong with a step by itself: (key, value, text)."""
+    if not _ID.fullmatch(step.id):
+        yield "id", step.id, "ids are of [a-z0-9-], at most 64"
+    if step.do not in VERBS:
+        hint = nearest(_SYNONYMS.get(step.do, step.do), VERBS)
+        yield "do", step.do, f"no such verb{hint}"
+        return
+    if (step.at is None) == (step.after is None):
+        yield "", None, "needs either at or after"
+    if step.delay is not None and step.after is None:
+        yield "delay", str(step.delay), "goes with after; at is exact by itself"
+    if step.anchor is not None and step.anchor[1] not in (*STAGES, END):
+        stage = step.anchor[1]
+        yield "after", step.after, f"no stage {stage!r}{nearest(stage, STAGES)}"
+    takes = {
+        "for": (step.lasts, LASTING_VERBS),
+        "signal": (step.signal, takers("signal")),
+        "expect": (step.expect, ENDING_VERBS),
+        "await": (step.awaits, (*LASTING_VERBS, "restart", "crash")),
+        **{key: (getattr(step, key), takers(key)) for key in _OPTIONS},
+        "latency": (step.latency and format_duration(step.latency), takers("latency")),
+    }
+    for key, (value, verbs) in takes.items():
+        if value is not None and step.do not in verbs:
+            yield key, _plain(value), f"{step.do} takes none; only {', '.join(verbs)}"
+    if step.do in LASTING_VERBS and step.lasts is None:
+        yield "do", step.do, "needs a for: how long it lasts"
+    if step.lasts is not None and step.lasts.low_ns == 0:
+        yield "for", str(step.lasts), "lasts no time at all"
+    for key in VERB_TABLE[step.do].required:
+        if getattr(step, key) is None:
+            yield "do", step.do, f"needs {key}"
+    if step.latency is not None and not 0 < step.latency <= MOST_LATENCY_NS:
+        yield "latency", format_duration(step.latency), "is between 1ms and 60s"
+    for key, known in (("mode", MODES), ("backend", BACKENDS)):
+        value = getattr(step, key)
+        if value is not None and step.do in takers(key) and value not in known:
+            yield key, value, f"there is none called so{nearest(value, known)}"
+    if step.signal is not None and step.signal not in _SIGNALS:
+        yield "signal", step.signal, f"no signal that kills{nearest(step.signal, _SIGNALS)}"
+    if "->" in step.on and step.do not in LINK_VERBS:
+        yield "on", step.on, wrong_target(step.do)
+    if bool(step.on) == (step.pick is not None):
+        yield "", None, "needs either on or pick"
+    if step.pick is not None:
+        yield from _check_pick(step.do, step.pick)
+
+
+def _check_pick(verb: str, pick: Pick) -> Iterator[tuple[str, object, str]]:
+    is_share = isinstance(pick.count, str)
+    if is_share and not re.fullmatch(r"\d{1,2}(\.\d+)?%|100%", str(pick.count)):
+        yield "pick.count", pick.count, 'is a number, or a share such as "17%"'
+    if not is_share and not 1 <= int(pick.count) <= MOST_PICKED:
+        yield "pick.count", pick.count, f"is between 1 and {MOST_PICKED}"
+    if pick.like is not None and pick.model_fields_set - {"like"}:
+        yield "pick.like", pick.like, "what the other step drew is all that it can be"
+    if pick.out_of == "links" and verb not in LINK_VERBS:
+        yield "pick.from", pick.out_of, wrong_target(verb)
+    needs_names = verb in (*SET_VERBS, *MACHINE_VERBS, *CLIENT_VERBS)
+    if isinstance(pick.out_of, str) and needs_names and not pick.like:
+        yield "pick.from", pick.out_of, f"{wrong_target(verb)}; name them"
+    if pick.out_of == [] or (isinstance(pick.out_of, list) and "" in pick.out_of):
+        yield "pick.from", pick.out_of, "there is nothing to draw from"
+
+
+def wrong_target(verb: str) -> str:
+    """Why this verb is not for a link, or for what is drawn without names."""
+    if verb in SET_VERBS:
+        return f'{verb} is for sets of brokers, as in "b1,s1|b2"'
+    if verb in CLIENT_VERBS:
+        return f"{verb} is for {VERB_TABLE[verb].on[0]}s of the load, as in b1-sub-1"
+    kind = "machines" if verb in MACHINE_VERBS else "brokers, not for links"
+    return f"{verb} is for {kind}"
+
+
+def spell_out(step: Step) -> list[Step]:
+    """A crash as the steps it is short for; any other step as it is."""
+    if step.do != "crash":
+        return [step]
+    kill_id, steps = f"{step.id}-kill", []
+    start: dict[str, Any] = {"at": step.at, "after": step.after, "delay": step.delay}
+    if step.stall is not None:
+        stall_id = f"{step.id}-stall"
+        steps.append(
+            Step.model_construct(id=stall_id, do="absorb", on=step.on, lasts=step.stall, **start)
+        )
+        start = {"at": None, "after": stall_id, "delay": None}
+    steps.append(
+        Step.model_construct(
+            id=kill_id, do="kill", on=step.on, expect=Expect(exit_signal=9), **start
+        )
+    )
+    if step.down is not None:
+        steps.append(
+            Step.model_construct(
+                id=f"{step.id}-restart",
+                do="restart",
+                on=step.on,
+                after=f"{kill_id}.applied",
+                delay=step.down,
+                awaits=step.awaits,
+            )
+        )
+    return steps
+
+
+def _explain(error: ValidationError, document: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """What pydantic found, in our words."""
+    for found in error.errors():
+        location = [part for part in found["loc"] if part != "schema_"]
+        step, names = "", _known_keys(_Document)
+        if location[:1] == ["step"] and len(location) > 1:
+            place = location[1]
+            assert isinstance(place, int), found
+            step = _name_of(document["step"][place], place)
+            location, names = location[2:], _known_keys(Step)
+        if len(location) > 1:
+            inner = _TABLES.get(str(location[0]))
+            names = _known_keys(inner) if inner else ()
+        key = ".".join(map(str, location))
+        if found["type"] == "extra_forbidden":
+            yield Problem(
+                where, step, "", None, f"unknown key {key!r}{nearest(location[-1], names)}"
+            )
+        elif found["type"] == "missing":
+            yield Problem(where, step, "", None, f"key {key!r} is missing")
+        else:
+            text = found["msg"].removeprefix("Value error, ")
+            yield Problem(where, step, key, found["input"], text)
+
+
+def _known_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(info.alias or name for name, info in model.model_fields.items())
+
+
+def _name_of(step: Any, place: int) -> str:
+    name = step.get("id") if isinstance(step, Mapping) else None
+    return name if isinstance(name, str) else f"number {place + 1}"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(by_alias=True, exclude_none=True)
+    return str(value)

@@ -1,0 +1,164 @@
+"""What a fault is done to: a broker, a link, one direction of it, sets, a machine, a client."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from brokerd.overlay.topology import Topology, nearest
+from fault_injection.schedule.verbs import CLIENT_VERBS, MACHINE_VERBS, SET_VERBS
+
+Machines = Mapping[str, Collection[str]]
+"""The brokers on each machine."""
+
+
+Role = Literal["publisher", "subscriber"]
+Clients = Mapping[str, Role]
+"""What the clients of a load are, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A broker ("b1"), a link ("b1-s1"), one direction of it ("b1->s1"), sets ("b1,s1|b2"), a
+    machine ("n03"), or a client of the load ("b1-sub-1").
+
+    Attributes:
+        brokers: the broker, the link's two ends (of one direction: from, to), those of all sets,
+            or those on the machine as far as that is known.
+        one_way: whether only what goes from the first to the second is meant.
+        sets: brokers that are to be kept from those of the other sets; a single set, from all.
+        machine: its name.
+        client: its name.
+        elements: what of the topology fails, each counted as one failure.
+    """
+
+    brokers: tuple[str, ...]
+    one_way: bool = False
+    sets: tuple[tuple[str, ...], ...] = ()
+    machine: str = ""
+    client: str = ""
+    elements: frozenset[frozenset[str]] = field(default=frozenset(), compare=False)
+
+    @property
+    def is_link(self) -> bool:
+        return len(self.brokers) == 2 and not self.sets and not self.machine
+
+    @property
+    def element(self) -> frozenset[str]:
+        """What fails as one: both directions of a link are one link."""
+        return frozenset(self.brokers)
+
+    def failed(self) -> frozenset[frozenset[str]]:
+        """The brokers and links that fail, each counted as one failure."""
+        return self.elements or frozenset({self.element})
+
+    def others(self, broker: str, around: Collection[str]) -> tuple[str, ...]:
+        """From which of the brokers `around` a partition keeps this one, in their order."""
+        own = next((one for one in self.sets if broker in one), ())
+        if len(self.sets) == 1:
+            inside = broker in self.sets[0]
+            return tuple(name for name in around if (name in self.sets[0]) != inside)
+        if not own:
+            return ()  # in no set: it reaches everybody
+        return tuple(name for name in around if name in self.brokers and name not in own)
+
+    def __str__(self) -> str:
+        if self.machine or self.client:
+            return self.machine or self.client
+        if self.sets:
+            return "|".join(",".join(one) for one in self.sets)
+        return ("->" if self.one_way else "-").join(self.brokers)
+
+
+def read_target(
+    text: str, topology: Topology, verb: str = "", machines: Machines | None = None
+) -> Target:
+    """The target that `text` names, for this verb.
+
+    Without `machines` every machine is believed to be there, with nothing on it. A client is
+    believed to be there: `lint` knows who is.
+
+    Raises:
+        ValueError: no such broker, link or machine; names the nearest, or what there is.
+    """
+    if verb in CLIENT_VERBS:
+        return Target((), client=text)
+    if verb in MACHINE_VERBS:
+        return _machine(text, topology, machines)
+    if verb in SET_VERBS:
+        return _sets(text, topology)
+    if text in topology.brokers:
+        return Target((text,))
+    pairs = possible_pairs(text)
+    for a, b in pairs:
+        if a in topology.brokers and b in topology.brokers:
+            return _link(a, b, "->" in text, topology)
+    for a, b in pairs:
+        for name in (a, b):
+            _check_broker(name, topology)
+    raise ValueError(f"no broker called {text!r}{nearest(text, topology.brokers)}")
+
+
+def possible_pairs(text: str) -> list[tuple[str, str]]:
+    """The ends of a link that `text` may mean; several, where names hold a "-" themselves."""
+    if "->" in text:
+        a, _, b = text.partition("->")
+        return [(a.strip(), b.strip())]
+    places = [place for place, letter in enumerate(text) if letter == "-"]
+    return [(text[:place], text[place + 1 :]) for place in places]
+
+
+def is_same_target(one: str, other: str) -> bool:
+    """Whether two texts name one broker or link, whatever the order of a link's ends."""
+    if one == other:
+        return True
+    if "->" in one or "->" in other:
+        return False
+    return any((b, a) in possible_pairs(other) for a, b in possible_pairs(one))
+
+
+def _link(a: str, b: str, one_way: bool, topology: Topology) -> Target:
+    links = [(topology.brokers[x], topology.brokers[y]) for x, y in topology.links]
+    if (a, b) in links or (b, a) in links:
+        return Target((a, b), one_way)
+    own = [f"{x}-{y}" for x, y in links if a in (x, y) or b in (x, y)]
+    raise ValueError(f"{a}-{b} is no link of {topology.name}; there are {', '.join(own)}")
+
+
+def _sets(text: str, topology: Topology) -> Target:
+    sets = tuple(tuple(name.strip() for name in part.split(",")) for part in text.split("|"))
+    seen: set[str] = set()
+    for name in (name for one in sets for name in one):
+        if not name:
+            raise ValueError('sets are written as "b1,s1|b2,s2": brokers by ",", sets by "|"')
+        _check_broker(name, topology)
+        if name in seen:
+            raise ValueError(f"{name} is in two sets")
+        seen.add(name)
+    if len(sets) == 1 and len(seen) == len(topology.brokers):
+        raise ValueError("every broker is in the one set; there is nobody to keep it from")
+    target = Target(tuple(name for one in sets for name in one), sets=sets)
+    names = topology.brokers
+    across = {
+        frozenset({names[x], names[y]})
+        for x, y in topology.links
+        if names[y] in target.others(names[x], names)
+    }
+    return Target(target.brokers, sets=sets, elements=frozenset(across))
+
+
+def _machine(text: str, topology: Topology, machines: Machines | None) -> Target:
+    if machines is None:
+        return Target((), machine=text)
+    if text not in machines:
+        on = [name for name, brokers in machines.items() if text in brokers]
+        hint = f"; it is a broker on {on[0]}" if on else nearest(text, sorted(machines))
+        raise ValueError(f"no machine called {text!r}{hint}")
+    brokers = tuple(name for name in topology.brokers if name in machines[text])
+    if not brokers:
+        raise ValueError(f"no broker is on {text}")
+    return Target(brokers, machine=text, elements=frozenset(frozenset({name}) for name in brokers))
+
+
+def _check_broker(name: str, topology: Topology) -> None:
+    if name not in topology.brokers:
+        raise ValueError(f"no broker called {name!r}{nearest(name, topology.brokers)}")

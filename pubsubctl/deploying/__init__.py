@@ -1,0 +1,1 @@
+"""Deployments: planned, placed, made, changed and removed."""

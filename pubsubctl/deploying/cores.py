@@ -1,0 +1,63 @@
+"""Which CPUs of a host are given to brokers, and in which order: `smt` and `numa`."""
+
+import os
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any
+
+from brokerd.agent.host.probe import core_threads, numa_nodes
+from pubsubctl.inventory.inventory_model import Host
+
+
+def processors_here() -> dict[str, Any]:
+    """What `cores_of` wants to know of this machine."""
+    return {
+        "cores": sorted(os.sched_getaffinity(0)),
+        "core_threads": core_threads(),
+        "numa_nodes": numa_nodes(),
+    }
+
+
+def cores_of(host: Host, processors: Mapping[str, Any]) -> list[int]:
+    """The CPUs that brokers on a host may be given, in the order in which they are.
+
+    Args:
+        processors: its `cores`, and how they lie, as far as that is known and as its kernel
+            writes it: which are `core_threads` of one core, which on one of the `numa_nodes`.
+            A cache may hold anything.
+    """
+    found = processors.get("cores")
+    usable = [number for number in found if _is_cpu(number)] if isinstance(found, list) else []
+    if host.smt == "avoid":
+        cores = processors.get("core_threads")
+        groups = [_cpus(text) for text in cores] if isinstance(cores, list) else []
+        second = {thread for threads in groups for thread in threads[1:]}
+        usable = [core for core in usable if core not in second]
+    told = processors.get("numa_nodes")
+    nodes = {
+        int(number): [core for core in _cpus(text) if core in usable]
+        for number, text in (told.items() if isinstance(told, dict) else ())
+        if str(number).isdecimal()
+    } or {0: usable}
+    if host.numa.startswith("pin:"):
+        return nodes.get(int(host.numa.removeprefix("pin:")), [])
+    in_order = [nodes[number] for number in sorted(nodes)]
+    if host.numa == "fill":
+        return [core for there in in_order for core in there]
+    if host.numa == "interleave":
+        return [core for turn in zip_longest(*in_order) for core in turn if core is not None]
+    return usable
+
+
+def _is_cpu(number: Any) -> bool:
+    return type(number) is int and number >= 0
+
+
+def _cpus(text: Any) -> list[int]:
+    """What the kernel writes as "0-2,8"."""
+    found: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            found += range(int(first), int(last or first) + 1)
+    return found

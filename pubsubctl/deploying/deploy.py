@@ -1,0 +1,409 @@
+"""Carries out plans: agents and brokers are started, waited for, and taken down without a trace.
+
+What is started here and does not come up is stopped again before the error is raised. Two
+deploys in a row: the second finds nothing to do.
+"""
+
+import getpass
+import importlib.metadata
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import Any
+
+import trio
+
+from bench.spec.toml_text import toml_text
+from brokerd.agent.host.server import TOPOLOGY_FILE
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.registry import DEFINITIONS
+from pubsubctl.console.console import Progress
+from pubsubctl.console.interruption import Interruption
+from pubsubctl.deploying.certificates import (
+    certificate_of,
+    check_authority,
+    check_transport,
+    transport_of,
+)
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.membership import change_members
+from pubsubctl.deploying.pinning import check_pinning
+from pubsubctl.deploying.placement import PlacedBroker, Placement
+from pubsubctl.deploying.placing import Placing, chosen_placement
+from pubsubctl.deploying.plan import Observed, Plan, Wanted, deploy_plan, down_plan
+from pubsubctl.errors import (
+    HostError,
+    LabDirty,
+    PreflightFailed,
+    PubsubctlError,
+    Unreachable,
+    UserError,
+)
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.hosts.readiness import wait_ready
+from pubsubctl.hosts.room import check_room
+
+DEPLOYMENT_SCHEMA = "pubsubctl/deployment/1"
+READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_PER_BROKER_S = 0.5
+SHUTDOWN_TIMEOUT_MS = 10_000
+CLEANUP_TIMEOUT_S = 30.0
+LEASE_MS = 15_000
+FIRST_LEASE_MS = 45_000
+
+
+async def wanted_deployment(
+    lab: Lab, topology: Topology, protocol: str, placing: Placing | None = None
+) -> Wanted:
+    """What is to run on a lab, with every broker placed; what runs already stays where it is.
+
+    Raises:
+        UserError: an unknown protocol, or more brokers than ports.
+        PreflightFailed: fewer cores than brokers that want one of their own.
+    """
+    if protocol not in DEFINITIONS:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
+    parameters = asdict(topology.delta_tree_parameters())
+    placement = await chosen_placement(lab, topology, protocol, placing or Placing())
+    addresses = {row.broker: row.address for row in placement.brokers}
+    # Brokers that run already learn from the topology file where the newcomers listen.
+    joined = tuple(
+        replace(row, address=addresses.get(row.name, row.address)) for row in topology.joined
+    )
+    topology = replace(topology, joined=joined)
+    return Wanted(topology, protocol, topology.digest(protocol, parameters), placement)
+
+
+async def planned(lab: Lab, wanted: Wanted) -> Plan:
+    """What `deploy` would do, after looking at every host.
+
+    Raises:
+        PreflightFailed: another deployment, a stale process or a port in use, with its pid.
+    """
+    used = [lab.connector(host) for host in wanted.placement.hosts]
+    found = await lab.observe()
+    plan = deploy_plan(wanted, found)
+    taken: list[str] = []
+    starting = {step.subject for step in plan.of("start-broker")}
+    for connector in used:
+        rows = [row for row in wanted.placement.on(connector.host.name) if row.broker in starting]
+        by_port = {row.port: row.broker for row in rows}
+        ours = {
+            stray.pid for row in found if row.host == connector.host.name for stray in row.strays
+        }
+        taken += [
+            f"host {connector.host.name}: {in_use}; broker {by_port[in_use.port]} needs it"
+            for in_use in await connector.ports_in_use(list(by_port))
+            if in_use.pid not in ours  # the new agent takes that broker over
+        ]
+    if taken:
+        remedy = "end what uses them, or give the host other ports in the inventory"
+        raise PreflightFailed(*taken, remedy)
+    return plan
+
+
+@asynccontextmanager
+async def deployed(
+    lab: Lab,
+    wanted: Wanted,
+    progress: Progress,
+    interruption: Interruption,
+    *,
+    purpose: str,
+    timeout_s: float = READY_TIMEOUT_S,
+    lease_ms: int = 0,
+    may_change: bool = False,
+) -> AsyncIterator[Deployment]:
+    """Make `wanted` run, and give access to it; it goes on running when the block is left.
+
+    To be used inside `lab.opened` and `lab.locked`. Whatever goes wrong before the block is
+    entered, Ctrl-C included, what was started here is stopped again.
+
+    Args:
+        lease_ms: what is started is stopped by its agents this long after the last renewal;
+            0 lets it run until `down`.
+        may_change: whether brokers may join and leave a deployment that runs already.
+
+    Raises:
+        PreflightFailed: as `planned`; also where it would take joining or leaving, where the
+            certificates are of another authority, or a disk is full.
+        HostError: an agent or broker did not start; says why.
+    """
+    with interruption.stoppable():
+        plan = await planned(lab, wanted)
+        changes = [*plan.of("join"), *plan.of("stop-broker")]
+        if changes and not may_change:
+            names = ", ".join(step.subject for step in changes)
+            raise PreflightFailed(
+                f"the running deployment of {wanted.topology.name} differs in {names}; "
+                "`pubsubctl deploy` lets brokers join and leave it"
+            )
+        found = await lab.observe()
+        check_transport(found, lab.inventory)
+        await check_authority(lab)
+        await check_room(lab)
+        deployment = Deployment(_recorded_identity(found), wanted, lab, plan)
+    try:
+        try:
+            with interruption.stoppable():
+                await _start_agents(deployment, progress, purpose, lease_ms)
+            # Outside of what a signal stops: rolling back needs them.
+            await deployment.connect()
+            with interruption.stoppable():
+                deployment.lease_ms = lease_ms
+                await deployment.keep()
+                record = partial(_record, deployment, purpose, "change-record")
+                if plan.of("change-record"):
+                    await change_members(deployment, progress, record, timeout_s)
+                if plan.of("start-broker"):
+                    await _start_brokers(deployment, progress)
+                brokers = len(wanted.placement.brokers)
+                patience_s = timeout_s + brokers * READY_TIMEOUT_PER_BROKER_S
+                await wait_ready(deployment, progress, patience_s)
+                await check_pinning(deployment.agents, wanted.placement)
+                if plan.of("change-record"):
+                    await record()
+        except BaseException:
+            if plan.steps:
+                with trio.CancelScope(shield=True), trio.move_on_after(CLEANUP_TIMEOUT_S):
+                    await _roll_back(deployment, progress)
+            raise
+        yield deployment
+    finally:
+        await deployment.disconnect()
+
+
+@asynccontextmanager
+async def attached(lab: Lab, wanted: Wanted) -> AsyncIterator[Deployment]:
+    """Access to what is deployed, as it is; nothing is started or waited for.
+
+    Raises:
+        Unreachable: an agent does not answer.
+    """
+    deployment = Deployment(_recorded_identity(await lab.observe()), wanted, lab, Plan(()))
+    try:
+        await deployment.connect()
+        yield deployment
+    finally:
+        await deployment.disconnect()
+
+
+async def take_down(
+    lab: Lab, progress: Progress, *, purge: bool = False, verify: bool = False
+) -> Plan:
+    """Stop and remove all that is ours on the lab's hosts; gives what there was to do.
+
+    To be used inside `lab.opened` and `lab.locked`.
+
+    Raises:
+        LabDirty: with `verify`: something is left; says what.
+        HostError: a host whose processes could not be stopped or whose files not removed.
+    """
+    found, ports = await _observe_leniently(lab)
+    plan = down_plan(found, purge=purge)
+    progress.phase("taking down")
+
+    async def take_host_down(connector: Connector) -> None:
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except Unreachable:
+            pass  # what it left behind is stopped next
+        except ControlError as error:
+            progress.say(f"host {connector.host.name}: {error}; its processes are stopped directly")
+        await connector.stop_strays()
+        await connector.remove(purge=purge)
+
+    await lab.on_all(take_host_down)
+    if verify:
+        left: list[str] = []
+
+        async def look(connector: Connector) -> None:
+            left.extend(await connector.residue(ports[connector.host.name], purged=purge))
+
+        await lab.on_all(look)
+        if left:
+            raise LabDirty(*sorted(left))
+        progress.say("taken down; no process, port, socket or file of it is left")
+    return plan
+
+
+async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[str, Any]:
+    """What one broker is told."""
+    wanted = deployment.wanted
+    connector = deployment.lab.connector(placed.host)
+    root = await connector.root()
+    number = wanted.topology.number_of(placed.broker)
+    ball = PrimaryTree(wanted.topology).ball(number, wanted.topology.delta + 1)
+    addresses = {row.broker: row.address for row in wanted.placement.brokers}
+    names = [placed.broker, *(wanted.topology.brokers[near] for near in ball)]
+    return {
+        "broker": placed.broker,
+        "topology_file": str(root / TOPOLOGY_FILE),
+        "protocol": wanted.protocol,
+        "deployment_id": deployment.identity,
+        "listen": placed.address,
+        "addresses": {name: addresses[name] for name in names},
+        "state_folder": str(await connector.state_folder(placed.broker)),
+        "control_socket": str(await connector.socket_folder() / f"{placed.broker}.sock"),
+        "log_folder": str(root / "brokers" / placed.broker / "log"),
+        "fault_injection": True,
+        "core": placed.core,
+        "nice": connector.host.broker_nice,
+        "memory_limit_bytes": connector.host.mem_per_broker_bytes,
+        "fsync": connector.host.fsync == "real",
+        "delta_tree": wanted.topology.to_mapping()["parameters"],
+        "session": dict(wanted.topology.session),
+        "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
+        "tls": await certificate_of(
+            deployment.lab, deployment.identity, placed.host, "broker", placed.broker
+        ),
+    }
+
+
+async def _record(deployment: Deployment, purpose: str, verb: str = "record", **more: Any) -> None:
+    """Write down what is going to run, on every host that the plan names for that."""
+    content = {
+        "schema": DEPLOYMENT_SCHEMA,
+        "deployment_id": deployment.identity,
+        "inventory": deployment.lab.inventory.name,
+        "protocol": deployment.wanted.protocol,
+        "topology": deployment.wanted.topology.to_mapping(),
+        "digest": deployment.wanted.digest,
+        "placement": deployment.wanted.placement.to_mapping(),
+        "transport": transport_of(deployment.lab.inventory),
+        "who": f"{getpass.getuser()}@{socket.gethostname()}",
+        "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "purpose": purpose,
+        "tool_version": importlib.metadata.version("pubsubctl"),
+        **more,
+    }
+    topology = toml_text(deployment.wanted.topology.to_mapping())
+
+    async def write(connector: Connector) -> None:
+        own = {"host": connector.host.name, "program": await connector.transport.program()}
+        await connector.write_deployment({**content, **own}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(step.host) for step in deployment.plan.of(verb)])
+
+
+async def record_program(deployment: Deployment, hosts: Sequence[str]) -> None:
+    """Write down that these hosts have the program that would be started now."""
+
+    async def write(connector: Connector) -> None:
+        record = await connector.read_deployment()
+        assert record is not None, connector.host.name
+        topology = toml_text(deployment.wanted.topology.to_mapping())
+        program = {"program": await connector.transport.program()}
+        await connector.write_deployment({**record, **program}, topology)
+
+    lab = deployment.lab
+    await lab.on_all(write, [lab.connector(host) for host in hosts])
+
+
+async def _start_agents(
+    deployment: Deployment, progress: Progress, purpose: str, lease_ms: int
+) -> None:
+    lab = deployment.lab
+    await _record(deployment, purpose)
+    starting = [lab.connector(step.host) for step in deployment.plan.of("start-agent")]
+    if not starting:
+        return
+    progress.phase("starting agents")
+
+    async def start(connector: Connector) -> None:
+        # From its first moment on: until all of them are reached nobody renews anything.
+        first_ms = max(lease_ms, FIRST_LEASE_MS) if lease_ms else 0
+        await connector.start_agent(deployment.identity, first_ms)
+
+    await lab.on_all(start, starting)
+
+
+async def _start_brokers(deployment: Deployment, progress: Progress) -> None:
+    wanted = {step.subject for step in deployment.plan.of("start-broker")}
+    rows = [row for row in deployment.wanted.placement.brokers if row.broker in wanted]
+    progress.phase("starting brokers")
+    started = 0
+
+    async def start_on(connector: Connector) -> None:
+        nonlocal started
+        for row in rows:
+            if row.host == connector.host.name:
+                config = await broker_config(deployment, row)
+                agent = deployment.agents[row.host]
+                await agent.start(row.broker, "broker", config, config["control_socket"])
+                started += 1
+                await deployment.keep()
+                progress.update({"brokers": f"{started}/{len(rows)}"})
+
+    hosts = dict.fromkeys(row.host for row in rows)
+    await deployment.lab.on_all(start_on, [deployment.lab.connector(host) for host in hosts])
+
+
+async def _roll_back(deployment: Deployment, progress: Progress) -> None:
+    """Stop what this deploy started: all of it on hosts that had nothing, else the new brokers."""
+    lab, plan = deployment.lab, deployment.plan
+    fresh = {step.host for step in plan.of("record")}
+    for step in plan.of("start-broker"):
+        agent = deployment.agents.get(step.host)
+        if step.host not in fresh and agent is not None:
+            try:
+                await agent.stop(step.subject)
+            except ControlError:
+                pass  # it never got there
+
+    async def clear(connector: Connector) -> None:
+        try:
+            async with connector.open_agent() as agent:
+                await agent.shutdown(SHUTDOWN_TIMEOUT_MS)
+        except (Unreachable, ControlError):
+            pass  # stopped directly, next
+        await connector.stop_strays()
+        await connector.remove(purge=False)
+
+    try:
+        await lab.on_all(clear, [lab.connector(host) for host in sorted(fresh)])
+    except* PubsubctlError as group:  # what is being rolled back for is the error to report
+        for error in group.exceptions:
+            progress.say(f"{error}; `pubsubctl down` once more")
+
+
+async def _observe_leniently(lab: Lab) -> tuple[list[Observed], dict[str, list[int]]]:
+    """What is there, and host → ports of its brokers.
+
+    Also where a record cannot be read: `down` is what mends that.
+    """
+    found: dict[str, Observed] = {}
+    ports: dict[str, list[int]] = {}
+
+    async def look(connector: Connector) -> None:
+        name = connector.host.name
+        ports[name] = []
+        try:
+            found[name] = await connector.observe()
+        except HostError:
+            found[name] = Observed(name, files=True)
+        content = found[name].deployment
+        if content is not None:
+            placement = Placement.from_mapping(content["placement"])
+            ports[name] = [row.port for row in placement.on(name)]
+
+    await lab.on_all(look)
+    return [found[connector.host.name] for connector in lab.connectors], ports
+
+
+def _recorded_identity(found: Sequence[Observed]) -> str:
+    """The identity of what is deployed, or a new one."""
+    for row in found:
+        if row.deployment is not None:
+            return str(row.deployment["deployment_id"])
+    return f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}-{token_hex(3)}"

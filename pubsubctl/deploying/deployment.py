@@ -1,0 +1,133 @@
+"""Brokers that run, and the agents to reach them by, for as long as a command works with them."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from brokerd.agent.client import AgentClient
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import nearest
+from pubsubctl.deploying.placement import PlacedBroker, Placement
+from pubsubctl.deploying.plan import Plan, Wanted
+from pubsubctl.errors import HostError, UserError
+from pubsubctl.hosts.agents import AgentLine
+from pubsubctl.hosts.connectors.base import Connector
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.held import Held
+from pubsubctl.hosts.hosts import Lab
+
+DISCONNECT_TIMEOUT_S = 5.0
+HOLD_TIMEOUT_S = 5.0
+REPLACEMENT_TIMEOUT_S = 90.0
+REPLACEMENT_LEASE_MS = 120_000
+"""More than usual, for the time in which a host has no agent that could renew it."""
+
+
+@dataclass
+class Deployment:
+    """Brokers that run: what they are, and the agents to reach them by.
+
+    Attributes:
+        identity: the deployment id, the same on all hosts and in every Hello.
+        plan: what was done to get here; without steps when it ran already.
+        lease_ms: what `keep` renews; 0 for none.
+    """
+
+    identity: str
+    wanted: Wanted
+    lab: Lab
+    plan: Plan
+    agents: dict[str, AgentClient] = field(default_factory=dict)
+    lease_ms: int = 0
+    _held_at_s: float = field(default=-math.inf, init=False)
+    _lines: dict[str, AgentLine] = field(default_factory=dict, init=False)
+
+    async def connect(self) -> None:
+        """Reach the agents of all hosts that are used."""
+        hosts = self.wanted.placement.hosts
+
+        async def reach(connector: Connector) -> None:
+            host = connector.host.name
+            self._lines[host] = await AgentLine.to(lambda: self.lab.hold_agent(host))
+
+        rows = [self.lab.connector(host) for host in hosts]
+        await self.lab.on_all(reach, rows, only_together=True)
+        self.agents.update((host, self._lines[host].client) for host in hosts)
+
+    async def replace_agent(self, host: str) -> None:
+        """Let a new agent take over what the one of a host has; its users do not notice."""
+        line, connector = self._lines[host], self.lab.connector(host)
+        if self.lease_ms:
+            await self.agents[host].hold(self.lease_ms + REPLACEMENT_LEASE_MS)
+        await line.begin_replacement()
+        connection: Held[AgentClient] | None = None
+        try:
+            # Between two agents nobody would renew leases, nor could be asked to stop anything.
+            with trio.CancelScope(shield=True), trio.fail_after(REPLACEMENT_TIMEOUT_S):
+                await connector.stop_agent()
+                await connector.start_agent(self.identity)
+                connection = await self.lab.hold_agent(host)
+        except trio.TooSlowError:
+            raise HostError(
+                f"host {host}: no new agent within {REPLACEMENT_TIMEOUT_S:g} s; what runs there "
+                "runs on; `pubsubctl deploy` starts one"
+            ) from None
+        finally:
+            line.end_replacement(connection)
+
+    async def disconnect(self) -> None:
+        """Leave all agents."""
+        with trio.CancelScope(shield=True), trio.move_on_after(DISCONNECT_TIMEOUT_S):
+            for line in self._lines.values():
+                await line.leave()
+
+    async def broker(self, name: str, command: str, **arguments: Any) -> dict[str, Any]:
+        """What a broker answers to a control command."""
+        placed = placed_broker(self.wanted.placement, name)
+        return await self.agents[placed.host].broker(name, command, arguments)
+
+    async def hold(self, lease_ms: int) -> None:
+        """Renew the lease on every host; 0 for none.
+
+        Raises:
+            ExceptionGroup: of ControlErrors and TooSlowErrors, after every host was told.
+        """
+        failures: list[Exception] = []
+
+        async def hold_on(agent: AgentClient) -> None:
+            try:
+                with trio.fail_after(max(HOLD_TIMEOUT_S, lease_ms / 4000)):
+                    await agent.hold(lease_ms)
+            except (ControlError, trio.TooSlowError) as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for host, agent in list(self.agents.items()):
+                if not self._lines[host].is_replaced:  # it was held for long before that began
+                    nursery.start_soon(hold_on, agent)
+        if failures:
+            raise ExceptionGroup("leases", failures)
+
+    async def keep(self) -> None:
+        """Renew the lease once a third of it is over; called all along while brokers start."""
+        if self.lease_ms and trio.current_time() - self._held_at_s > self.lease_ms / 3000:
+            self._held_at_s = trio.current_time()
+            try:
+                await self.hold(self.lease_ms)
+            except* (ControlError, trio.TooSlowError):
+                pass  # tried again before the lease is over
+
+
+def placed_broker(placement: Placement, name: str) -> PlacedBroker:
+    """Where a broker runs.
+
+    Raises:
+        UserError: there is none called so; names the nearest.
+    """
+    for row in placement.brokers:
+        if row.broker == name:
+            return row
+    known = [row.broker for row in placement.brokers]
+    raise UserError(f"no broker called {shown(name)}{nearest(name, known)}")

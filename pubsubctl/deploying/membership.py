@@ -1,0 +1,102 @@
+"""Brokers that join and leave a deployment that runs."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+import trio
+
+from bench.spec.toml_text import toml_text
+from brokerd.overlay.topology import Topology
+from pubsubctl.console.console import Progress
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.errors import HostError
+from pubsubctl.hosts.connectors.base import Connector
+
+RESTORE_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+
+
+class WriteRecord(Protocol):
+    """Writes what is going to run into the records of hosts, and more where it is given."""
+
+    def __call__(self, **more: Any) -> Awaitable[None]: ...
+
+
+async def change_members(
+    deployment: Deployment, progress: Progress, record: WriteRecord, timeout_s: float
+) -> None:
+    """Let leaves go that nobody needs any more, and tell all others who joins and leaves.
+
+    Meanwhile the records hold the topology `before`, too, so that a change that is interrupted
+    is gone on with by the next deploy. Where the first to be asked refuses, nothing has changed,
+    and the records are as they were.
+
+    Raises:
+        HostError: a leaving broker still has clients or publications; nothing has changed then.
+        HostError, ControlError: a broker refuses.
+    """
+    plan, lab = deployment.plan, deployment.lab
+    leaving = {step.subject: step.host for step in plan.of("stop-broker")}
+    progress.phase("changing the topology")
+    for name in leaving:
+        await _wait_until_drained(deployment, name, leaving[name], timeout_s)
+    connectors = [lab.connector(step.host) for step in plan.of("change-record")]
+    records = await _records(deployment, connectors)
+    before = next(iter(records.values()))
+    has_changed = False
+    try:
+        await record(before=before.get("before", before["topology"]))
+        for name, host in leaving.items():
+            await deployment.agents[host].stop(name)
+            has_changed = True
+        for step in plan.of("change-topology"):
+            await deployment.broker(step.subject, "reload_topology")
+            has_changed = True
+    except BaseException:
+        if not has_changed:
+            with trio.CancelScope(shield=True), trio.move_on_after(RESTORE_TIMEOUT_S):
+                await _restore(deployment, connectors, records)
+        raise
+
+
+async def _records(
+    deployment: Deployment, connectors: list[Connector]
+) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+
+    async def read(connector: Connector) -> None:
+        record = await connector.read_deployment()
+        assert record is not None, connector.host.name
+        found[connector.host.name] = record
+
+    await deployment.lab.on_all(read, connectors)
+    return {connector.host.name: found[connector.host.name] for connector in connectors}
+
+
+async def _restore(
+    deployment: Deployment, connectors: list[Connector], records: Mapping[str, Mapping[str, Any]]
+) -> None:
+    async def write(connector: Connector) -> None:
+        record = records[connector.host.name]
+        topology = Topology.from_mapping(record["topology"], "deployment.json")
+        await connector.write_deployment(record, toml_text(topology.to_mapping()))
+
+    await deployment.lab.on_all(write, connectors)
+
+
+async def _wait_until_drained(
+    deployment: Deployment, name: str, host: str, timeout_s: float
+) -> None:
+    agent = deployment.agents[host]
+    status: dict[str, Any] = {}
+    with trio.move_on_after(timeout_s):
+        while True:
+            status = await agent.broker(name, "status", {})
+            if not (status["clients"] or status["own_subscriptions"] or status["queue"]):
+                return
+            await trio.sleep(_POLL_S)
+    raise HostError(
+        f"host {host}: {name} cannot leave: {status['clients']} clients, "
+        f"{status['own_subscriptions']} subscriptions of its own clients, "
+        f"{status['queue']} publications that are not done"
+    )

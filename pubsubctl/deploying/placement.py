@@ -1,0 +1,286 @@
+"""Which broker runs where: topology and inventory become hosts, ports and cores.
+
+Pure: the same topology and hosts give the same placement on every machine. Whether the ports are
+free is asked later, of the hosts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from brokerd.overlay.topology import Topology
+from pubsubctl.deploying.delta_safety import counter_example, loss_units, safe_assignment
+from pubsubctl.errors import PreflightFailed, UserError
+from pubsubctl.inventory.inventory import Host
+
+LOOPBACK = "127.0.0.1"
+Policy = Literal["pack", "spread", "pin"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+BROKERS_GROUP = "brokers"
+CLIENTS_GROUP = "clients"
+
+
+@dataclass(frozen=True)
+class PlacedBroker:
+    """Where one broker runs.
+
+    Attributes:
+        core: the CPU it is pinned to, or -1.
+        ip: what it listens on and is dialled at.
+    """
+
+    broker: str
+    host: str
+    port: int
+    core: int = -1
+    ip: str = LOOPBACK
+
+    @property
+    def address(self) -> str:
+        """Where it listens: host and port."""
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where everything runs.
+
+    Attributes:
+        brokers: in topology order.
+        clients_host: the host whose agent starts the load generators.
+    """
+
+    brokers: tuple[PlacedBroker, ...]
+    clients_host: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that get something to run, in the order they first do."""
+        return tuple(dict.fromkeys([*(row.host for row in self.brokers), self.clients_host]))
+
+    def on(self, host: str) -> tuple[PlacedBroker, ...]:
+        """The brokers of one host."""
+        return tuple(row for row in self.brokers if row.host == host)
+
+    def machines(self) -> dict[str, list[str]]:
+        """Host → its brokers."""
+        return {host: [row.broker for row in self.on(host)] for host in self.hosts}
+
+    def addresses(self) -> dict[str, str]:
+        """Broker → where it listens."""
+        return {row.broker: row.address for row in self.brokers}
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of placement.json."""
+        return {
+            "schema": "pubsubctl/placement/1",
+            "clients_host": self.clients_host,
+            "brokers": [
+                {
+                    "broker": row.broker,
+                    "host": row.host,
+                    "ip": row.ip,
+                    "port": row.port,
+                    "core": row.core,
+                }
+                for row in self.brokers
+            ],
+        }
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "Placement":
+        """What `to_mapping` said."""
+        return cls(
+            tuple(
+                PlacedBroker(
+                    row["broker"], row["host"], row["port"], row["core"], row.get("ip", LOOPBACK)
+                )
+                for row in values["brokers"]
+            ),
+            values["clients_host"],
+        )
+
+
+def place(
+    topology: Topology,
+    hosts: Sequence[Host],
+    cores: Mapping[str, Sequence[int]],
+    policy: Policy = "spread",
+    *,
+    delta_safe: bool = False,
+) -> Placement:
+    """Give every broker a host, a port and, where it is to have one of its own, a core.
+
+    Args:
+        hosts: those that may be used; brokers go to the ones in group `brokers`, load
+            generators to the first in group `clients`; without such a group, to all.
+        cores: host → CPUs that brokers may be pinned to, for hosts with cores = "own" and for
+            policy pin. Logical hosts of one machine name the same CPUs; each is given out once.
+        policy: "spread" deals the brokers out in turn; "pack" fills one host after the other with
+            brokers that are near each other, as many as it has cores; "pin" spreads, and gives
+            each broker a core of its own whatever the inventory says.
+        delta_safe: when a machine or failure domain could take more than delta consecutive
+            brokers with it, look for a placement in which none does.
+
+    Raises:
+        UserError: a host has fewer ports than brokers, or an address is missing.
+        PreflightFailed: fewer cores than brokers that want one of their own; with `delta_safe`,
+            no safe placement was found: names the smallest counter-example.
+    """
+    for_brokers = brokers_hosts(hosts)
+    for_clients = [host for host in hosts if CLIENTS_GROUP in host.groups] or list(hosts)
+    assigned = _ASSIGNING[policy](topology, for_brokers, cores)
+    if delta_safe:
+        assigned = _safe(topology, for_brokers, cores, policy, assigned)
+    seats = _Seats(topology, for_brokers, cores, pinned=policy == "pin")
+    return Placement(seats.taken(assigned), for_clients[0].name)
+
+
+def brokers_hosts(hosts: Sequence[Host]) -> list[Host]:
+    """The hosts that brokers go to."""
+    return [host for host in hosts if BROKERS_GROUP in host.groups] or list(hosts)
+
+
+def _spread(
+    topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
+) -> dict[str, str]:
+    # By the number in the file: who joins or leaves moves nobody else.
+    return {
+        broker: hosts[number % len(hosts)].name for number, broker in enumerate(topology.brokers)
+    }
+
+
+def _pack(
+    topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
+) -> dict[str, str]:
+    """Fill hosts one by one, along the tree; what exceeds all cores is shared out evenly."""
+    order = _along_the_tree(topology)
+    room = {host.name: _cores_for_brokers(host, cores) for host in hosts}
+    short = len(order) - sum(room.values())
+    if short > 0:
+        each = -(-short // len(hosts))
+        room = {name: count + each for name, count in room.items()}
+    places = [host.name for host in hosts for _ in range(room[host.name])]
+    packed = dict(zip(order, places, strict=False))
+    return {broker: packed[broker] for broker in topology.present()}
+
+
+_ASSIGNING = {"spread": _spread, "pack": _pack, "pin": _spread}
+
+
+def _safe(
+    topology: Topology,
+    hosts: Sequence[Host],
+    cores: Mapping[str, Sequence[int]],
+    policy: Policy,
+    assigned: dict[str, str],
+) -> dict[str, str]:
+    here = {broker: assigned[broker] for broker in topology.present()}
+    found = counter_example(topology, here, loss_units(hosts))
+    if found is None:
+        return assigned
+    capacity = {
+        host.name: len(list(_usable(host, cores)))
+        if policy == "pin" or host.cores == "own"
+        else len(host.ports)
+        for host in hosts
+    }
+    safe = safe_assignment(topology, hosts, capacity)
+    if safe is None:
+        raise PreflightFailed(
+            f"no placement was found that is safe for delta = {topology.delta}: {found}",
+            "more hosts or failure domains, or a larger delta",
+        )
+    return safe
+
+
+class _Seats:
+    """Ports and cores of hosts, given out in the order of brokers."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        hosts: Sequence[Host],
+        cores: Mapping[str, Sequence[int]],
+        *,
+        pinned: bool,
+    ) -> None:
+        self._topology = topology
+        self._hosts = {host.name: host for host in hosts}
+        self._cores = cores
+        self._pinned = pinned
+        self._given: dict[str, set[int]] = {}
+
+    def taken(self, assigned: Mapping[str, str]) -> tuple[PlacedBroker, ...]:
+        turns = dict.fromkeys(self._hosts, 0)
+        placed: list[PlacedBroker] = []
+        wanting = 0
+        for broker in self._topology.brokers:
+            if broker not in assigned:
+                continue
+            host = self._hosts[assigned[broker]]
+            turn = turns[host.name]
+            turns[host.name] += 1
+            if turn >= len(host.ports):
+                self._refuse_ports(host, assigned)
+            if broker in self._topology.left:
+                continue  # its port stays its own, so that nobody else's changes
+            if not host.bench_address:
+                raise UserError(
+                    f"host {host.name}: its address {host.address} is a name, so it is not known "
+                    "what brokers listen on; give it a bench_address, an IP"
+                )
+            core = -1
+            if self._pinned or host.cores == "own":
+                wanting += 1
+                core = self._core(host)
+            port = host.ports.start + turn
+            placed.append(PlacedBroker(broker, host.name, port, core, host.bench_address))
+        without = sum(row.core < 0 for row in placed)
+        if wanting and without > len(placed) - wanting:
+            unknown = [name for name in self._hosts if not self._cores.get(name)]
+            if len(unknown) == len(self._hosts):
+                raise PreflightFailed(
+                    f"nothing is known of the cores of {', '.join(unknown[:8])}; "
+                    "`pubsubctl inventory facts` asks them"
+                )
+            raise PreflightFailed(
+                f"a core for each, but only {len(placed) - without} cores for {wanting} "
+                "brokers; take cores = 'share', fewer brokers, or a larger machine"
+            )
+        return tuple(placed)
+
+    def _core(self, host: Host) -> int:
+        given = self._given.setdefault(host.machine, set())
+        core = next((cpu for cpu in _usable(host, self._cores) if cpu not in given), -1)
+        given.add(core)
+        return core
+
+    def _refuse_ports(self, host: Host, assigned: Mapping[str, str]) -> None:
+        needed = max(list(assigned.values()).count(name) for name in self._hosts)
+        raise UserError(
+            f"host {host.name}: ports = {host.ports.start}-{host.ports.stop - 1}: "
+            f"{len(host.ports)} ports, but topology {self._topology.name} puts up to {needed} "
+            "brokers there"
+        )
+
+
+def _usable(host: Host, cores: Mapping[str, Sequence[int]]) -> Iterator[int]:
+    return (cpu for cpu in cores.get(host.name, ()) if cpu not in host.cores_reserved)
+
+
+def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
+    """How many brokers a host takes before another one is used."""
+    return min(len(list(_usable(host, cores))) or 1, len(host.ports))
+
+
+def _along_the_tree(topology: Topology) -> list[str]:
+    """Brokers such that neighbours stand close together: depth first from the first one."""
+    neighbours = topology.neighbours()
+    order: list[str] = []
+    stack = [(topology.number_of(topology.present()[0]), -1)]
+    while stack:
+        broker, parent = stack.pop()
+        order.append(topology.brokers[broker])
+        stack += [(near, broker) for near in reversed(neighbours[broker]) if near != parent]
+    return order

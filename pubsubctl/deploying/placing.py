@@ -1,0 +1,322 @@
+"""Which placement is taken: by policy, from a file, or that of what runs already; and its price."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from brokerd.overlay.chains import longest_lost
+from brokerd.overlay.topology import Topology, nearest
+from pubsubctl.deploying.delta_safety import (
+    CounterExample,
+    LossUnit,
+    counter_example,
+    loss_units,
+)
+from pubsubctl.deploying.placement import (
+    POLICIES,
+    PlacedBroker,
+    Placement,
+    Policy,
+    brokers_hosts,
+    place,
+)
+from pubsubctl.doctor.facts import known_cores
+from pubsubctl.errors import PreflightFailed, PubsubctlError, UserError
+from pubsubctl.hosts.files import LARGEST_FILE_BYTES, shown
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.inventory.inventory import Host, Inventory
+from pubsubctl.inventory.inventory_model import THIS_MACHINE
+
+
+@dataclass(frozen=True)
+class Placing:
+    """How brokers are to be placed.
+
+    Attributes:
+        policy: as `place` takes it; None for the usual one, or for what runs already.
+        file: a placement that `topology place -o` wrote; it wins over the policy.
+    """
+
+    policy: str | None = None
+    delta_safe: bool = False
+    file: Path | None = None
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether what runs already has to be just so."""
+        return self.policy is not None or self.delta_safe or self.file is not None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A placement and what the loss of each unit would take.
+
+    Attributes:
+        lost: unit → the longest row of consecutive brokers that goes with it.
+        counter_example: a loss that delta does not cover; None: there is none.
+        links_between_hosts: of all links of the tree.
+        one_machine: whether several of its hosts are processes of this one machine.
+    """
+
+    placement: Placement
+    topology: Topology
+    lost: Mapping[LossUnit, tuple[str, ...]]
+    counter_example: CounterExample | None
+    links_between_hosts: int
+    one_machine: bool
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        example = self.counter_example
+        return {
+            "delta": self.topology.delta,
+            "links_between_hosts": self.links_between_hosts,
+            "losses": [
+                {"kind": unit.kind, "name": unit.name, "hosts": list(unit.hosts), "row": list(row)}
+                for unit, row in self.lost.items()
+            ],
+            "delta_safe": example is None,
+            "counter_example": None if example is None else str(example),
+        }
+
+    def text(self) -> str:
+        """For people."""
+        used = len({row.host for row in self.placement.brokers})
+        links = len(self.topology.present()) - 1
+        lines = [
+            f"{len(self.placement.brokers)} brokers on {used} hosts, "
+            f"{self.links_between_hosts} of {links} links between hosts"
+        ]
+        if self.counter_example is not None:
+            lines.append(f"not safe for delta {self.topology.delta}: {self.counter_example}")
+        else:
+            worst = max(map(len, self.lost.values()), default=0)
+            lines.append(
+                f"safe for delta {self.topology.delta}: no machine or failure domain takes more "
+                f"than {worst} consecutive broker{'' if worst == 1 else 's'} of a primary path"
+            )
+        if self.one_machine:
+            lines.append("hosts of connector local stand for machines here; they share this one")
+        return "\n".join(lines)
+
+
+def placed(
+    topology: Topology,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    policy: str,
+    *,
+    delta_safe: bool = False,
+) -> Judged:
+    """A placement on hosts of an inventory, judged; nothing is connected to.
+
+    Raises:
+        UserError: no such policy; or as `place`.
+        PreflightFailed: as `place`.
+    """
+    cores = known_cores(inventory, hosts)
+    placement = place(topology, hosts, cores, known_policy(policy), delta_safe=delta_safe)
+    return judged(topology, hosts, placement)
+
+
+def would_be_placed(
+    topology: Topology, inventory: Inventory, hosts: Sequence[Host]
+) -> Placement | None:
+    """Where `deploy` would put the brokers of a topology, as far as is known without asking the
+    hosts; None where it would refuse."""
+    try:
+        return place(topology, hosts, known_cores(inventory, hosts))
+    except PubsubctlError:
+        return None
+
+
+def known_policy(policy: str) -> Policy:
+    """The policy of that name; UserError where there is none."""
+    for known in POLICIES:
+        if known == policy:
+            return known
+    raise UserError(f"--policy {shown(policy)}: no such policy{nearest(policy, POLICIES)}")
+
+
+async def chosen_placement(
+    lab: Lab, topology: Topology, protocol: str, placing: Placing
+) -> Placement:
+    """Where the brokers of a topology go on a lab.
+
+    What runs already stays where it is, brokers that join it excepted, unless another placement
+    was asked for: then the plan says that it differs.
+
+    Raises:
+        UserError: as `place` and `read_placement`.
+        PreflightFailed: as `place`.
+    """
+    hosts = [connector.host for connector in lab.connectors]
+    policy = known_policy(placing.policy or "spread")
+    if placing.file is not None:
+        wanted = read_placement(placing.file, topology, hosts)
+        cores = await lab.cores({row.host for row in wanted.brokers if row.core >= 0})
+        check_cores(wanted, cores, placing.file)
+    else:
+        pinned = {host.name for host in hosts if policy == "pin" or host.cores == "own"}
+        cores = await lab.cores(pinned)
+        wanted = place(topology, hosts, cores, policy, delta_safe=placing.delta_safe)
+    for row in await lab.observe():
+        record = row.deployment
+        if record is None or record["protocol"] != protocol:
+            continue
+        before = Topology.from_mapping(record["topology"], "deployment.json")
+        recorded = Placement.from_mapping(record["placement"])
+        if not {*recorded.hosts} <= {host.name for host in hosts}:
+            continue  # the plan says what differs
+        if before.to_mapping() == topology.to_mapping() and not placing.is_asked_for:
+            return recorded
+        if before != topology and topology.follows(before):
+            found = extended(recorded, wanted, hosts)
+            if placing.is_asked_for and found != wanted:
+                raise PreflightFailed(
+                    "what runs is placed in another way than asked for; `pubsubctl down` first"
+                )
+            return found
+    return wanted
+
+
+def extended(running: Placement, wanted: Placement, hosts: Sequence[Host]) -> Placement:
+    """What runs stays where it is; who joins goes where it is wanted, on the next free port.
+
+    Raises:
+        UserError: a host has no port left.
+    """
+    ports = {host.name: host.ports for host in hosts}
+    there = {row.broker: row for row in running.brokers}
+    taken = {(row.ip, row.port) for row in running.brokers}
+    rows: list[PlacedBroker] = []
+    for row in wanted.brokers:
+        if row.broker in there:
+            rows.append(there[row.broker])
+            continue
+        free = [port for port in ports[row.host] if (row.ip, port) not in taken]
+        if not free:
+            raise UserError(f"host {row.host}: no port is left for {row.broker}")
+        port = row.port if row.port in free else free[0]
+        taken.add((row.ip, port))
+        rows.append(replace(row, port=port))
+    return Placement(tuple(rows), running.clients_host)
+
+
+class _PlacedRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    broker: str
+    host: str
+    ip: str
+    port: int
+    core: int
+
+
+class _PlacementFile(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    schema_: Literal["pubsubctl/placement/1"] = Field(alias="schema")
+    clients_host: str
+    brokers: list[_PlacedRow]
+
+
+def read_placement(path: Path, topology: Topology, hosts: Sequence[Host]) -> Placement:
+    """The placement in a file that `topology place -o` wrote, or somebody by hand.
+
+    Raises:
+        UserError: it is none, or not one of this topology on these hosts; names each problem.
+    """
+    try:
+        with path.open("rb") as source:
+            file = _PlacementFile.model_validate_json(source.read(LARGEST_FILE_BYTES))
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: no placement: {where}: {first['msg']}") from None
+    problems = [f"{path}: {text}" for text in _wrong_in(file, topology, hosts)]
+    if problems:
+        raise UserError(*problems)
+    by_name = {row.broker: row for row in file.brokers}
+    rows = [by_name[name] for name in topology.present()]
+    return Placement(
+        tuple(PlacedBroker(row.broker, row.host, row.port, row.core, row.ip) for row in rows),
+        file.clients_host,
+    )
+
+
+def check_cores(placement: Placement, cores: Mapping[str, Sequence[int]], path: Path) -> None:
+    """Whether the cores that a file gives out are there.
+
+    Args:
+        cores: host → those that brokers may run on.
+
+    Raises:
+        UserError: names brokers and cores.
+    """
+    problems = [
+        f"{path}: broker {row.broker}: {row.host} has no core {row.core} for us, but "
+        f"{', '.join(map(str, cores[row.host])) or 'none'}"
+        for row in placement.brokers
+        if row.core >= 0 and row.core not in cores[row.host]
+    ]
+    if problems:
+        raise UserError(*problems)
+
+
+def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -> Iterator[str]:
+    known = {host.name: host for host in hosts}
+    names = [row.broker for row in file.brokers]
+    missing = [name for name in topology.present() if name not in names]
+    if missing:
+        yield f"brokers of {topology.name} are missing: {', '.join(missing[:8])}"
+    if file.clients_host not in known:
+        hint = nearest(file.clients_host, [*known])
+        yield f"clients_host {shown(file.clients_host)}: no host called so{hint}"
+    taken: dict[tuple[str, int], str] = {}
+    for row in file.brokers:
+        what = f"broker {shown(row.broker)}"
+        if row.broker not in topology.present():
+            yield f"{what}: not one of {topology.name}{nearest(row.broker, topology.present())}"
+            continue
+        if names.count(row.broker) > 1:
+            yield f"{what} is placed twice"
+        if row.host not in known:
+            yield f"{what}: no host called {shown(row.host)}{nearest(row.host, [*known])}"
+            continue
+        host = known[row.host]
+        if row.port not in host.ports:
+            yield f"{what}: port {row.port} is not one of {host.name}'s ports"
+        if row.ip != host.bench_address:
+            yield f"{what}: {shown(row.ip)} is not {host.name}'s bench_address"
+        if row.core < -1 or row.core in host.cores_reserved:
+            yield f"{what}: core {row.core} is not for brokers"
+        if (other := taken.setdefault((row.ip, row.port), row.broker)) != row.broker:
+            yield f"{what}: {other} has port {row.port} of {host.name}"
+
+
+def judged(topology: Topology, hosts: Sequence[Host], placement: Placement) -> Judged:
+    """What a placement means."""
+    host_of = {row.broker: row.host for row in placement.brokers}
+    units = loss_units(brokers_hosts(hosts))
+    lost = {}
+    for unit in units:
+        gone = [topology.number_of(name) for name, host in host_of.items() if host in unit.hosts]
+        row = longest_lost(topology, gone)
+        if row:
+            lost[unit] = tuple(topology.brokers[number] for number in row)
+    between = sum(
+        host_of[topology.brokers[a]] != host_of[topology.brokers[b]]
+        for a, b in topology.links
+        if topology.brokers[a] in host_of and topology.brokers[b] in host_of
+    )
+    used = {row.host for row in placement.brokers}
+    here = [host for host in hosts if host.name in used and host.machine == THIS_MACHINE]
+    return Judged(
+        placement, topology, lost, counter_example(topology, host_of, units), between, len(here) > 1
+    )

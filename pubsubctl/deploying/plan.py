@@ -1,0 +1,269 @@
+"""What `deploy` and `down` are about to do, as steps that can be printed, compared and tested.
+
+Pure: what is wanted and what was found on the hosts make the plan. A plan with no steps is what
+the second `deploy` in a row gets.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import definition_of
+from pubsubctl.deploying.placement import Placement
+from pubsubctl.errors import PreflightFailed
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to run.
+
+    Attributes:
+        digest: what all brokers must agree on, computed from the rest.
+    """
+
+    topology: Topology
+    protocol: str
+    digest: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A process of ours that no agent answers for, and the ports it listens on."""
+
+    pid: int
+    name: str
+    ports: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        ports = f", port {', '.join(map(str, self.ports))}" if self.ports else ""
+        return f"pid {self.pid} ({self.name}{ports})"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was found on one host.
+
+    Attributes:
+        host: its name.
+        agent: the deployment the agent belongs to, or None when no agent answers.
+        processes: process → state, as the agent says: running, exited, stopped.
+        deployment: the content of deployment.json, or None.
+        strays: processes of ours that no agent answers for.
+        files: whether anything of ours is on its disk.
+    """
+
+    host: str
+    agent: str | None = None
+    processes: Mapping[str, str] | None = None
+    deployment: Mapping[str, Any] | None = None
+    strays: tuple[Stray, ...] = ()
+    files: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do on one host.
+
+    Attributes:
+        verb: start-agent, start-broker, await-ready, record, stop-agent, stop-strays, remove;
+            change-record, change-topology, join, stop-broker where brokers join or leave.
+        host: where.
+        subject: what, such as a broker's name.
+        details: the rest, for people and for golden files.
+    """
+
+    verb: str
+    host: str
+    subject: str = ""
+    details: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.verb, self.host, self.subject, self.details) if part)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in the order they are taken; steps of one verb on different hosts run side by side."""
+
+    steps: tuple[Step, ...]
+
+    def of(self, verb: str) -> tuple[Step, ...]:
+        """The steps with that verb."""
+        return tuple(step for step in self.steps if step.verb == verb)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The same bytes for the same plan."""
+        return {"schema": "pubsubctl/plan/1", "steps": [asdict(step) for step in self.steps]}
+
+    def text(self) -> str:
+        """One line per step."""
+        return "\n".join(str(step) for step in self.steps) or "nothing to do"
+
+
+def deploy_plan(wanted: Wanted, found: Sequence[Observed]) -> Plan:
+    """What is missing for `wanted` to run.
+
+    Raises:
+        PreflightFailed: something else runs there; says what differs and what to do about it.
+    """
+    _refuse_strays(found)
+    _refuse_another(wanted, found)
+    by_host = {row.host: row for row in found}
+    # What is going to run is recorded first: a deploy that is killed half way can be gone on
+    # with, or taken down, by anybody.
+    steps = [
+        Step("record", host, "deployment.json")
+        for host in wanted.placement.hosts
+        if by_host[host].deployment is None
+    ]
+    steps += [
+        Step("start-agent", host) for host in wanted.placement.hosts if by_host[host].agent is None
+    ]
+    changes = _changes(wanted, found)
+    _refuse_changes(wanted, changes)
+    steps += changes
+    started: list[str] = []
+    for row in wanted.placement.brokers:
+        if (by_host[row.host].processes or {}).get(row.broker) != "running":
+            core = f" core {row.core}" if row.core >= 0 else ""
+            details = f"{row.address}{core} {wanted.protocol}"
+            steps.append(Step("start-broker", row.host, row.broker, details))
+            started.append(row.broker)
+    if started or changes:
+        count = len(wanted.placement.brokers)
+        steps.append(Step("await-ready", "all", f"{count} brokers", f"digest {wanted.digest[:8]}"))
+    return Plan(tuple(steps))
+
+
+def _changes(wanted: Wanted, found: Sequence[Observed]) -> list[Step]:
+    """What it takes that brokers join and leave what runs already."""
+    recorded = [row.deployment for row in found if row.deployment is not None]
+    topologies = [row["before"] for row in recorded if "before" in row]
+    topologies += [row["topology"] for row in recorded]
+    before = topologies[0] if topologies else wanted.topology.to_mapping()
+    if before == wanted.topology.to_mapping():
+        return []
+    there = Topology.from_mapping(before, "deployment.json").present()
+    by_host = {row.host: row for row in found}
+    steps = [
+        Step("change-record", host, "deployment.json")
+        for host in wanted.placement.hosts
+        if by_host[host].deployment is not None
+    ]
+    steps += [
+        Step("stop-broker", row.host, name, "leaves")
+        for row in found
+        for name in row.processes or {}
+        if name in wanted.topology.left
+    ]
+    for placed in wanted.placement.brokers:
+        running = (by_host[placed.host].processes or {}).get(placed.broker) == "running"
+        if running:
+            steps.append(Step("change-topology", placed.host, placed.broker))
+        elif placed.broker not in there:
+            steps.append(Step("join", placed.host, placed.broker))
+    return steps
+
+
+def _refuse_changes(wanted: Wanted, changes: Sequence[Step]) -> None:
+    """Refuse joining and leaving where the protocol knows neither."""
+    words = {"join": "would join", "stop-broker": "would leave"}
+    moves = [f"{step.subject} {words[step.verb]}" for step in changes if step.verb in words]
+    if changes and not definition_of(wanted.protocol).promises.members_may_change:
+        raise PreflightFailed(
+            f"{', '.join(moves) or wanted.topology.name}: with {wanted.protocol} no broker joins "
+            "or leaves what runs; `pubsubctl down`, then `pubsubctl deploy`"
+        )
+
+
+def down_plan(found: Sequence[Observed], *, purge: bool) -> Plan:
+    """What to stop and remove so that nothing of ours is left."""
+    steps: list[Step] = []
+    for row in found:
+        if row.agent is not None:
+            running = sum(state == "running" for state in (row.processes or {}).values())
+            steps.append(Step("stop-agent", row.host, f"deployment {row.agent}", f"{running} live"))
+        if row.strays:
+            steps.append(Step("stop-strays", row.host, ", ".join(map(str, row.strays))))
+        if row.files or row.agent is not None:
+            what = "everything" if purge else "state, sockets and logs"
+            steps.append(Step("remove", row.host, what))
+    return Plan(tuple(steps))
+
+
+def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
+    """How a recorded deployment differs from what is wanted, one sentence each."""
+    found: list[str] = []
+    if deployment["protocol"] != wanted.protocol:
+        found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
+    topology = deployment["topology"]
+    ours = wanted.topology.to_mapping()
+    if _follows(wanted.topology, topology) and not found:
+        return []
+    if topology != ours:
+        found.append(f"topology is {_said(topology, ours)}, wanted is {_said(ours, topology)}")
+    elif deployment["digest"] != wanted.digest and not found:
+        found.append(f"digest is {deployment['digest'][:8]}, wanted is {wanted.digest[:8]}")
+    if not found and deployment["placement"] != wanted.placement.to_mapping():
+        found.append("brokers are placed on other hosts, ports or cores")
+    return found
+
+
+def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
+    """Whether a running deployment becomes what is wanted by leaves that join and leave."""
+    before = Topology.from_mapping(recorded, "deployment.json")
+    return before != wanted and wanted.follows(before)
+
+
+def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """A topology by name, with as much more as tells it from the other."""
+    name = str(topology["name"])
+    if topology["name"] != other["name"]:
+        return name
+    if topology["parameters"] != other["parameters"]:
+        return f"{name} with delta {topology['parameters']['delta']}"
+    if topology.get("session") != other.get("session"):
+        session = [f"{key} {value}" for key, value in topology.get("session", {}).items()]
+        return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"
+    count, links = len(topology["brokers"]), len(topology["links"])
+    if (count, links) != (len(other["brokers"]), len(other["links"])):
+        return f"{name} with {count} brokers"
+    changes = [f"{row[0]} joined" for row in topology.get("joined", ())]
+    changes += [f"{left} left" for left in topology.get("left", ())]
+    if changes or "joined" in other or "left" in other:
+        return f"{name}, {', '.join(changes) or 'nobody joined or left'}"
+    return f"{name} with other links"
+
+
+def _refuse_strays(found: Sequence[Observed]) -> None:
+    problems = [
+        f"host {row.host}: {stray} of an earlier deployment still runs"
+        for row in found
+        if row.deployment is None  # else a new agent takes them over
+        for stray in row.strays
+    ]
+    if problems:
+        raise PreflightFailed(*problems, "`pubsubctl down` stops it")
+
+
+def _refuse_another(wanted: Wanted, found: Sequence[Observed]) -> None:
+    recorded = {row.host: row.deployment for row in found if row.deployment is not None}
+    identities = {(row.agent, row.host) for row in found if row.agent is not None}
+    identities |= {(str(content["deployment_id"]), host) for host, content in recorded.items()}
+    if len({identity for identity, _ in identities}) > 1:
+        each = ", ".join(f"{identity} on {host}" for identity, host in sorted(identities))
+        raise PreflightFailed(f"several deployments: {each}; `pubsubctl down` stops them all")
+    for row in found:
+        if row.agent is not None and row.deployment is None:
+            raise PreflightFailed(
+                f"host {row.host}: an agent runs for deployment {row.agent}, but its "
+                "deployment.json is gone; `pubsubctl down` first"
+            )
+    for host, content in recorded.items():
+        if differing := differences(wanted, content):
+            raise PreflightFailed(
+                f"host {host}: deployment {content['deployment_id']} is here already, and "
+                f"differs: {'; '.join(differing)}; `pubsubctl down` first"
+            )

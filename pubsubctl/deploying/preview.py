@@ -1,0 +1,184 @@
+"""`inject --preview`: from a schedule's steps to what is cut off when, before anything is applied.
+
+Steps that wait for others are taken to begin as early as they can: as if everything were observed
+and recovered at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import definition_of
+from fault_injection.schedule.durations import format_duration
+from fault_injection.schedule.plan import PlannedStep
+from fault_injection.schedule.schedule import END
+from fault_injection.schedule.targets import Target
+from fault_injection.schedule.verbs import CLIENT_VERBS, LIMITING_VERBS
+from pubsubctl.deploying.blast_radius import Effect, Outage, Pair, effect_of
+
+# What a broker under this verb is to the others: gone past, or not noticed.
+_GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
+_UNNOTICED = ("absorb",)
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Window:
+    """A time in which the same faults are in force.
+
+    Attributes:
+        begin_ns: after the origin.
+        end_ns: None when nothing of the schedule ends it.
+        faults: the steps in force, as people write them.
+    """
+
+    begin_ns: int
+    end_ns: int | None
+    faults: tuple[str, ...]
+    effect: Effect
+    topology: Topology
+
+    def document(self) -> dict[str, Any]:
+        """For --json."""
+        names = self.topology.brokers
+        return {
+            "begin_ns": self.begin_ns,
+            "end_ns": self.end_ns,
+            "faults": list(self.faults),
+            "live": len(self.effect.live),
+            "cut_off": [[names[a], names[b]] for a, b in self.effect.cut_off],
+            "islands": [[names[number] for number in island] for island in self.effect.islands],
+        }
+
+    def text(self) -> str:
+        """A few lines for people."""
+        end = "the end" if self.end_ns is None else format_duration(self.end_ns)
+        live = len(self.effect.live)
+        pairs = live * (live - 1)
+        lines = [f"{format_duration(self.begin_ns)} to {end}: {', '.join(self.faults)}"]
+        if not self.effect.cut_off:
+            lines.append(f"  nobody is cut off: all {pairs} pairs of {live} live brokers go on")
+            return "\n".join(lines)
+        lines.append(
+            f"  {len(self.effect.cut_off)} of {pairs} pairs (source, subscriber) of {live} live "
+            "brokers are cut off while it lasts"
+        )
+        if len(self.effect.islands) > 1:
+            islands = " | ".join(self._some(island) for island in self.effect.islands[:_MOST_NAMES])
+            more = len(self.effect.islands) - _MOST_NAMES
+            lines.append(f"  islands: {islands}{f' | {more} more' if more > 0 else ''}")
+        rows = _grouped(self.effect.cut_off)
+        for sources, subscribers in rows[:_MOST_NAMES]:
+            lines.append(f"  from {self._some(sources)} to {self._some(subscribers)}")
+        if len(rows) > _MOST_NAMES:
+            lines.append(f"  and {len(rows) - _MOST_NAMES} more groups; --json has every pair")
+        return "\n".join(lines)
+
+    def _some(self, numbers: Sequence[int]) -> str:
+        names = [self.topology.brokers[number] for number in numbers]
+        more = len(names) - _MOST_NAMES
+        return ",".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def windows(
+    steps: Sequence[PlannedStep],
+    targets: Mapping[str, Target],
+    topology: Topology,
+    *,
+    protocol: str = "delta_tree",
+) -> list[Window]:
+    """What each stretch of a schedule cuts off, in order of time.
+
+    Args:
+        targets: of each step, by its id.
+    """
+    times = {step.id: span for step, span in zip(steps, _spans(steps), strict=True)}
+    bounds = sorted({time for span in times.values() for time in span if time is not None})
+    bypasses = definition_of(protocol).promises.bypasses
+    relays = bypasses and topology.delta_tree_parameters().assist == "on"
+    found: list[Window] = []
+    for begin_ns, end_ns in zip(bounds, [*bounds[1:], None], strict=True):
+        active = [
+            step
+            for step in steps
+            if times[step.id][0] <= begin_ns
+            and (times[step.id][1] is None or begin_ns < (times[step.id][1] or 0))
+        ]
+        if not active:
+            continue
+        outage = Outage()
+        for step in active:
+            outage |= outage_of(step.verb, targets[step.id], topology)
+        effect = effect_of(topology, outage, bypasses=bypasses, relays=relays)
+        faults = tuple(f"{step.verb} {step.on}" for step in active)
+        found.append(Window(begin_ns, end_ns, faults, effect, topology))
+    return found
+
+
+def outage_of(verb: str, target: Target, topology: Topology) -> Outage:
+    """What does not work under one fault."""
+    numbers = [topology.number_of(name) for name in target.brokers]
+    if verb == "partition":
+        return Outage(cut=_across(target, topology))
+    if verb in (*LIMITING_VERBS, *CLIENT_VERBS, "restart"):
+        return Outage()
+    if target.is_link:
+        first, second = numbers
+        if verb in _UNNOTICED:
+            ways = {(first, second)} if target.one_way else {(first, second), (second, first)}
+            return Outage(absorbed=frozenset(ways))
+        # A session needs both directions: what is deaf one way is suspected and given up.
+        return Outage(cut=frozenset({(min(numbers), max(numbers))}))
+    if verb in _UNNOTICED:
+        return Outage(absorbing=frozenset(numbers))
+    assert verb in _GONE, f"no word on what {verb} cuts off"
+    return Outage(down=frozenset(numbers))
+
+
+def _across(target: Target, topology: Topology) -> frozenset[Pair]:
+    """The pairs of brokers that a partition keeps apart."""
+    names = topology.brokers
+    return frozenset(
+        (min(a, topology.number_of(b)), max(a, topology.number_of(b)))
+        for a, name in enumerate(names)
+        for b in target.others(name, names)
+    )
+
+
+def _spans(steps: Sequence[PlannedStep]) -> list[tuple[int, int | None]]:
+    """When each step's fault begins and ends, after the origin."""
+    by_id = {step.id: step for step in steps}
+
+    def begin(step: PlannedStep) -> int:
+        if step.after is None:
+            return step.at_ns or 0
+        anchor, stage = step.after
+        earlier = by_id[anchor]
+        lasted = (earlier.duration_ns or 0) if stage in (END, "healed", "recovered") else 0
+        return begin(earlier) + lasted + step.delay_ns
+
+    def end(step: PlannedStep) -> int | None:
+        if step.duration_ns is not None:
+            return begin(step) + step.duration_ns
+        if step.verb == "restart":
+            return begin(step)  # over once done
+        restarts = [
+            begin(other)
+            for other in steps
+            if other.verb == "restart" and other.on == step.on and begin(other) >= begin(step)
+        ]
+        return min(restarts, default=None)
+
+    return [(begin(step), end(step)) for step in steps]
+
+
+def _grouped(pairs: Iterable[Pair]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(sources, subscribers) such that each source of a row is cut off from all its subscribers."""
+    subscribers: dict[int, list[int]] = {}
+    for source, subscriber in pairs:
+        subscribers.setdefault(source, []).append(subscriber)
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for source, cut in subscribers.items():
+        rows.setdefault(tuple(cut), []).append(source)
+    return [(tuple(sources), cut) for cut, sources in rows.items()]

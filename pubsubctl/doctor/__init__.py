@@ -1,0 +1,1 @@
+"""Whether hosts are fit for what is planned."""

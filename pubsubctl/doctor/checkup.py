@@ -1,0 +1,324 @@
+"""What `doctor` looks at before anything is deployed, and what to do about what it finds.
+
+Each check is one small function with an id; it looks and changes nothing. Here is what concerns
+this machine; what concerns each host is in `host_checks`, under the same ids where it is the same.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.spec.spec import ExperimentSpec
+from brokerd.agent.host import probe as host_probe
+from brokerd.overlay.topology import nearest
+from fault_injection.schedule.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
+from pubsubctl.deploying.budget import budget, connections
+from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
+from pubsubctl.doctor.looking import HostLook, look_at_hosts
+from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.inventory.inventory import Host, Inventory
+from pubsubctl.project import Project, xdg_folder
+
+DESCRIPTORS_WANTED = 1024
+FREE_BYTES_WANTED = 1 << 30
+MEMORY_BYTES_WANTED = 2 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        id: of the check, as --only takes it.
+        severity: "fail" stops a deployment, "warn" may spoil a measurement.
+        text: what is the case.
+        remedy: what to do about it; "" when nothing need be.
+        host: that alone it is about, whose name `text` begins with; "" for no single one.
+    """
+
+    id: str
+    severity: Severity
+    text: str
+    remedy: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at.
+
+    Attributes:
+        experiment: what is to be run; None when that was not said.
+    """
+
+    project: Project
+    inventory: Inventory | None
+    hosts: tuple[Host, ...]
+    inventory_problem: PubsubctlError | None
+    forks: int = 16
+    experiment: ExperimentSpec | None = None
+
+
+Check = Callable[[Subject], Iterator[tuple[Severity, str, str]]]
+
+
+def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
+    """Run the checks, or those that were asked for.
+
+    Raises:
+        UserError: there is no check of that id; names the nearest.
+    """
+    known = [*CHECKS, *(name for name in HOST_CHECKS if name not in CHECKS), *TOGETHER]
+    for wanted in only:
+        if wanted not in known:
+            raise UserError(f"--only {wanted}: no such check{nearest(wanted, known)}")
+    chosen = [name for name in known if not only or name in only]
+    if subject.inventory_problem is not None and {*chosen} & {*HOST_CHECKS, *TOGETHER}:
+        chosen += [name for name in ("inventory",) if name not in chosen]
+    looks = _looks(subject, chosen)
+    if subject.inventory is not None:
+        for look in looks:
+            look.expect = subject.inventory.expect
+    together = list(check_together(looks))
+    found: list[Finding] = []
+    for name in chosen:
+        if name in CHECKS:
+            found += [Finding(name, *row) for row in CHECKS[name](subject)]
+        if name in HOST_CHECKS:
+            for look in _each_disk(looks) if name in ("fsync", "buffers") else looks:
+                found += [Finding(name, *row, look.host.name) for row in check_host(look, name)]
+        found += [Finding(name, *row) for check, row in together if check == name]
+    return found
+
+
+def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostLook]:
+    """What the hosts look like, as far as the checks want to know."""
+    if subject.inventory is None:
+        return []
+    wanted = {*chosen} & {*HOST_CHECKS, *TOGETHER}
+    hosts = [
+        host
+        for host in subject.hosts
+        if wanted and (host.connector == "ssh" or wanted & {*FOR_ALL})
+    ]
+    if not hosts:
+        return []
+    return look_at_hosts(
+        subject.inventory, hosts, subject.forks, peers=bool(wanted & {"rtt", "mtu"})
+    )
+
+
+def _each_disk(looks: Sequence[HostLook]) -> list[HostLook]:
+    """One host per folder of a machine: hosts of this machine often share one."""
+    each = {(look.host.machine, look.probe.get("folder")): look for look in reversed(looks)}
+    return list(reversed(each.values()))
+
+
+def _python(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    text = f"Python {platform.python_version()} at {sys.executable}"
+    yield "ok", text, ""  # an older one could not have read this file
+
+
+def _packages(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    missing = [
+        name
+        for name in ("pyspark", "pyarrow", "numpy", "pandas", "matplotlib")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        remedy = "make setup, or pip install 'pubsubctl[results]'"
+        yield "fail", f"check, plot and report lack {', '.join(missing)}", remedy
+    else:
+        yield "ok", f"Spark {importlib.metadata.version('pyspark')} and what it needs", ""
+
+
+def _java(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    from results.checker.java import JavaNotFound, find_java
+
+    try:
+        java = find_java()
+    except JavaNotFound as error:
+        yield "fail", str(error), "set JAVA_HOME, or make setup"
+    else:
+        yield "ok", f"Java {java.version} from {java.origin}: {java.executable}", ""
+
+
+def _cores(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    usable = len(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    text = f"{usable} cores" + (f", limited to {quota:g} by a cgroup" if quota else "")
+    if min(usable, quota or usable) < 2:
+        yield "warn", text, "load generator and brokers share a core; latencies will show it"
+    else:
+        yield "ok", text, ""
+
+
+def _memory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    available = psutil.virtual_memory().available
+    text = f"{available / 2**30:.1f} GiB of memory available"
+    if available < MEMORY_BYTES_WANTED:
+        yield "warn", text, "Spark and ten brokers want 2 GiB; close something"
+    else:
+        yield "ok", text, ""
+
+
+def _disk(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    folders = {
+        xdg_folder("state"): "state",
+        subject.project.results_folder(None): "results",
+    }
+    for host in subject.hosts:
+        if host.connector == "local" and host.data_dir:
+            folders[Path(host.data_dir).expanduser()] = f"durable files of {host.name}"
+    for folder, what in folders.items():
+        free = shutil.disk_usage(_existing(folder)).free
+        text = f"{free / 2**30:.1f} GiB free for {what} ({folder})"
+        if free < FREE_BYTES_WANTED:
+            yield "fail", text, "free 1 GiB, or set PUBSUBCTL_RESULTS, XDG_STATE_HOME, data_dir"
+        else:
+            yield "ok", text, ""
+
+
+def _state(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    for folder in (xdg_folder("state"), subject.project.results_folder(None)):
+        there = _existing(folder)
+        if os.access(there, os.W_OK | os.X_OK):
+            yield "ok", f"{folder} can be written", ""
+        else:
+            yield "fail", f"{there} cannot be written", "change its owner, or set XDG_STATE_HOME"
+
+
+def _inventory(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.inventory_problem is not None:
+        for problem in subject.inventory_problem.problems:
+            yield "fail", problem, "pubsubctl help inventories"
+    elif subject.inventory is not None:
+        count = len(subject.hosts)
+        yield "ok", f"{subject.inventory.path}: {count} host{'' if count == 1 else 's'}", ""
+
+
+def _loopback(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    try:
+        server = socket.create_server(("127.0.0.1", 0))
+        with server, socket.create_connection(server.getsockname(), timeout=2):
+            yield "ok", "127.0.0.1 can be listened on and connected to", ""
+    except OSError as error:
+        yield "fail", f"127.0.0.1: {error.strerror}", "bring the loopback interface up"
+
+
+def _limits(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"ulimit -n is {soft} (at most {hard})"
+    if soft < DESCRIPTORS_WANTED:
+        yield "warn", text, f"ulimit -n {min(hard, 65536)}"
+    else:
+        yield "ok", text, ""
+
+
+def _load(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    one_minute, _, _ = os.getloadavg()
+    cores = len(os.sched_getaffinity(0))
+    text = f"load average {one_minute:.1f} on {cores} cores"
+    if one_minute > cores / 2:
+        yield "warn", text, "latencies will be noisy; wait, or close what else runs"
+    else:
+        yield "ok", text, ""
+
+
+def _clock(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    resolution_ns = time.get_clock_info("monotonic").resolution * 1e9
+    source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+    name = source.read_text().strip() if source.is_file() else "unknown"
+    text = f"monotonic clock: {name}, resolution {resolution_ns:g} ns"
+    if resolution_ns > 1_000_000:
+        yield "warn", text, "latencies below that mean nothing here"
+    else:
+        yield "ok", text, ""
+
+
+def _clock_sync(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    told = host_probe.clock_sync()
+    if told is not None and not told["synchronised"]:
+        text = "nothing keeps this machine's wall clock right"
+        yield "warn", text, "start chronyd or systemd-timesyncd; certificates go by that clock"
+    elif told is not None:
+        yield "ok", f"the wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
+
+
+def _budget(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.experiment is not None:
+        folder = _existing(subject.project.results_folder(None))
+        yield from budget(subject.experiment, shutil.disk_usage(folder).free)
+
+
+def _connections(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    if subject.experiment is not None:
+        # Ours raise the limit to what they may have at most.
+        yield from connections(subject.experiment, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def _faults(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    links = ", ".join(LINK_VERBS)
+    brokers = ", ".join(verb for verb in VERBS if verb not in (*LINK_VERBS, *CLIENT_VERBS))
+    yield "ok", f"{links}: by the brokers themselves, without root", ""
+    yield "ok", f"{brokers}: by the agent, whose children they are, without root", ""
+    yield "ok", f"{', '.join(CLIENT_VERBS)}: by the load generators of a bench, without root", ""
+
+
+def _temporary(subject: Subject) -> Iterator[tuple[Severity, str, str]]:
+    import tempfile
+
+    folder = Path(tempfile.gettempdir())
+    flags = os.statvfs(folder).f_flag
+    if flags & os.ST_NOEXEC:
+        yield "fail", f"{folder} is mounted noexec, so Spark cannot start from it", "set TMPDIR"
+    else:
+        yield "ok", f"temporary files go to {folder}", ""
+
+
+CHECKS: dict[str, Check] = {
+    "python": _python,
+    "packages": _packages,
+    "java": _java,
+    "cores": _cores,
+    "memory": _memory,
+    "load": _load,
+    "disk": _disk,
+    "state": _state,
+    "temporary": _temporary,
+    "clock": _clock,
+    "clock-sync": _clock_sync,
+    "limits": _limits,
+    "loopback": _loopback,
+    "inventory": _inventory,
+    "budget": _budget,
+    "connections": _connections,
+    "faults": _faults,
+}
+TOGETHER = ("machines", "alike")
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _cpu_quota() -> float | None:
+    """How many CPUs a cgroup grants, when it grants fewer than there are."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)

@@ -1,0 +1,151 @@
+"""Looks at hosts, side by side: what machine each one is, and what of ours is there.
+
+Nothing is installed or changed. What cannot be reached is a finding of its own, and keeps nobody
+from looking at the others.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from brokerd.agent.host import probe as host_probe
+from brokerd.errors import ConfigError
+from pubsubctl.deploying.certificates import certificates_end
+from pubsubctl.deploying.plan import Observed
+from pubsubctl.doctor.facts import remember_facts
+from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.hosts.connectors.base import Connector, PortInUse
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.inventory.inventory import Host, Inventory
+from pubsubctl.inventory.inventory_model import LOCAL_ADDRESS
+from pubsubctl.inventory.inventory_schema import Expect
+
+PORTS_LOOKED_AT = 64
+PEERS_LOOKED_AT = 16
+PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass
+class HostLook:
+    """What one host looks like.
+
+    Attributes:
+        probe: what machine it is (brokerd.agent.host.probe); empty when it could not be looked at.
+        problem: why not.
+        observed: what of ours is there; None when that could not be seen, for `observing_problem`.
+        holder: who has the operator lock, in words; "" for nobody.
+        ports: those of its first ports that are in use.
+        expect: what the inventory says that it is.
+        certificates_end: broker → until when its certificate is accepted.
+        socket_folder: of our control sockets there; None where nothing is installed yet.
+    """
+
+    host: Host
+    probe: dict[str, Any] = field(default_factory=dict)
+    problem: PubsubctlError | None = None
+    observed: Observed | None = None
+    observing_problem: str = ""
+    holder: str = ""
+    ports: list[PortInUse] = field(default_factory=list)
+    socket_folder: Path | None = None
+    expect: Expect = field(default_factory=Expect)
+    certificates_end: Mapping[str, datetime] = field(default_factory=dict)
+
+
+class _Completed(Protocol):
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+def look_at_hosts(
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    forks: int,
+    *,
+    only_machines: bool = False,
+    peers: bool = False,
+) -> list[HostLook]:
+    """Look at hosts; what machines they are goes into the cache as well.
+
+    Args:
+        only_machines: leave out what of ours is there.
+        peers: have hosts look at each other, too.
+    """
+    lab = Lab.of(inventory, hosts, forks)
+    looks = {host.name: HostLook(host) for host in hosts}
+    addresses = {host.name: host.bench_address for host in hosts if host.connector == "ssh"}
+
+    async def look(connector: Connector) -> None:
+        found = looks[connector.host.name]
+        try:
+            found.probe = await _probe(lab, connector, addresses if peers else {})
+            if not only_machines:
+                await _look_for_ours(connector, found)
+        except PubsubctlError as error:
+            found.problem = error
+
+    async def work() -> None:
+        async with lab.opened():
+            await lab.on_all(look)
+
+    trio.run(work)
+    machines = {name: found.probe for name, found in looks.items() if found.probe}
+    if machines:
+        try:
+            remember_facts(inventory, machines)
+        except OSError:
+            pass  # a cache; where state cannot be written, doctor says so among the rest
+    return list(looks.values())
+
+
+async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -> dict[str, Any]:
+    host = connector.host
+    others = sorted({at for name, at in addresses.items() if at and name != host.name})
+    others = others[:PEERS_LOOKED_AT] if host.connector == "ssh" else []
+    address = host.bench_address or LOCAL_ADDRESS
+    first, last = host.ports.start, host.ports.stop - 1
+    data = host.data_dir or ""
+    if host.connector == "local":
+        root = str(await connector.root())
+        return await trio.to_thread.run_sync(host_probe.probe, root, data, address, first, last)
+    root = host.root or f"~/.local/share/pubsubctl/{lab.inventory.name}/{host.name}"
+    command = [host.python, "-I", "-", root, data, address, str(first), str(last), *others]
+    script = Path(host_probe.__file__).read_bytes()
+    assert lab.connections is not None, "hosts of ssh without connections"
+    run = lab.connections.run  # type: ignore[attr-defined]
+    done: _Completed = await run(host, command, stdin=script, timeout_s=PROBE_TIMEOUT_S)
+    try:
+        found = json.loads(done.stdout.splitlines()[-1]) if done.status == 0 else None
+    except (ValueError, IndexError):
+        found = None
+    if not isinstance(found, dict):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        why = shown(said[-1]) if said else f"status {done.status}"
+        raise HostError(
+            f"host {host.name}: {host.python} could not look at it: {why}; "
+            'Python 3.11 or newer is needed: python = "python3.11"'
+        )
+    return found
+
+
+async def _look_for_ours(connector: Connector, found: HostLook) -> None:
+    try:
+        found.observed = await connector.observe()
+    except (PubsubctlError, ConfigError) as error:
+        found.observing_problem = str(error)
+        return
+    found.holder = await connector.lock_holder()
+    found.ports = await connector.ports_in_use(connector.host.ports[:PORTS_LOOKED_AT])
+    if found.observed.files or connector.host.connector == "local":
+        found.socket_folder = await connector.socket_folder()
+        found.certificates_end = await certificates_end(connector)

@@ -1,0 +1,105 @@
+"""The transport `local`: a logical host is a folder, a port range and an agent on this machine."""
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.agent.client import AgentClient, open_agent_of
+from brokerd.agent.host.server import HostSide
+from pubsubctl.deploying.bundle import program_digest
+from pubsubctl.deploying.cores import processors_here
+from pubsubctl.errors import HostError
+from pubsubctl.hosts.connectors.base import Connector, Ran
+from pubsubctl.inventory.inventory import Host, Inventory
+from pubsubctl.project import xdg_folder
+
+
+class LocalTransport:
+    """One logical host of this machine."""
+
+    def __init__(self, inventory: Inventory, host: Host) -> None:
+        self.host = host
+        root = Path(host.root) if host.root else _usual_root(inventory, host)
+        self._side = HostSide(root, host.name)
+        self._commands = self._side.commands()
+
+    @property
+    def commands(self) -> Sequence[str]:
+        """See Transport."""
+        return ()
+
+    def use(self, nursery: trio.Nursery) -> None:
+        """See Transport."""
+
+    async def reach(self) -> None:
+        """See Transport."""
+
+    async def processors(self) -> Mapping[str, Any]:
+        """See Transport."""
+        return processors_here()
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
+        """See Transport. It runs in the folder of the host, where there is one."""
+        root = self._side.root
+        try:
+            with trio.fail_after(timeout_s):
+                done = await trio.run_process(
+                    list(command),
+                    cwd=root if root.is_dir() else None,
+                    stdin=subprocess.DEVNULL,
+                    capture_stdout=True,
+                    capture_stderr=True,
+                    check=False,
+                )
+        except trio.TooSlowError:
+            raise HostError(f"host {self.host.name}: not done after {timeout_s:g} s") from None
+        except FileNotFoundError:
+            return Ran(127, b"", f"{command[0]}: command not found\n".encode())
+        except PermissionError:
+            return Ran(126, b"", f"{command[0]}: cannot be executed\n".encode())
+        return Ran(max(-1, done.returncode), done.stdout, done.stderr)
+
+    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+        """See Transport."""
+        return await self._commands[command](arguments)
+
+    @asynccontextmanager
+    async def open_agent(self) -> AsyncIterator[AgentClient]:
+        """See Transport."""
+        async with open_agent_of(self._side.root) as client:
+            yield client
+
+    async def upload(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+
+    async def install(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+
+    async def clear(self) -> None:
+        """See Transport."""
+
+    async def planned(self) -> list[str]:
+        """See Transport."""
+        return []
+
+    async def program(self) -> str:
+        """See Transport."""
+        return program_digest()
+
+    async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
+        """See Transport."""
+        await trio.to_thread.run_sync(shutil.copyfile, source, target)
+
+
+def local_connector(inventory: Inventory, host: Host) -> Connector:
+    """The connector of a logical host of this machine."""
+    return Connector(LocalTransport(inventory, host))
+
+
+def _usual_root(inventory: Inventory, host: Host) -> Path:
+    return xdg_folder("state") / inventory.name / host.name

@@ -1,0 +1,373 @@
+"""The transport `ssh`: a host that is reached over the network and has nothing but Python.
+
+What is there is asked with a small script on the standard input of its Python; from the first
+bundle on, with `python -m bench.run.machine host`, which answers for as long as we are connected
+and whose end frees the operator lock. Whatever has to survive a lost connection is the agent's.
+"""
+
+import json
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from brokerd.agent.client import AgentClient, open_agent
+from brokerd.agent.host import bootstrap
+from brokerd.errors import ControlError
+from brokerd.runtime.control import ControlClient, open_control
+from pubsubctl.deploying.bundle import Bundle
+from pubsubctl.errors import HostError, IntegrityError, PreflightFailed, UserError
+from pubsubctl.hosts.connectors.base import Connector, Ran
+from pubsubctl.hosts.files import shown
+from pubsubctl.hosts.held import Held
+from pubsubctl.inventory.inventory import Host, Inventory
+
+LOOK_TIMEOUT_S = 60.0
+INSTALL_TIMEOUT_S = 600.0
+PING_EVERY_S = 10.0
+OLDEST_PYTHON = (3, 11)
+
+
+class Completed(Protocol):
+    """What a remote command came to."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class Connections(Protocol):
+    """One connection per host; pubsubctl.hosts.ssh.connections has the real ones."""
+
+    async def run(
+        self, host: Host, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> Completed: ...
+
+    def open(
+        self, host: Host, command: Sequence[str]
+    ) -> AbstractAsyncContextManager[trio.abc.Stream]: ...
+
+    async def put(self, host: Host, source: Path, target: str, *, mode: int = 0o600) -> None: ...
+
+    async def get(
+        self, host: Host, source: str, target: Path, *, most_bytes: int | None = None
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the script saw on a host.
+
+    Attributes:
+        root: the one spelling of it.
+        environments: bundles that are installed, the latest first.
+        missing: of the blobs that were asked for, those to be uploaded.
+        exists: whether there is a root at all.
+        is_bare: neither files nor processes of ours are there, so nothing can be asked.
+        processors: its CPUs and how they lie.
+    """
+
+    root: str
+    environments: tuple[str, ...]
+    missing: tuple[str, ...]
+    is_bare: bool
+    exists: bool = True
+    processors: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SshTransport:
+    """One host behind SSH.
+
+    Args:
+        bundle: makes what is installed there; called when it is needed first.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        host: Host,
+        connections: Connections,
+        bundle: Callable[[], Bundle],
+    ) -> None:
+        self.host = host
+        self.commands: list[str] = []
+        self._connections = connections
+        self._make_bundle = bundle
+        self._wanted_root = host.root or f"~/.local/share/pubsubctl/{inventory.name}/{host.name}"
+        self._nursery: trio.Nursery | None = None
+        self._found: Found | None = None
+        self._helper: Held[ControlClient] | None = None
+        self._connecting = trio.Lock()
+        self._lock_arguments: dict[str, Any] | None = None
+
+    def use(self, nursery: trio.Nursery) -> None:
+        """See Transport."""
+        self._nursery = nursery
+        self._found, self._helper = None, None
+
+    async def reach(self) -> None:
+        """See Transport."""
+        await self._look()
+
+    async def processors(self) -> Mapping[str, Any]:
+        """See Transport."""
+        return (await self._look()).processors
+
+    async def run(self, command: Sequence[str], timeout_s: float) -> Ran:
+        """See Transport. It runs where one is after logging in."""
+        done = await self._connections.run(self.host, command, timeout_s=timeout_s)
+        return Ran(done.status, done.stdout, done.stderr)
+
+    async def ask(self, command: str, **arguments: Any) -> dict[str, Any] | None:
+        """See Transport.
+
+        When the connection is lost it is made anew, once, and the lock taken again: everything
+        that is asked may be asked twice, and what must not is looked up first.
+        """
+        try:
+            return await self._ask(command, arguments)
+        except ControlError as error:
+            if error.kind != "closed":
+                raise
+            if command == "start_agent":
+                seen = await self._ask("observe", {})
+                if seen is not None and seen["agent"] == arguments["deployment_id"]:
+                    return {}
+            return await self._ask(command, arguments)
+
+    async def _ask(self, command: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        control = await self._control()
+        if control is None:
+            return None
+        try:
+            answer = await control.request(command, **arguments)
+        except ControlError as error:
+            if error.kind == "closed":
+                self._forget()
+            raise
+        if command == "lock":
+            self._lock_arguments = arguments
+        elif command == "unlock":
+            self._lock_arguments = None
+        return answer
+
+    def _forget(self) -> None:
+        """What was known of the host is not any more: neither the connection, nor what is there."""
+        if self._helper is not None and self._nursery is not None:
+            self._nursery.start_soon(self._helper.leave)
+        self._helper, self._found = None, None
+
+    @asynccontextmanager
+    async def open_agent(self) -> AsyncIterator[AgentClient]:
+        """See Transport."""
+        found = await self._look()
+        if not found.environments:
+            raise ControlError("closed", f"{found.root}: no agent runs here")
+        command = [*self._machine(found), "attach", "--root", found.root]
+        is_there = False
+        try:
+            async with self._open(command) as stream, open_agent(stream) as agent:
+                await agent.status()  # whoever gets it can rely on that somebody is there
+                is_there = True
+                yield agent
+        except HostError as error:
+            if is_there:
+                raise
+            raise ControlError("closed", str(error)) from error
+
+    async def fetch(self, source: str, target: Path, most_bytes: int) -> None:
+        """See Transport."""
+        await self._connections.get(self.host, source, target, most_bytes=most_bytes)
+
+    async def upload(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+        found = await self._look(fresh=True)
+        bundle = self._make_bundle()
+        if bundle.sha256 in found.environments:
+            return
+        if only_if_used and (found.is_bare or found.environments):
+            return
+        await self._script("prepare")
+        missing = set(found.missing)
+        for blob in bundle.blobs:
+            if blob.sha256 in missing:
+                target = f"{found.root}/{bootstrap.BLOBS}/{blob.sha256}"
+                self.commands.append(f"put {blob.name} {shlex.quote(target)}")
+                await self._connections.put(self.host, blob.path, target)
+                missing.discard(blob.sha256)
+        await self._script("verify", bundle.sha256, timeout_s=INSTALL_TIMEOUT_S)
+
+    async def install(self, *, only_if_used: bool = False) -> None:
+        """See Transport."""
+        found = await self._look()
+        bundle = self._make_bundle()
+        if bundle.sha256 in found.environments:
+            return
+        if only_if_used and (found.is_bare or found.environments):
+            return
+        await self._script("install", bundle.sha256, timeout_s=INSTALL_TIMEOUT_S)
+        await self._look(fresh=True)
+
+    async def clear(self) -> None:
+        """See Transport."""
+        found = await self._look()
+        if found.exists and not found.environments and found.is_bare:
+            await self._script("clear")
+            self._found = None
+
+    async def planned(self) -> list[str]:
+        """See Transport."""
+        found = await self._look()
+        bundle = self._make_bundle()
+        lines: list[str] = []
+        if bundle.sha256 not in found.environments:
+            lines.append(shlex.join(self._script_command("prepare")))
+            missing = set(found.missing)
+            for blob in bundle.blobs:
+                if blob.sha256 in missing:
+                    target = f"{found.root}/{bootstrap.BLOBS}/{blob.sha256}"
+                    lines.append(f"put {blob.name} {shlex.quote(target)}")
+                    missing.discard(blob.sha256)
+            lines.append(shlex.join(self._script_command("verify", bundle.sha256)))
+            lines.append(shlex.join(self._script_command("install", bundle.sha256)))
+            lines.append(shlex.join(self._look_command(bundle)))
+        after = Found(found.root, (bundle.sha256,), (), False)
+        helper = shlex.join(self._helper_command(after))
+        if helper not in self.commands:
+            lines.append(helper)
+        lines.append(shlex.join([*self._machine(after), "attach", "--root", after.root]))
+        return lines
+
+    async def program(self) -> str:
+        """See Transport."""
+        return self._make_bundle().sha256
+
+    async def _control(self) -> ControlClient | None:
+        """The connection to our process over there; None where nothing of ours is installed."""
+        async with self._connecting:
+            if self._helper is None:
+                found = await self._look()
+                if not found.environments:
+                    if not found.is_bare:
+                        raise PreflightFailed(
+                            f"host {self.host.name}: {found.root} is not empty, and nothing to "
+                            "look into it with is installed; `pubsubctl down` clears it"
+                        )
+                    return None
+                assert self._nursery is not None, "to be used inside `Lab.opened`"
+                self._helper = await Held.enter(
+                    self._nursery, self._serving(self._helper_command(found))
+                )
+                if self._lock_arguments is not None:
+                    await self._helper.value.request("lock", **self._lock_arguments)
+            return self._helper.value
+
+    @asynccontextmanager
+    async def _serving(self, command: Sequence[str]) -> AsyncIterator[ControlClient]:
+        async def keep_alive(control: ControlClient) -> None:
+            try:
+                while True:
+                    await trio.sleep(PING_EVERY_S)
+                    await control.request("ping")
+            except ControlError:
+                pass  # whoever asks next is told
+
+        async with self._open(command) as stream, open_control(stream) as control:
+            await control.request("ping")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_alive, control)
+                yield control
+                nursery.cancel_scope.cancel()
+
+    def _open(self, command: Sequence[str]) -> AbstractAsyncContextManager[trio.abc.Stream]:
+        self.commands.append(shlex.join(command))
+        return self._connections.open(self.host, command)
+
+    async def _look(self, *, fresh: bool = False) -> Found:
+        if self._found is not None and not fresh:
+            return self._found
+        bundle = self._make_bundle()
+        answer = await self._run_script(self._look_command(bundle), LOOK_TIMEOUT_S)
+        version = tuple(answer["python"])
+        if version < OLDEST_PYTHON:
+            raise PreflightFailed(
+                f"host {self.host.name}: {self.host.python} is Python "
+                f"{'.'.join(map(str, version))}; 3.11 or newer is needed; name one in the "
+                'inventory: python = "python3.11"'
+            )
+        environments = list(answer["environments"])
+        if bundle.sha256 in environments:  # ours first: it speaks as we do
+            environments.remove(bundle.sha256)
+            environments.insert(0, bundle.sha256)
+        self._found = Found(
+            answer["root"],
+            tuple(environments),
+            tuple(answer["missing"]),
+            not answer["entries"] and not answer["processes"],
+            answer["exists"],
+            {name: answer[name] for name in ("cores", "core_threads", "numa_nodes")},
+        )
+        return self._found
+
+    async def _script(
+        self, command: str, *arguments: str, timeout_s: float = LOOK_TIMEOUT_S
+    ) -> dict[str, Any]:
+        return await self._run_script(self._script_command(command, *arguments), timeout_s)
+
+    async def _run_script(self, words: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        self.commands.append(shlex.join(words))
+        script = Path(bootstrap.__file__).read_bytes()
+        done = await self._connections.run(self.host, words, stdin=script, timeout_s=timeout_s)
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        if done.status in (126, 127):
+            raise PreflightFailed(
+                f"host {self.host.name}: {self.host.python} cannot be run there "
+                f"({said[-1] if said else f'status {done.status}'}); name another in the "
+                'inventory: python = "python3.11"'
+            )
+        try:
+            answer = json.loads(done.stdout.splitlines()[-1]) if done.status == 0 else None
+        except (ValueError, IndexError):
+            answer = None
+        if not isinstance(answer, dict):
+            why = shown(said[-1] if said else f"status {done.status}")
+            raise HostError(f"host {self.host.name}: {words[3]} failed: {why}")
+        if "refused" in answer:
+            if answer["damaged"]:
+                raise IntegrityError(
+                    f"host {self.host.name}: {answer['refused']}; nothing was installed; "
+                    "remove that file"
+                )
+            raise HostError(f"host {self.host.name}: {answer['refused']}")
+        return answer
+
+    def _script_command(self, command: str, *arguments: str) -> list[str]:
+        root = self._found.root if self._found is not None else self._wanted_root
+        return [self.host.python, "-I", "-", command, root, *arguments]
+
+    def _look_command(self, bundle: Bundle) -> list[str]:
+        words = [self.host.python, "-I", "-", "look", self._wanted_root]
+        return words + [blob.sha256 for blob in bundle.blobs]
+
+    def _machine(self, found: Found) -> list[str]:
+        python = f"{found.root}/venv-{found.environments[0]}/bin/python"
+        return [python, "-I", "-m", "bench.run.machine"]
+
+    def _helper_command(self, found: Found) -> list[str]:
+        return [*self._machine(found), "host", "--root", found.root, "--name", self.host.name]
+
+
+def ssh_connector(
+    inventory: Inventory, host: Host, connections: Connections, bundle: Callable[[], Bundle]
+) -> Connector:
+    """The connector of a host behind SSH."""
+    if not host.address:
+        raise UserError(f"{inventory.path}: host {host.name} has no address to be reached at")
+    return Connector(SshTransport(inventory, host, connections, bundle))

@@ -1,0 +1,191 @@
+"""Reading the TOML files people write: size limits, where each value stands, what is wrong.
+
+Every problem is one line that begins with file and line, names key and value, and ends with the
+nearest valid one.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from brokerd.overlay.topology import nearest
+from brokerd.text import shown as shown
+from pubsubctl.errors import UserError
+
+LARGEST_FILE_BYTES = 1 << 20
+
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_\"'-]+)*)\s*=")
+
+Place = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """A TOML file's content, and the line each key stands in.
+
+    Attributes:
+        path: as the person named it.
+        values: the content.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+    _lines: Mapping[Place, int]
+
+    def line_of(self, place: Place) -> int:
+        """The line of a key, or of the nearest thing around it; 1 when nothing is known."""
+        while place:
+            if place in self._lines:
+                return self._lines[place]
+            place = place[:-1]
+        return 1
+
+    def where(self, place: Place) -> str:
+        """`file:line: key` for a message."""
+        return f"{self.path}:{self.line_of(place)}: {dotted(place)}".rstrip(": ")
+
+
+def load_toml(path: Path) -> TomlFile:
+    """Read a TOML file.
+
+    Raises:
+        UserError: it is not there, cannot be read, is too large, or is not TOML.
+    """
+    try:
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder, not a TOML file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise UserError(f"{path}: larger than {LARGEST_FILE_BYTES >> 20} MiB")
+    try:
+        text = content.decode("utf-8")
+        values = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 (byte {error.start})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
+    return TomlFile(path, values, _lines_of_keys(text))
+
+
+def validated(model: type[Model], file: TomlFile) -> Model:
+    """The file's content as `model`, which forbids unknown keys.
+
+    Raises:
+        UserError: with every problem, one line each.
+    """
+    try:
+        return model.model_validate(file.values)
+    except ValidationError as error:
+        raise UserError(*(_problem(detail, model, file) for detail in error.errors())) from None
+
+
+def check_schema(file: TomlFile, schema: str) -> None:
+    """Refuse a file that says it is something else.
+
+    Raises:
+        UserError: says what was expected.
+    """
+    found = file.values.get("schema")
+    if found is None:
+        raise UserError(f"{file.path}:1: key 'schema' is missing; expected schema = \"{schema}\"")
+    if found != schema:
+        raise UserError(f"{file.where(('schema',))} = {found!r}; this reads {schema!r}")
+
+
+def dotted(place: Place) -> str:
+    """A place as people write it: hosts[0].vars.ports."""
+    text = ""
+    for part in place:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            plain = len(part) <= 64 and part.isprintable() and part == part.strip()
+            text += ("." if text else "") + (part if plain else shown(part))
+    return text
+
+
+def _problem(detail: Any, model: type[BaseModel], file: TomlFile) -> str:
+    place: Place = tuple(detail["loc"])
+    where = file.where(place)
+    if detail["type"] == "extra_forbidden":
+        known = _keys_at(model, place[:-1])
+        return f"{file.where(place)}: unknown key{nearest(place[-1], known)}"
+    if detail["type"] == "missing":
+        return f"{file.where(place[:-1])}: key {place[-1]!r} is missing"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "literal_error":
+        message = f"one of {detail['ctx']['expected']}"
+    return f"{where} = {shown(detail['input'])}: {message[:1].lower()}{message[1:]}"
+
+
+def _keys_at(model: type[BaseModel], place: Place) -> list[str]:
+    """The keys that are valid in the table at `place`."""
+    current: type[BaseModel] | None = model
+    for part in place:
+        if isinstance(part, int) or current is None:
+            continue
+        field = current.model_fields.get(part) or next(
+            (field for field in current.model_fields.values() if field.alias == part), None
+        )
+        # A key chosen by the user (the name of a group) stays at the model of its values.
+        current = _model_in(field.annotation) if field is not None else current
+    if current is None:
+        return []
+    return [field.alias or name for name, field in current.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        if (found := _model_in(inner)) is not None:
+            return found
+    return None
+
+
+def _lines_of_keys(text: str) -> dict[Place, int]:
+    """Where each table and key begins, as far as one line at a time tells."""
+    lines: dict[Place, int] = {}
+    counts: dict[Place, int] = {}
+    table: Place = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            names = _split_key(header[2])
+            table = _resolved(names[:-1], counts)
+            if header[1] == "[[":
+                array = (*table, names[-1])
+                counts[array] = counts.get(array, -1) + 1
+                table = (*array, counts[array])
+            else:
+                table = _resolved(names, counts)
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            place: Place = (*table, *_split_key(key[1]))
+            lines.setdefault(place, number)
+    return lines
+
+
+def _resolved(names: list[str], counts: Mapping[Place, int]) -> Place:
+    """A header's names with the index of the latest element after each array of tables."""
+    place: Place = ()
+    for name in names:
+        place = (*place, name)
+        if place in counts:
+            place = (*place, counts[place])
+    return place
+
+
+def _split_key(text: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in text.split(".")]

@@ -1,0 +1,98 @@
+"""When brokers that were started may be used: all sessions are up, and each knows its ball."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from brokerd.errors import ControlError
+from pubsubctl.console.console import Progress
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.errors import HostError
+from pubsubctl.hosts.connectors.base import Connector
+
+_POLL_S = 0.05
+
+
+async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: float) -> None:
+    """Until every broker has every session it wants, ready at both ends, and knows its ball.
+
+    Raises:
+        HostError: a broker ended, or they were not ready in time; says what is pending.
+    """
+    names = [row.broker for row in deployment.wanted.placement.brokers]
+    pending: dict[str, str] = dict.fromkeys(names, "not asked yet")
+    progress.phase("waiting for sessions")
+    with trio.move_on_after(timeout_s):
+        while pending:
+            sessions = wanted_sessions = 0
+            pending = {}
+            for name in names:
+                await deployment.keep()
+                status = await _broker_status(deployment, name)
+                if isinstance(status, str):
+                    pending[name] = status
+                    continue
+                assert status["topology_digest"] == deployment.wanted.digest, (
+                    f"{name} computes digest {status['topology_digest']} of the topology, "
+                    f"we computed {deployment.wanted.digest}"
+                )
+                ready, wants = set(status["ready"]), set(status["wanted"])
+                sessions += len(ready & wants)
+                wanted_sessions += len(wants)
+                if missing := sorted(wants - ready):
+                    pending[name] = f"no session to {', '.join(missing)}"
+                elif status["pending"]:
+                    pending[name] = f"session to {', '.join(status['pending'])} not ready"
+                elif status["state"] != "running":
+                    pending[name] = str(status["state"])
+                elif not status["probed"]:
+                    pending[name] = "has not tried all brokers near it yet"
+            done = len(names) - len(pending)
+            numbers = {"ready": f"{done}/{len(names)}", "sessions": f"{sessions}/{wanted_sessions}"}
+            progress.update({**numbers, "waiting for": _some(pending) or "nothing"})
+            if pending:
+                await _fail_if_ended(deployment)
+                await trio.sleep(_POLL_S)
+    if pending:
+        rows = [f"broker {name}: {why}" for name, why in pending.items()]
+        raise HostError(f"not ready within {timeout_s:g} s:", *rows)
+
+
+async def _broker_status(deployment: Deployment, name: str) -> dict[str, Any] | str:
+    """A broker's status, or why there is none yet."""
+    try:
+        return await deployment.broker(name, "status")
+    except ControlError as error:
+        if error.kind == "closed":
+            raise
+        return f"does not answer yet ({error})"
+
+
+async def _fail_if_ended(deployment: Deployment) -> None:
+    problems: list[str] = []
+    present = deployment.wanted.topology.present()
+    for host, agent in deployment.agents.items():
+        for name, row in (await agent.status())["processes"].items():
+            if name in present and row["role"] == "broker" and row["state"] != "running":
+                log = Path(row.get("log_folder", "")) / "stderr.log"
+                how = row["exit_signal"] or f"status {row['exit_code']}"
+                last = await _last_line(deployment.lab.connector(host), log)
+                problems.append(f"host {host}: {name} ended ({how}){last}")
+    if problems:
+        raise HostError(*problems)
+
+
+def _some(pending: Mapping[str, str]) -> str:
+    names = list(pending)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+async def _last_line(connector: Connector, log: Path) -> str:
+    try:
+        lines = (await connector.read_text(log)).strip().splitlines()
+    except HostError:
+        return ""
+    return f": {lines[-1]}" if lines else ""

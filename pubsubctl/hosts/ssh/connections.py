@@ -1,0 +1,565 @@
+"""Connections to the hosts of an inventory, made when they are needed and shared until the end.
+
+Whatever is asked of a host goes over one connection. Each connection, and each hop on the way
+to it, is made by `line.open_line`, and only with a host that shows a key from the inventory's
+own known_hosts.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import trio
+
+from brokerd.errors import ControlError
+from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.hosts.ssh.errors import (
+    ChangedHostKey,
+    ConnectionFailed,
+    ConnectionLost,
+    HostKeyRefused,
+    LoginRefused,
+    UnknownHostKey,
+)
+from pubsubctl.hosts.ssh.known_hosts import KEY_TYPES, HostKey, KnownHosts, Standing
+from pubsubctl.hosts.ssh.line import (
+    Heard,
+    Hop,
+    Line,
+    LineError,
+    Lost,
+    NotBegun,
+    NotLetIn,
+    in_background,
+    open_line,
+    read_host_key,
+    said,
+)
+from pubsubctl.hosts.ssh.quoting import command_line, remote_path
+from pubsubctl.hosts.ssh.stream import CommandStream, Workers, close_quietly, printable
+from pubsubctl.hosts.ssh.transfers import Download, Sftp, Upload
+from pubsubctl.hosts.ssh.user_config import UserConfig, through_command
+from pubsubctl.inventory.inventory import Gateway, Host, Inventory, SshSettings
+
+T = TypeVar("T")
+
+MOST_OUTPUT_BYTES: Final = 64 << 20  # of one command: whoever wants more asks for a file
+COMMANDS_PER_HOST: Final = 4  # at once; sshd allows 10 sessions, and streams need some, too
+RETRY_AFTER_S: Final = 0.3  # and twice as long each further time
+UNANSWERED_INTERVALS: Final = 2
+CLOSE_DEADLINE_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a command came to.
+
+    Attributes:
+        status: -1 when a signal ended it.
+    """
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(eq=False)
+class _Slot:
+    """The place of a host's connection, and of everybody who waits for it.
+
+    Attributes:
+        failures: how many attempts have failed; `failure` is the last one.
+        commands: how many may run at once.
+        transfers: one at a time.
+    """
+
+    connecting: trio.Lock = field(default_factory=trio.Lock)
+    line: Line | None = None
+    failures: int = 0
+    failure: PubsubctlError | None = None
+    commands: trio.CapacityLimiter = field(
+        default_factory=lambda: trio.CapacityLimiter(COMMANDS_PER_HOST)
+    )
+    transfers: trio.Lock = field(default_factory=trio.Lock)
+
+
+class SshConnections:
+    """Hosts of one inventory, for as long as one command of ours runs.
+
+    An async context manager: at its end all connections are closed. Every method makes the
+    connection when there is none, or the last one broke. All of them can be cancelled at any
+    time, and then wait for no thread.
+
+    Raises, from all methods:
+        UnknownHostKey, ChangedHostKey: a host, or a gateway on the way, answered with a key
+            that the inventory does not know; nothing was sent to it.
+        LoginRefused: no key was good enough.
+        ConnectionLost: it broke in the middle; whether the command was carried out is open.
+        ConnectionFailed: it could not be made, after all retries. All of these are
+            Unreachable.
+        UserError: a word or path that cannot be sent, a key file that cannot be used.
+        HostError: the host refused or failed.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        assert inventory.known_hosts is not None, f"{inventory.name}: no host is reached by ssh"
+        self._inventory = inventory
+        self._settings: SshSettings = inventory.ssh
+        self._known = KnownHosts.load(inventory.known_hosts)
+        self._own: UserConfig | None = None
+        if self._settings.user_config is not None:
+            self._own = UserConfig(inventory, self._settings.user_config)
+        self._workers = Workers()
+        self._slots: dict[tuple[str, str, tuple[str, ...]], _Slot] = {}
+        self._connecting = trio.CapacityLimiter(self._settings.forks)
+        self._through: dict[str, trio.CapacityLimiter] = {}
+        self._nursery: trio.Nursery
+        self._nursery_manager: Any = None
+
+    async def __aenter__(self) -> "SshConnections":
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._nursery.cancel_scope.cancel()
+        lines = [slot.line for slot in self._slots.values() if slot.line is not None]
+        self._slots.clear()
+        for line in lines:
+            line.cut("closed by us")
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_DEADLINE_S):
+            async with trio.open_nursery() as closing:
+                for line in lines:
+                    closing.start_soon(self._workers.run, line.end)
+        # What the body raised is raised as it is, not in a group: it does not go in here.
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    async def run(
+        self,
+        host: Host,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+    ) -> Completed:
+        """Run a command to its end.
+
+        The words arrive as they are; the login shell of the host must be a POSIX shell. When
+        the connection breaks, the command is not run again: look what it has done, then decide.
+
+        Raises:
+            HostError: it took too long, or wrote more than MOST_OUTPUT_BYTES.
+        """
+        errors = bytearray()
+
+        def take_stderr(data: bytes) -> None:
+            errors.extend(data[: MOST_OUTPUT_BYTES - len(errors)])
+
+        async with (
+            self._slot(host).commands,
+            self._command(host, command, take_stderr=take_stderr) as stream,
+        ):
+            with trio.move_on_after(timeout_s) as limit:
+                output = await _converse(stream, stdin)
+            if limit.cancelled_caught:
+                words = printable(bytes(errors[-500:]))
+                problem = f"did not end within {timeout_s:g} s" + (f": {words}" if words else "")
+                raise HostError(f"{host.name}: `{command[0]}` {problem}")
+            if len(output) > MOST_OUTPUT_BYTES:
+                problem = f"writes more than {MOST_OUTPUT_BYTES >> 20} MiB"
+                raise HostError(f"{host.name}: `{command[0]}` {problem}")
+            return Completed(stream.status, bytes(output), bytes(errors))
+
+    def open(
+        self, host: Host, command: Sequence[str]
+    ) -> AbstractAsyncContextManager[CommandStream]:
+        """A command's standard input and output, for as long as it runs.
+
+        Leaving the block closes both. What is raised in the block because the stream broke is
+        replaced by the reason: ConnectionLost, or HostError with the command's last words.
+        """
+        return self._command(host, command)
+
+    async def put(self, host: Host, source: Path, target: str, *, mode: int = 0o600) -> None:
+        """Copy a local file to a host; there, it is whole or not at all.
+
+        Args:
+            target: absolute, or below the home folder as `~/…`; its folder must exist.
+        """
+        upload = Upload(source, remote_path(target), mode, where=f"{host.name}: {target}")
+        await self._transfer(host, target, lambda sftp, _: upload.attempt(sftp))
+
+    async def get(
+        self, host: Host, source: str, target: Path, *, most_bytes: int | None = None
+    ) -> None:
+        """Copy a host's regular file here; `target` is whole or not there.
+
+        What an interrupted attempt left is taken up again, as long as the source has the same
+        size and time; whether the content is right is for the caller to check.
+
+        Raises:
+            PreflightFailed: it cannot be written here.
+        """
+        where = f"{host.name}: {source}"
+        download = Download(remote_path(source), target, most_bytes, where=where)
+        await self._transfer(host, source, download.attempt)
+
+    async def host_key(self, hop: Hop, key_type: str | None = None) -> HostKey:
+        """The key that a host or gateway answers with; nothing is asked of it but that.
+
+        Gateways on the way must be known already.
+
+        Args:
+            key_type: the kind that is wanted; None for the known or else the best one.
+        """
+        hop = self._settled(hop)
+        types = (key_type,) if key_type else self._types_wanted(hop)
+        gateway = await self._gateway_line(hop)
+        async with self._dialled(hop, gateway) as heard:
+            return await self._in_time(
+                hop, read_host_key, heard, types, self._settings.connect_timeout_s
+            )
+
+    def judge(self, hop: Hop, key: HostKey) -> Standing:
+        """What the inventory's known_hosts says of that key."""
+        hop = self._settled(hop)
+        return self._known.judge(hop.address, hop.port, key).standing
+
+    def trust(self, hop: Hop, key: HostKey) -> None:
+        """Add that key to the inventory's known_hosts; it counts from now on."""
+        hop = self._settled(hop)
+        self._known.add(hop.address, hop.port, key, hop.name)
+        self._known = KnownHosts.load(self._known.path)
+
+    def refusal(self, hop: Hop, key: HostKey) -> HostKeyRefused | None:
+        """Why that key is refused; None when it is known."""
+        hop = self._settled(hop)
+        judgement = self._known.judge(hop.address, hop.port, key)
+        if judgement.standing is Standing.TRUSTED:
+            return None
+        file = self._known.path
+        where = ", ".join(f"{file}:{line}" for line in judgement.lines)
+        is_named = isinstance(hop, Host) or hop.name in self._inventory.gateways
+        name = hop.name if is_named else "HOST"  # a gateway of the person's own configuration
+        trust = f"`pubsubctl -i {self._inventory.path} inventory trust {name}`"
+        shows = f"{_place(hop)} shows the {key.key_type} key {key.fingerprint}"
+        if judgement.standing is Standing.UNKNOWN:
+            return UnknownHostKey(
+                hop.name,
+                f"{shows}, which {file} does not know",
+                f"{trust} shows it and asks",
+                key.fingerprint,
+            )
+        if judgement.standing is Standing.REVOKED:
+            return ChangedHostKey(
+                hop.name,
+                f"{shows}, which is revoked ({where})",
+                "the machine needs a new key",
+                key.fingerprint,
+                judgement.lines,
+            )
+        return ChangedHostKey(
+            hop.name,
+            f"{shows}, but another one is known ({where}): the machine was set up anew, or "
+            "somebody answers in its place",
+            f"if the change was meant, remove these lines and run {trust}",
+            key.fingerprint,
+            judgement.lines,
+        )
+
+    def way_to(self, hop: Hop) -> tuple[Hop, ...]:
+        """The gateways on the way to a host, outermost first, and the host itself."""
+        hop = self._settled(hop)
+        if not hop.jump:
+            return (hop,)
+        return (*self.way_to(self._gateway_before(hop)), hop)
+
+    @asynccontextmanager
+    async def _command(
+        self,
+        host: Host,
+        command: Sequence[str],
+        *,
+        take_stderr: Callable[[bytes], None] | None = None,
+    ) -> AsyncIterator[CommandStream]:
+        text = command_line(command)
+        line, channel = await self._begin(host, text, command[0])
+        stream = CommandStream(
+            channel,
+            self._workers,
+            host=host.name,
+            name=command[0],
+            why_lost=line.settled,
+            take_stderr=take_stderr,
+            status_matters=take_stderr is None,
+        )
+        try:
+            yield stream
+        except Exception as error:
+            if stream.failure is not None and _is_of_a_broken_stream(error):
+                raise stream.failure from error
+            raise
+        finally:
+            await stream.aclose()
+
+    async def _begin(self, host: Host, text: str, name: str) -> tuple[Line, Any]:
+        """A channel on which the command has begun.
+
+        An attempt on a connection that turns out to be dead is repeated on a new one, because
+        nothing has begun then.
+        """
+        for attempt in range(2):
+            line = await self._line(host)
+            try:
+                with trio.fail_after(self._settings.connect_timeout_s):
+                    return line, await self._workers.run(line.begin, text, discard=close_quietly)
+            except NotBegun as error:
+                if attempt or line.why_lost() is None:
+                    raise HostError(f"{host.name}: opens no session ({error})") from None
+            except Lost as error:
+                raise ConnectionLost(
+                    host.name, f"connection lost at the begin of `{name}`: {error}"
+                ) from error
+            except LineError as error:
+                raise HostError(f"{host.name}: {error}") from error
+            except trio.TooSlowError:
+                raise ConnectionFailed(
+                    host.name,
+                    f"no session within {self._settings.connect_timeout_s:g} s",
+                    "the machine may be overloaded",
+                ) from None
+        raise AssertionError("the loop returns or raises")
+
+    async def _transfer(
+        self, host: Host, path: str, work: Callable[[Sftp, Callable[[], bool]], None]
+    ) -> None:
+        """Do `work` in a file session, again on a new connection when one is lost."""
+        async with self._slot(host).transfers:
+            for retries_left in reversed(range(self._settings.retries + 1)):
+                line = await self._line(host)
+                given_up = threading.Event()
+                try:
+                    await self._workers.run(
+                        line.transfer, lambda sftp, flag=given_up: work(sftp, flag.is_set)
+                    )
+                    return
+                except trio.Cancelled:  # its thread must not go on with this session
+                    given_up.set()
+                    line.drop_files()
+                    raise
+                except Lost as error:
+                    if not retries_left:
+                        raise ConnectionLost(
+                            host.name, f"connection lost at {path}: {error}"
+                        ) from error
+                except LineError as error:
+                    raise HostError(f"{host.name}: {path}: {error}") from error
+
+    def _slot(self, hop: Hop) -> _Slot:
+        return self._slots.setdefault((type(hop).__name__, hop.name, hop.jump), _Slot())
+
+    async def _line(self, hop: Hop) -> Line:
+        """The connection to a host, made now if need be.
+
+        Whoever waited while somebody else's attempt failed gets that failure: sixteen hosts
+        behind one dead gateway wait for it once, not sixteen times.
+        """
+        hop = self._settled(hop)
+        slot = self._slot(hop)
+        failures = slot.failures
+        async with slot.connecting:
+            if slot.line is not None:
+                if slot.line.why_lost() is None:
+                    return slot.line
+                in_background(slot.line.end)
+                slot.line = None
+            if slot.failures != failures and slot.failure is not None:
+                raise slot.failure
+            try:
+                slot.line = await self._connect(hop)
+            except PubsubctlError as error:
+                slot.failure = error
+                slot.failures += 1
+                raise
+            self._nursery.start_soon(self._watch, slot.line)
+            return slot.line
+
+    async def _connect(self, hop: Hop) -> Line:
+        def accept(key: HostKey) -> None:
+            if (refused := self.refusal(hop, key)) is not None:
+                raise refused
+
+        for attempt in range(self._settings.retries + 1):
+            gateway = await self._gateway_line(hop)  # it has retries of its own
+            try:
+                async with self._dialled(hop, gateway) as heard:
+                    return await self._in_time(
+                        hop,
+                        open_line,
+                        hop,
+                        heard,
+                        self._types_wanted(hop),
+                        accept,
+                        self._settings.connect_timeout_s,
+                        discard=Line.end,
+                    )
+            except (HostKeyRefused, LoginRefused):
+                raise
+            except ConnectionFailed:
+                if attempt == self._settings.retries:
+                    raise
+                await trio.sleep(RETRY_AFTER_S * 2**attempt)
+        raise AssertionError("the loop returns or raises")
+
+    async def _gateway_line(self, hop: Hop) -> Line | None:
+        return await self._line(self._gateway_before(hop)) if hop.jump else None
+
+    def _gateway_before(self, hop: Hop) -> Gateway:
+        """The last gateway on the way to a host, on the way that the host names."""
+        gateways = self._inventory.gateways if self._own is None else self._own.gateways
+        return replace(gateways[hop.jump[-1]], jump=hop.jump[:-1])
+
+    def _settled(self, hop: Hop) -> Hop:
+        return hop if self._own is None else self._own.settled(hop)
+
+    @asynccontextmanager
+    async def _dialled(self, hop: Hop, gateway: Line | None) -> AsyncIterator[Heard]:
+        """A byte stream to the SSH server of a host; shut unless the block is left in peace.
+
+        Only so many are made at once, because sshd drops those that come too many at a time.
+        """
+        async with self._connecting, self._turn(hop):
+            try:
+                with trio.fail_after(self._settings.connect_timeout_s):
+                    heard = Heard(await self._dial(hop, gateway))
+            except trio.TooSlowError:
+                raise ConnectionFailed(
+                    hop.name,
+                    f"{_place(hop)}: no answer within {self._settings.connect_timeout_s:g} s",
+                ) from None
+            except LineError as error:
+                via = f"gateway {hop.jump[-1]}: " if hop.jump else ""
+                raise ConnectionFailed(hop.name, f"{_place(hop)}: {via}{error}") from error
+            except OSError as error:
+                raise ConnectionFailed(hop.name, f"{_place(hop)}: {said(error)}") from error
+            try:
+                yield heard
+            except BaseException:
+                in_background(heard.shut)  # what hangs in it ends by this
+                raise
+
+    def _turn(self, hop: Hop) -> trio.CapacityLimiter:
+        name = hop.jump[-1] if hop.jump else ""
+        most = self._settings.forks_per_gateway if hop.jump else self._settings.forks
+        return self._through.setdefault(name, trio.CapacityLimiter(most))
+
+    async def _dial(self, hop: Hop, gateway: Line | None) -> Any:
+        if gateway is not None:
+            return await self._workers.run(
+                gateway.tunnel, hop.address, hop.port, discard=close_quietly
+            )
+        if self._own is not None and (command := self._own.proxy_command(hop)) is not None:
+            return through_command(command)
+        stream = await trio.open_tcp_stream(hop.address, hop.port)
+        dialled = socket.socket(fileno=stream.socket.detach())
+        dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return dialled
+
+    async def _in_time(
+        self,
+        hop: Hop,
+        function: Callable[..., T],
+        *arguments: object,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        """A handshake in a thread; each of its steps has a deadline, and so has the whole."""
+        limit_s = 3 * self._settings.connect_timeout_s
+        try:
+            with trio.fail_after(limit_s):
+                return await self._workers.run(function, *arguments, discard=discard)
+        except trio.TooSlowError:
+            reason = f"{_place(hop)}: answers, but not within {limit_s:g} s"
+            raise ConnectionFailed(hop.name, reason) from None
+        except NotLetIn as error:
+            remedy = "name a key with `identity`, or ssh-add one"
+            if hop.identity:
+                remedy = f"is {hop.identity}.pub in authorized_keys there?"
+            raise LoginRefused(hop.name, f"{_place(hop)}: {error}", remedy) from error
+        except LineError as error:
+            raise ConnectionFailed(hop.name, f"{_place(hop)}: {error}") from error
+
+    async def _watch(self, line: Line) -> None:
+        """End a connection over which nothing comes, not even answers to our questions."""
+        interval_s = self._settings.keepalive_s
+        asked_s: float | None = None
+        while line.why_lost() is None:
+            await trio.sleep(interval_s / 2)
+            now_s = time.monotonic()
+            if asked_s is not None and line.heard_s >= asked_s:
+                asked_s = None
+            if asked_s is None and now_s - line.heard_s >= interval_s:
+                asked_s = now_s
+                in_background(line.ask)
+            elif asked_s is not None and now_s - asked_s >= UNANSWERED_INTERVALS * interval_s:
+                line.cut(f"no sign of life for {now_s - line.heard_s:.0f} s")
+                in_background(line.end)
+                return
+
+    def _types_wanted(self, hop: Hop) -> tuple[str, ...]:
+        """Kinds of host keys, the known ones first, so that a known key is shown if there is."""
+        known = self._known.key_types(hop.address, hop.port)
+        return tuple(dict.fromkeys((*(kind for kind in known if kind in KEY_TYPES), *KEY_TYPES)))
+
+
+async def _converse(stream: CommandStream, stdin: bytes) -> bytearray:
+    """Feed a command and take its output until it ends, or there is too much of it."""
+    output = bytearray()
+
+    async def feed() -> None:
+        try:
+            if stdin:
+                await stream.send_all(stdin)
+            await stream.send_eof()
+        except trio.BrokenResourceError:
+            pass  # it did not want all of its input, or the connection is lost: receiving tells
+
+    failure: trio.BrokenResourceError | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed)
+        try:
+            while data := await stream.receive_some():
+                output += data
+                if len(output) > MOST_OUTPUT_BYTES:
+                    break
+        except trio.BrokenResourceError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return output
+
+
+def _is_of_a_broken_stream(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_of_a_broken_stream(inner) for inner in error.exceptions)
+    if isinstance(error, ControlError):
+        return error.kind == "closed"
+    return isinstance(
+        error, trio.BrokenResourceError | trio.ClosedResourceError | trio.EndOfChannel
+    )
+
+
+def _place(hop: Hop) -> str:
+    address = f"[{hop.address}]" if ":" in hop.address else hop.address
+    return f"{address}:{hop.port}"

@@ -1,0 +1,470 @@
+"""One SSH connection: the only place where they are made, and where fabric and paramiko are used.
+
+Whatever `open_line` makes has shown a host key that the caller accepted, before anything else
+was said; nothing can switch that off. Logging in takes a key, from a file or from ssh-agent;
+there are no passwords, and no agent is forwarded. All of this blocks, and is meant for threads.
+"""
+
+import getpass
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import fabric
+import paramiko
+from paramiko.pkey import PublicBlob
+from paramiko.sftp import CMD_HANDLE, CMD_OPEN
+from paramiko.sftp_attr import SFTPAttributes
+
+from pubsubctl.errors import PubsubctlError, UserError
+from pubsubctl.hosts.ssh.known_hosts import HostKey
+from pubsubctl.hosts.ssh.stream import Channel
+from pubsubctl.hosts.ssh.transfers import REQUEST_BYTES, Sftp
+from pubsubctl.inventory.inventory import Gateway, Host
+
+Hop = Host | Gateway
+Accept = Callable[[HostKey], None]  # raises what says why not
+
+TRANSFER_STALL_S: Final = 60.0
+END_DEADLINE_S: Final = 1.0
+SETTLE_S: Final = 0.5
+MOST_AGENT_KEYS: Final = 5  # sshd ends the connection after the sixth refused key
+OWN_KEYS: Final = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+
+# Ciphers that check integrity themselves come first: they are several times faster here.
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "aes128-ctr")
+_DIGESTS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+)
+_SHA1 = ["ssh-rsa", "ssh-rsa-cert-v01@openssh.com", "ssh-dss"]
+_SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # of a kind of key, where not the same
+_ALIVE = "keepalive@openssh.com"
+_FAILURES = (paramiko.SSHException, EOFError, OSError)
+_FORBIDDEN = 1  # what a server says of a channel that it will not open
+
+# What goes wrong is raised here; paramiko would write it, with tracebacks, between our lines.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
+
+
+class LineError(Exception):
+    """Something did not work; the text says what, without the host's name."""
+
+
+class Lost(LineError):
+    """The connection is gone, or never came about."""
+
+
+class NotBegun(LineError):
+    """No session was opened: nothing of a command was sent."""
+
+
+class Refused(LineError):
+    """The other side is there and will not."""
+
+
+class NotLetIn(LineError):
+    """The other side takes none of the keys."""
+
+
+class Heard:
+    """A byte stream to an SSH server, that remembers when something last came in.
+
+    Attributes:
+        at_s: on the monotonic clock.
+    """
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self.at_s = time.monotonic()
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._sock.recv(size)
+        if data:
+            self.at_s = time.monotonic()
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def shut(self) -> None:
+        """End the connection, whoever waits for it; the thread that reads it cleans up."""
+        try:
+            if isinstance(self._sock, socket.socket):
+                self._sock.shutdown(socket.SHUT_RDWR)
+            else:
+                self._sock.close()
+        except _FAILURES:
+            pass  # it has ended already
+
+
+class Line:
+    """A connection that is logged in."""
+
+    def __init__(self, connection: Any, transport: paramiko.Transport, heard: Heard) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._heard = heard
+        self._files: _Files | None = None
+        self._why: str | None = None
+
+    @property
+    def heard_s(self) -> float:
+        """When something last came in, on the monotonic clock."""
+        return self._heard.at_s
+
+    def why_lost(self) -> str | None:
+        """Why it has ended, or None while it lives."""
+        if self._transport.is_active():
+            return None
+        return self._why or "the other side ended it"
+
+    def settled(self) -> str | None:
+        """`why_lost`, when something has just failed; blocks for a moment if it lives.
+
+        Channels learn of the end of their connection an instant before anybody can ask for it.
+        """
+        self._transport.join(SETTLE_S)
+        return self.why_lost()
+
+    def cut(self, why: str) -> None:
+        """End it, whatever is going on over it; does not block."""
+        self._why = self._why or why
+        self._heard.shut()
+
+    def end(self) -> None:
+        """End it and see its thread off."""
+        self.cut("ended by us")
+        self._transport.join(END_DEADLINE_S)
+        self._connection.close()
+
+    def ask(self) -> None:
+        """Ask for a sign of life; returns when it came, or the connection is gone."""
+        self._transport.global_request(_ALIVE, wait=True)
+
+    def begin(self, text: str) -> Channel:
+        """A channel on which a command has begun.
+
+        Raises:
+            NotBegun: no session was opened.
+            Refused: the host does not run it.
+            Lost: the connection broke, and it may have begun.
+        """
+        try:
+            channel = self._transport.open_session()
+        except _FAILURES as error:
+            self.settled()
+            raise NotBegun(said(error)) from error
+        try:
+            channel.exec_command(text)
+        except _FAILURES as error:
+            if (reason := self.settled()) is not None:
+                raise Lost(reason) from error
+            raise Refused("refuses to run commands") from error
+        return channel  # type: ignore[return-value]  # its types say less than it can
+
+    def tunnel(self, address: str, port: int) -> Any:
+        """A byte stream to an address that this host can reach.
+
+        Raises:
+            Refused: the host will not, or cannot.
+            Lost: the connection broke.
+        """
+        try:
+            return self._transport.open_channel(
+                "direct-tcpip", dest_addr=(address, port), src_addr=("127.0.0.1", 0)
+            )
+        except paramiko.ChannelException as error:
+            what = "it may not be used as one" if error.code == _FORBIDDEN else "no connection"
+            raise Refused(f"{what} ({error.text.lower()})") from error
+        except _FAILURES as error:
+            raise Lost(self.settled() or said(error)) from error
+
+    def transfer(self, work: Callable[[Sftp], None]) -> None:
+        """Do `work` in this connection's file session; one at a time.
+
+        Raises:
+            Refused: the host says why not.
+            Lost: the connection broke.
+        """
+        files = self._files
+        try:
+            if files is None:
+                files = self._files = _open_files(self._transport)
+            work(files)
+        except PubsubctlError:
+            raise
+        except _FAILURES as error:
+            if self._files is files:  # otherwise it was given up, and another one opened
+                self.drop_files()
+            if isinstance(error, TimeoutError):
+                raise Refused(f"nothing moves for {TRANSFER_STALL_S:g} s") from error
+            is_answer = isinstance(error, OSError) and error.errno  # such as: no such file
+            reason = self.why_lost() if is_answer else self.settled()
+            if reason is not None:
+                raise Lost(reason) from error
+            raise Refused(said(error)) from error
+
+    def drop_files(self) -> None:
+        """Give up the file session, and with it what is going on there."""
+        files, self._files = self._files, None
+        if files is not None:
+            in_background(files.close)
+
+
+def open_line(
+    hop: Hop, heard: Heard, key_types: Sequence[str], accept: Accept, timeout_s: float
+) -> Line:
+    """Shake hands over a byte stream, check the host's key, log in.
+
+    fabric would read configuration files, make its own way through gateways, and take any key
+    of any host; it is given a byte stream, no configuration, and a client that does not.
+
+    Args:
+        key_types: kinds of host keys, the preferred first.
+        accept: raises when the key of the host is not to be trusted; what it raises is raised.
+        timeout_s: of each step.
+
+    Raises:
+        NotLetIn: no key is good enough.
+        Lost: anything else.
+        UserError: the key that the inventory names cannot be used.
+    """
+    connection = fabric.Connection(
+        hop.address,
+        user=hop.user or getpass.getuser(),
+        port=hop.port,
+        config=fabric.Config(
+            lazy=True,
+            overrides={"load_ssh_configs": False, "forward_agent": False},
+            ssh_config=paramiko.SSHConfig(),
+        ),
+        gateway=False,
+        forward_agent=False,
+        connect_kwargs={
+            "sock": heard,
+            "timeout": timeout_s,
+            "banner_timeout": timeout_s,
+            "auth_timeout": timeout_s,
+            "channel_timeout": timeout_s,
+            "auth_strategy": _KeysOnly(hop),
+            "transport_factory": lambda sock, **_: _transport(sock, key_types, timeout_s),
+        },
+    )
+    client = paramiko.SSHClient()
+    client.set_missing_host_key_policy(_AcceptedOnly(accept))
+    connection.client = client
+    try:
+        connection.open()
+        if not connection.transport.is_authenticated():
+            raise NotLetIn("the handshake ended early")
+        return Line(connection, connection.transport, heard)
+    except BaseException as error:
+        heard.shut()
+        client.close()
+        if isinstance(error, paramiko.AuthenticationException):
+            raise NotLetIn(str(error)) from error
+        if isinstance(error, _FAILURES):
+            raise Lost(said(error)) from error
+        raise
+
+
+def read_host_key(heard: Heard, key_types: Sequence[str], timeout_s: float) -> HostKey:
+    """The key with which a server answers; nothing is asked of it but that.
+
+    Raises:
+        Lost: it does not answer, or has no key of these kinds.
+    """
+    transport = _transport(heard, key_types, timeout_s)
+    transport.banner_timeout = timeout_s
+    try:
+        transport.start_client(timeout=timeout_s)
+        return _host_key(transport.get_remote_server_key())
+    except _FAILURES as error:
+        raise Lost(said(error)) from error
+    finally:
+        heard.shut()
+        transport.close()
+
+
+def own_settings(text: str) -> Callable[[str], Mapping[str, Any]]:
+    """Host name → what an OpenSSH client's configuration says of it.
+
+    `Match exec` runs a command on this machine: only for who asked for it.
+
+    Raises:
+        LineError: it cannot be understood.
+    """
+    try:
+        return paramiko.SSHConfig.from_text(text).lookup
+    except (paramiko.ConfigParseError, ValueError) as error:
+        raise LineError(said(error)) from error
+
+
+def said(error: BaseException) -> str:
+    """What an exception of the libraries means, in words."""
+    if isinstance(error, BaseExceptionGroup):
+        return said(error.exceptions[0])
+    if isinstance(error, EOFError) or "protocol banner" in str(error):
+        return "the other side hung up during the handshake"
+    if isinstance(error, OSError):
+        inner = error.__cause__
+        if isinstance(inner, OSError | BaseExceptionGroup):
+            return said(inner)
+        if error.errno and not isinstance(error, socket.gaierror):
+            return os.strerror(error.errno).lower()  # the text may repeat the place
+        return (error.strerror or str(error) or type(error).__name__).lower()
+    text = str(error).strip().rstrip(".") or type(error).__name__
+    return text[:1].lower() + text[1:]
+
+
+def in_background(function: Callable[[], object]) -> None:
+    """Do what may block where nobody waits for it, not even the end of the program."""
+
+    def work() -> None:
+        try:
+            function()
+        except Exception:  # whatever it is, the thing is at its end
+            pass
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+class _AcceptedOnly(paramiko.MissingHostKeyPolicy):
+    """Asks about every host key, because the client is given none that it could know."""
+
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
+
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
+        self._accept(_host_key(key))
+
+
+class _KeysOnly:
+    """Logs in with keys, from a file or from ssh-agent, and in no other way."""
+
+    def __init__(self, hop: Hop) -> None:
+        self._user = hop.user or getpass.getuser()
+        self._identity = Path(hop.identity).expanduser() if hop.identity else None
+        origin = hop.origins.get("identity") if isinstance(hop, Host) else None
+        place = f"{origin.file}:{origin.line}: " if origin is not None and origin.file else ""
+        self._said = f"{place}identity = {hop.identity!r} of {hop.name}"
+
+    def authenticate(self, transport: paramiko.Transport) -> list[str]:
+        """Called by paramiko once the host key has been accepted."""
+        tried: list[str] = []
+        agent = paramiko.Agent()
+        try:
+            for where, key in self._keys(agent):
+                tried.append(where)
+                try:
+                    if not transport.auth_publickey(self._user, key):
+                        return []
+                    tried.append("the host wants more than a key")
+                    break
+                except paramiko.BadAuthenticationType as error:
+                    tried.append(f"the host takes {', '.join(error.allowed_types)}, no keys")
+                    break
+                except paramiko.AuthenticationException:
+                    if not transport.is_active():
+                        break
+        finally:
+            agent.close()
+        told = ", ".join(tried) or "there is no key to try"
+        raise paramiko.AuthenticationException(f"user {self._user} is not let in ({told})")
+
+    def _keys(self, agent: paramiko.Agent) -> Iterator[tuple[str, paramiko.PKey]]:
+        held = {bytes(key.asbytes()): key for key in agent.get_keys()}
+        if self._identity is not None:
+            yield self._named_key(self._identity, held)
+            return
+        for key in list(held.values())[:MOST_AGENT_KEYS]:
+            yield f"ssh-agent: {_host_key(key).fingerprint}", key
+        for name in OWN_KEYS:
+            path = Path(name).expanduser()
+            if path.is_file():
+                try:
+                    yield name, paramiko.PKey.from_path(path)
+                except (TypeError, ValueError, OSError, paramiko.SSHException):
+                    continue  # locked by a passphrase, or no key: ssh-agent is for these
+
+    def _named_key(
+        self, path: Path, held: Mapping[bytes, paramiko.AgentKey]
+    ) -> tuple[str, paramiko.PKey]:
+        """The key that the inventory names; from ssh-agent when the file is locked."""
+        try:
+            return str(path), paramiko.PKey.from_path(path)
+        except (TypeError, paramiko.PasswordRequiredException):
+            try:
+                public = PublicBlob.from_file(f"{path}.pub").key_blob
+            except (OSError, ValueError):
+                public = b""
+            if public in held:
+                return f"{path} in ssh-agent", held[public]
+            raise UserError(
+                f"{self._said} is locked by a passphrase and not in ssh-agent; ssh-add {path}"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{self._said}: {(error.strerror or str(error)).lower()}") from None
+        except (ValueError, paramiko.SSHException):
+            raise UserError(f"{self._said}: not a private key that can be used") from None
+
+
+class _Files(paramiko.SFTPClient):
+    """A file session that can make files with their mode, so that none is ever open to others."""
+
+    def open(self, filename: Any, mode: str = "r", bufsize: int = -1) -> paramiko.SFTPFile:
+        """A file, asked for in larger pieces than paramiko's."""
+        file = super().open(filename, mode, bufsize)
+        file.MAX_REQUEST_SIZE = REQUEST_BYTES
+        return file
+
+    def create(self, path: str, mode: int) -> paramiko.SFTPFile:
+        """A new file to write; an OSError when there is one."""
+        attributes = SFTPAttributes()
+        attributes.st_mode = mode
+        flags = 0x02 | 0x08 | 0x20  # write, create, exclusively
+        kind, message = self._request(  # type: ignore[attr-defined]
+            CMD_OPEN, path.encode(), flags, attributes
+        )
+        if kind != CMD_HANDLE:
+            raise paramiko.SSHException("the host gave no handle for a new file")
+        file = paramiko.SFTPFile(self, message.get_binary(), "wx", 0)
+        file.MAX_REQUEST_SIZE = REQUEST_BYTES
+        file.chmod(mode)  # whatever the umask there is
+        return file
+
+
+def _open_files(transport: paramiko.Transport) -> _Files:
+    files = _Files.from_transport(transport)
+    assert files is not None, "a session is opened or refused"
+    channel = files.get_channel()
+    assert channel is not None, "a file session has a channel"
+    channel.settimeout(TRANSFER_STALL_S)
+    return files
+
+
+def _transport(sock: Any, key_types: Sequence[str], timeout_s: float) -> paramiko.Transport:
+    transport = paramiko.Transport(
+        sock, disabled_algorithms={"keys": _SHA1, "pubkeys": _SHA1, "kex": []}
+    )
+    transport.handshake_timeout = timeout_s
+    options = transport.get_security_options()
+    options.ciphers = _CIPHERS
+    options.digests = _DIGESTS
+    options.key_types = [name for kind in key_types for name in _SIGNATURES.get(kind, (kind,))]
+    return transport
+
+
+def _host_key(key: paramiko.PKey) -> HostKey:
+    return HostKey(key.get_name(), key.asbytes())

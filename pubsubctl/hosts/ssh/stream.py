@@ -1,0 +1,391 @@
+"""Standard input and output of a command on another machine, as one trio stream.
+
+The channel below is fed by a thread of its own. That thread wakes us without blocking anything;
+what may block (taking data gives the other side room to send, which is a message; sending waits
+for room) is done in worker threads that a cancelled task leaves behind. They end when the
+channel is closed, and what they took is not lost: the next receive hands it out.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+import trio
+
+from pubsubctl.errors import HostError, PubsubctlError
+from pubsubctl.hosts.ssh.errors import ConnectionLost
+
+T = TypeVar("T")
+
+RECEIVE_BYTES: Final = 1 << 20
+SEND_BYTES: Final = 32_000  # a little less than what fits into one packet
+STDERR_TAIL_BYTES: Final = 4096
+STATUS_DEADLINE_S: Final = 2.0  # from the end of the output to the exit status
+CLOSE_DEADLINE_S: Final = 1.0
+
+# Commands of 16 hosts may all wait at once. A task that waits for a thread would wait for others.
+_THREADS = 4096
+
+
+class Pipe(Protocol):
+    """What a channel has received and nobody has taken yet."""
+
+    def set_event(self, event: "Wakeup") -> None: ...
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Channel(Closable, Protocol):
+    """The part of paramiko's Channel that is used here."""
+
+    closed: bool
+    eof_received: bool
+    exit_status: int
+
+    @property
+    def in_buffer(self) -> Pipe: ...
+    @property
+    def in_stderr_buffer(self) -> Pipe: ...
+    def recv_ready(self) -> bool: ...
+    def recv(self, nbytes: int, /) -> bytes: ...
+    def recv_stderr_ready(self) -> bool: ...
+    def recv_stderr(self, nbytes: int, /) -> bytes: ...
+    def send(self, data: bytes, /) -> int: ...
+    def shutdown_write(self) -> None: ...
+
+
+class Wakeup:
+    """Stands in for a threading.Event, and wakes a task instead."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._news = trio.Event()
+
+    def set(self) -> None:
+        """Called by the channel's thread: there is data, or the end."""
+        try:
+            self._token.run_sync_soon(self.tell, idempotent=True)
+        except trio.RunFinishedError:
+            pass
+
+    def clear(self) -> None:
+        """Called by the channel: it has nothing more. We look for ourselves."""
+
+    def tell(self) -> None:
+        """Wake whoever waits."""
+        self._news.set()
+
+    def arm(self) -> None:
+        """From now on, `wait` waits for what is still to come."""
+        if self._news.is_set():
+            self._news = trio.Event()
+
+    async def wait(self) -> None:
+        """Wait for news since `arm`."""
+        await self._news.wait()
+
+
+class Workers:
+    """Threads for calls that may block; a cancelled task does not wait for its thread."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    async def run(
+        self,
+        function: Callable[..., T],
+        *arguments: object,
+        discard: Callable[[T], None] | None = None,
+    ) -> T:
+        """What the function returns or raises.
+
+        Args:
+            discard: gets, in a thread, a result that comes when nobody waits any more.
+        """
+        errand = _Errand(function, arguments, discard)
+        try:
+            return await trio.to_thread.run_sync(
+                errand.run, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except trio.Cancelled:
+            errand.abandon()
+            raise
+
+
+class _Errand(Generic[T]):
+    """One call in a thread, and whether anybody still wants its result."""
+
+    def __init__(
+        self,
+        function: Callable[..., T],
+        arguments: tuple[object, ...],
+        discard: Callable[[T], None] | None,
+    ) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._discard = discard
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._results: list[T] = []
+
+    def run(self) -> T:
+        result = self._function(*self._arguments)
+        with self._lock:
+            self._results.append(result)
+            is_wanted = not self._is_abandoned
+        if not is_wanted:
+            self._throw_away()
+        return result
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            is_there = bool(self._results)
+        if is_there and self._discard:
+            threading.Thread(target=self._throw_away, daemon=True).start()
+
+    def _throw_away(self) -> None:
+        if self._discard:
+            self._discard(self._results[0])
+
+
+class CommandStream(trio.abc.HalfCloseableStream):
+    """Bytes to and from one command.
+
+    `send_eof` ends its standard input. Closing the stream ends the command's input and output;
+    most commands end by that. When the command ends with status 0, or closes its output, the
+    stream ends; when it ends otherwise, or the connection does, receiving and sending raise
+    trio.BrokenResourceError and `failure` says why.
+
+    Attributes:
+        failure: why the stream broke; None while it is whole.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        workers: Workers,
+        *,
+        host: str,
+        name: str,
+        why_lost: Callable[[], str | None],
+        take_stderr: Callable[[bytes], None] | None = None,
+        status_matters: bool = True,
+    ) -> None:
+        """
+        Args:
+            host, name: of machine and command, for messages.
+            why_lost: asked, in a thread, when the channel has ended and the command's status is
+                not known: None while the connection lives.
+            take_stderr: gets what the command says on standard error; otherwise the last
+                4 KiB are kept for the message.
+            status_matters: whether a status other than 0 breaks the stream.
+        """
+        self.failure: PubsubctlError | None = None
+        self._channel = channel
+        self._workers = workers
+        self._host = host
+        self._name = name
+        self._why_lost = why_lost
+        self._take_stderr = take_stderr or self._keep_tail
+        self._status_matters = status_matters
+        self._is_closed = False
+        self._has_ended = False
+        self._reason: str | None = None
+        self._tail = b""
+        self._taken: deque[bytes] = deque()
+        self._taking = threading.Lock()
+        self._receiving = trio.Lock()
+        self._sending = trio.Lock()
+        self._wakeup = Wakeup()
+        channel.in_buffer.set_event(self._wakeup)
+        channel.in_stderr_buffer.set_event(self._wakeup)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What the command wrote; b"" at its good end.
+
+        Raises:
+            trio.BrokenResourceError: it ended badly, or the connection was lost.
+            trio.ClosedResourceError: this stream was closed.
+        """
+        with _exclusive(self._receiving, "received from"):
+            await trio.lowlevel.checkpoint()
+            wanted = RECEIVE_BYTES if max_bytes is None else max(max_bytes, 1)
+            while True:
+                if self._is_closed:
+                    raise trio.ClosedResourceError
+                self._wakeup.arm()
+                if self._channel.recv_stderr_ready():
+                    self._take_stderr(
+                        await self._workers.run(self._channel.recv_stderr, RECEIVE_BYTES)
+                    )
+                elif self._taken:
+                    return self._handed_out(wanted)
+                elif self._channel.recv_ready():
+                    await self._workers.run(self._take, wanted, discard=self._wake_up)
+                elif self._has_ended:
+                    return self._end()
+                elif self._channel.eof_received or self._channel.closed:
+                    await self._wait_ended()
+                    # Behind whatever a cancelled receive is still taking.
+                    await self._workers.run(self._take, wanted, discard=self._wake_up)
+                    await self._look_why()
+                    self._has_ended = True
+                else:
+                    await self._wakeup.wait()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Write to the command's standard input.
+
+        Raises:
+            trio.BrokenResourceError: it does not read any more, or the connection was lost.
+            trio.ClosedResourceError: this stream, or its sending half, was closed.
+        """
+        with _exclusive(self._sending, "sent to"):
+            await trio.lowlevel.checkpoint()
+            if self._is_closed:
+                raise trio.ClosedResourceError
+            if not await self._workers.run(self._send, bytes(data)):
+                if self._is_closed:
+                    raise trio.ClosedResourceError
+                await self._look_why()
+                raise self._broken()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Return at once: sending tells."""
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        """End the command's standard input."""
+        with _exclusive(self._sending, "sent to"):
+            await trio.lowlevel.checkpoint()
+            if self._is_closed:
+                raise trio.ClosedResourceError
+            try:
+                await self._workers.run(self._channel.shutdown_write)
+            except OSError:
+                await self._look_why()
+                raise self._broken() from None
+
+    async def aclose(self) -> None:
+        """Close both directions; never waits long, and not at all when cancelled."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._wakeup.tell()
+            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_DEADLINE_S):
+                await self._workers.run(close_quietly, self._channel)
+        await trio.lowlevel.checkpoint()
+
+    @property
+    def status(self) -> int:
+        """How the command ended; -1 when a signal ended it, or nobody knows."""
+        return self._channel.exit_status
+
+    def _take(self, wanted: int) -> None:
+        with self._taking:
+            if not self._taken and self._channel.recv_ready():
+                self._taken.append(self._channel.recv(wanted))  # b"" never: there is something
+
+    def _wake_up(self, nothing: None) -> None:
+        """A receive that was cancelled has taken something after all."""
+        self._wakeup.set()
+
+    def _handed_out(self, wanted: int) -> bytes:
+        data = self._taken.popleft()
+        if len(data) > wanted:
+            self._taken.appendleft(data[wanted:])
+            data = data[:wanted]
+        return data
+
+    def _send(self, data: bytes) -> bool:
+        view = memoryview(data)
+        try:
+            while view:
+                sent = self._channel.send(bytes(view[:SEND_BYTES]))
+                if sent == 0:
+                    return False
+                view = view[sent:]
+        except OSError:
+            return False
+        return True
+
+    async def _wait_ended(self) -> None:
+        """Between the end of the output and the exit status there is little time, or a lot."""
+        with trio.move_on_after(STATUS_DEADLINE_S):
+            while True:
+                self._wakeup.arm()
+                if self._channel.closed:
+                    return
+                await self._wakeup.wait()
+
+    async def _look_why(self) -> None:
+        """Find out whether the connection is lost, unless we know how the command ended."""
+        if self._channel.closed and self.status == -1 and self._reason is None:
+            self._reason = await self._workers.run(self._why_lost)
+
+    def _end(self) -> bytes:
+        if not self._channel.closed:
+            return b""  # the command closed its output and runs on
+        is_good = self.status == 0 or not self._status_matters
+        if self._reason is None and is_good:
+            return b""
+        raise self._broken()
+
+    def _broken(self) -> trio.BrokenResourceError:
+        if self.failure is None:
+            if self._reason is not None:
+                self.failure = ConnectionLost(
+                    self._host, f"connection lost during `{self._name}`: {self._reason}"
+                )
+            else:
+                self.failure = HostError(self._how_it_ended())
+        error = trio.BrokenResourceError(str(self.failure))
+        error.__cause__ = self.failure
+        return error
+
+    def _how_it_ended(self) -> str:
+        if not self._channel.closed:
+            how = "does not read any more"
+        elif self.status == -1:
+            how = "was ended by a signal"
+        else:
+            how = f"ended with status {self.status}"
+        said = printable(self._tail)
+        return f"{self._host}: `{self._name}` {how}" + (f": {said}" if said else "")
+
+    def _keep_tail(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-STDERR_TAIL_BYTES:]
+
+
+def printable(output: bytes) -> str:
+    """What a command wrote, for a message: no control characters, no escape sequences."""
+    text = output.decode("utf-8", errors="replace").strip()
+    return "".join(char if char.isprintable() or char == "\n" else "�" for char in text)
+
+
+class _exclusive:
+    """Refuses a second task where trio's streams do."""
+
+    def __init__(self, lock: trio.Lock, what: str) -> None:
+        self._lock = lock
+        self._what = what
+
+    def __enter__(self) -> None:
+        try:
+            self._lock.acquire_nowait()
+        except trio.WouldBlock:
+            raise trio.BusyResourceError(f"this stream is being {self._what} already") from None
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+
+def close_quietly(thing: Closable) -> None:
+    """Close what may be closed already, or cannot be any more."""
+    try:
+        thing.close()
+    except Exception:  # the connection is going as well, and it with it
+        pass

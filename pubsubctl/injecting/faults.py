@@ -1,0 +1,165 @@
+"""Fault schedules at the command line: from a file or from one verb, checked, and shown."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from brokerd.overlay.topology import Topology, nearest
+from fault_injection.schedule.draw import draw_targets
+from fault_injection.schedule.lint import check_backends, lint
+from fault_injection.schedule.schedule import (
+    MOST_PICKED,
+    SCHEMA,
+    FaultSchedule,
+    Problem,
+    ScheduleError,
+    load_schedule,
+    read_schedule,
+    wrong_target,
+)
+from fault_injection.schedule.targets import Clients, Machines, read_target
+from fault_injection.schedule.verbs import CLIENT_VERBS, FAILING_VERBS, LINK_VERBS, VERBS
+from pubsubctl.deploying.placement import Placement
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+from pubsubctl.project import Project
+
+COMMAND_LINE = "command line"
+CLIENTS_BY_SCHEDULE = (
+    "clients are those of a bench, which nobody else may disturb: `pubsubctl bench WORKLOAD "
+    "--faults SCHEDULE` does so, `pubsubctl help faults` says how"
+)
+
+
+def schedule_of(project: Project, name: str) -> FaultSchedule:
+    """The schedule in a file.
+
+    Raises:
+        UserError: there is none, or steps are wrong by themselves; every problem is named.
+    """
+    return _loaded(project.find("schedule", name))
+
+
+def one_step(verb: str, target: str, options: Mapping[str, Any]) -> FaultSchedule:
+    """The schedule of a single verb, done at once.
+
+    Args:
+        target: "" where `options` has a pick.
+        options: of the step: for, signal, stall, down, pick; None where not given.
+
+    Raises:
+        UserError: no such verb, or an option it does not take.
+    """
+    if verb not in VERBS:
+        raise UserError(f"inject: no verb called {shown(verb)}{nearest(verb, VERBS)}")
+    if verb in CLIENT_VERBS:
+        raise UserError(f"inject: {verb} {shown(target)}: {CLIENTS_BY_SCHEDULE}")
+    given = {key: value for key, value in options.items() if value is not None}
+    step = {"at": "0s", "do": verb, **({"on": target} if target else {}), **given}
+    name = f"{verb}-{target or 'picked'}".lower()
+    guard = {"max_faulty_brokers": MOST_PICKED}
+    document = {"schema": SCHEMA, "name": name, "guard": guard, "step": [step]}
+    try:
+        return read_schedule(document, COMMAND_LINE)
+    except ScheduleError as error:
+        raise UserError(*map(str, error.problems)) from None
+
+
+def check_by_hand(schedule: FaultSchedule) -> None:
+    """Refuse what only a bench can do.
+
+    Raises:
+        UserError: a step is done to clients of a load.
+    """
+    for step in schedule.steps:
+        if step.do in CLIENT_VERBS:
+            raise UserError(
+                f"{schedule.source}: step {step.id}: {step.do} {step.on}: {CLIENTS_BY_SCHEDULE}"
+            )
+
+
+def settled(
+    schedule: FaultSchedule,
+    topology: Topology,
+    seed: int | None = None,
+    placement: Placement | None = None,
+) -> FaultSchedule:
+    """The schedule for this topology, with every target that it leaves to the seed drawn.
+
+    Args:
+        seed: instead of the schedule's own.
+
+    Raises:
+        UserError: what it picks from is not there, or is too few.
+    """
+    try:
+        machines = placement.machines() if placement else None
+        return draw_targets(schedule, topology, seed, machines=machines)
+    except ScheduleError as error:
+        raise UserError(*map(str, error.problems)) from None
+
+
+def checked(
+    schedule: FaultSchedule,
+    topology: Topology,
+    *,
+    measure_ns: int | None = None,
+    placement: Placement | None = None,
+    clients: Clients | None = None,
+) -> list[str]:
+    """Warnings about a schedule on this topology, placed so where that is known.
+
+    Args:
+        clients: of the load that it goes with, where there is one.
+
+    Raises:
+        UserError: it cannot be carried out there; every problem is named.
+    """
+    machines = placement.machines() if placement else None
+    addresses = placement.addresses() if placement else None
+    if schedule.source == COMMAND_LINE:
+        problems = _targets(schedule, topology, machines)
+        if addresses is not None and not any(row.severity == "error" for row in problems):
+            problems += list(check_backends(schedule, topology, addresses))
+    else:
+        problems = lint(
+            schedule,
+            topology,
+            measure_ns=measure_ns,
+            machines=machines,
+            addresses=addresses,
+            clients=clients,
+        )
+    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    if errors:
+        raise UserError(*errors)
+    return [str(problem) for problem in problems]
+
+
+def _loaded(path: Path) -> FaultSchedule:
+    try:
+        return load_schedule(path)
+    except ScheduleError as error:
+        raise UserError(*map(str, error.problems)) from None
+
+
+def _targets(
+    schedule: FaultSchedule, topology: Topology, machines: Machines | None
+) -> list[Problem]:
+    """What is wrong with the targets; a single verb is free to do what no schedule should."""
+    found: list[Problem] = []
+    failed: set[frozenset[str]] = set()
+    for step in schedule.steps:
+        try:
+            target = read_target(step.on, topology, step.do, machines)
+        except ValueError as error:
+            found.append(Problem(COMMAND_LINE, step.id, "on", step.on, str(error)))
+            continue
+        if target.is_link and step.do not in LINK_VERBS:
+            found.append(Problem(COMMAND_LINE, step.id, "on", step.on, wrong_target(step.do)))
+        if step.do in FAILING_VERBS:
+            failed |= {element for element in target.failed() if element}
+    if len(failed) > topology.delta:
+        text = f"fails {len(failed)} brokers or links at once; delta is {topology.delta}"
+        found.append(Problem(COMMAND_LINE, "", "", None, text, "warning"))
+    return found

@@ -1,0 +1,138 @@
+"""`inject` on what is deployed: the schedule is carried out, watched, and healed at the end."""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bench.run.clocks import ahead_ns, sample
+from brokerd.errors import ControlError
+from brokerd.overlay.topology import Topology
+from fault_injection.apply.deployed import DeployedBackend
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.schedule.draw import drawn_in_words
+from fault_injection.schedule.plan import PlannedStep
+from fault_injection.schedule.schedule import FaultSchedule
+from fault_injection.schedule.verbs import VERB_TABLE
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.deploying.deploy import attached
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.placement import Placement
+from pubsubctl.deploying.plan import Wanted
+from pubsubctl.errors import HostError, LabDirty, PreflightFailed, PubsubctlError
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.running.experiment import as_testbed
+
+CLOCK_ROUNDS = 10
+_STATES = {"unknown": "not seen"}
+"""A fault that was done, and had no effect that anybody saw: what people are told of it."""
+
+
+Settle = Callable[[Topology, Placement], FaultSchedule]
+
+
+def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Result:
+    """Carry a schedule out; its origin is now.
+
+    Args:
+        settle: the schedule for what is found deployed, checked and with its targets drawn.
+    """
+    inventory = call.inventory()
+    lab = Lab.of(inventory, inventory.hosts, call.forks)
+    with call.console.progress() as progress:
+
+        def tell(line: Mapping[str, Any]) -> None:
+            if line["stage"] not in ("planned", "requested", "heal_requested"):
+                progress.say(f"{line['stage']:10} {line['verb']} {line['target']}")
+
+        async def work(interruption: Interruption) -> Injection:
+            async with lab.opened(), lab.locked(f"inject {schedule.name}"):
+                wanted = await running(lab)
+                settled = settle(wanted.topology, wanted.placement)
+                async with attached(lab, wanted) as deployment:
+                    log = FaultLog(tell=tell)
+                    backend = await backend_of(deployment)
+                    prefix = f"inject-{secrets.token_hex(3)}-"
+                    progress.phase(f"injecting {schedule.name}")
+                    injector = Injector(settled, backend, log, prefix=prefix)
+                    if warning := await idle_warning(deployment, injector.steps):
+                        call.console.warn(warning)
+                    for line in drawn_in_words(settled):
+                        progress.say(line)
+                    try:
+                        with interruption.stoppable():
+                            await injector.run()
+                        return injector.outcome()
+                    finally:
+                        log.close()
+
+        lease_s = schedule.guard.lease / 1e9
+        injection = run_interruptibly(
+            work, call.console, when_not_waiting=f"faults heal by themselves within {lease_s:g} s"
+        )
+    return _result(injection)
+
+
+async def idle_warning(deployment: Deployment, steps: Sequence[PlannedStep]) -> str:
+    """What to say before faults that only messages show, where nobody is there to send any."""
+    unseen = list(dict.fromkeys(s.verb for s in steps if VERB_TABLE[s.verb].needs_messages))
+    if not unseen:
+        return ""
+    for row in deployment.wanted.placement.brokers:
+        try:
+            if (await deployment.broker(row.broker, "status"))["clients"]:
+                return ""
+        except ControlError:
+            continue  # whoever is down has no clients
+    return (
+        f"no client is connected to any broker: {' and '.join(unseen)} can only be seen by the "
+        "messages that pass, so have something publish meanwhile, as `pubsubctl bench` does"
+    )
+
+
+async def backend_of(deployment: Deployment) -> DeployedBackend:
+    """What breaks things in a deployment, and puts what its hosts stamp on this machine's clock."""
+    testbed = await as_testbed(deployment)
+    return DeployedBackend(testbed, ahead_ns(await sample(testbed.agents, rounds=CLOCK_ROUNDS)))
+
+
+async def running(lab: Lab) -> Wanted:
+    """What was deployed, as it was wanted then."""
+    for connector in lab.connectors:
+        record = await connector.read_deployment()
+        if record is not None:
+            return Wanted(
+                Topology.from_mapping(record["topology"], "deployment.json"),
+                record["protocol"],
+                record["digest"],
+                Placement.from_mapping(record["placement"]),
+            )
+    raise PreflightFailed("nothing is deployed; `pubsubctl deploy` first")
+
+
+def _result(injection: Injection) -> Result:
+    because: list[PubsubctlError] = []
+    if injection.problems:
+        because.append(HostError(*injection.problems))
+    if injection.not_healed:
+        because.append(
+            LabDirty(*(f"{fault} may still be in effect" for fault in injection.not_healed))
+        )
+    lines = [
+        f"{_STATES.get(row['state'], row['state']):10} {row['verb']} {row['target']}"
+        for row in injection.rows
+    ]
+    lines += [f"{broker} is down; `pubsubctl deploy` starts it" for broker in injection.down]
+    return Result(
+        document={
+            "schema": "pubsubctl/inject/1",
+            "faults": list(injection.rows),
+            "problems": list(injection.problems),
+            "not_healed": list(injection.not_healed),
+            "down": list(injection.down),
+        },
+        text="\n".join(lines),
+        because=tuple(because),
+    )

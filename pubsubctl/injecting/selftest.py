@@ -1,0 +1,312 @@
+"""`inject --selftest`: every verb, for a moment, on what is deployed; seen, healed, recovered.
+
+A trickle of publications of its own goes over the link it breaks, so that there is something to
+hold back. One verb that fails does not keep the others from being tried; one that is not healed
+ends the test.
+"""
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import trio
+
+from brokerd.client.client import Client, connect
+from brokerd.config import TlsFiles
+from brokerd.overlay.topology import Topology
+from brokerd.sessions.identity import CertifiedRole
+from fault_injection.apply.injector import Injection, Injector
+from fault_injection.apply.log import FaultLog
+from fault_injection.apply.separations import around, check_nft_can_tell
+from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.deploying.certificates import check_authority
+from pubsubctl.deploying.deploy import attached
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.placement import Placement
+from pubsubctl.errors import HostError, LabDirty, PubsubctlError
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.injecting.injection import backend_of, running
+from pubsubctl.project import authority_folder
+
+LEASE: Final = "15s"
+CLIENT_WAIT_S: Final = 10.0
+_PUBLISH_EVERY_S: Final = 0.01
+
+
+@dataclass
+class Trial:
+    """One verb on one target.
+
+    Attributes:
+        steps: of its schedule; ids and moments are added.
+        outcome: works, unavailable (the machine cannot do it: why), or fails (why).
+    """
+
+    name: str
+    steps: tuple[Mapping[str, Any], ...]
+    outcome: str = "not tried"
+    why: str = ""
+    rows: tuple[Mapping[str, Any], ...] = ()
+    is_optional: bool = False
+
+    def schedule(self, topology: Topology) -> FaultSchedule:
+        """One step after the other."""
+        steps: list[dict[str, Any]] = []
+        for number, step in enumerate(self.steps):
+            before = {"after": f"s{number - 1}.observed"} if number else {"at": "0s"}
+            steps.append({"id": f"s{number}", **before, **step})
+        limits = {"lease": LEASE, "max_faulty_brokers": len(topology.brokers)}
+        document = {"schema": SCHEMA, "name": self.name, "guard": limits, "step": steps}
+        return read_schedule(document, "selftest")
+
+
+@dataclass
+class _Findings:
+    trials: list[Trial] = field(default_factory=list)
+    not_healed: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    has_traffic: bool = False
+
+
+def trials(topology: Topology, placement: Placement) -> Iterator[Trial]:
+    """What is tried, on a link to a leaf and the broker there; nft's, where that can be told."""
+    a, b = chosen_link(topology)
+    machine = next(row.host for row in placement.brokers if row.broker == b)
+    link = f"{a}-{b}"
+    lasting: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+        ("absorb", link, "1s", {}),
+        ("blackhole", link, "4s", {}),
+        ("blackhole", f"{a}->{b}", "4s", {}),
+        ("cut", link, "2s", {}),
+        ("freeze", b, "1s", {}),
+        ("partition", b, "6s", {"mode": "blackhole"}),
+        ("partition", b, "3s", {"mode": "cut"}),
+        ("delay", link, "2s", {"latency": "100ms"}),
+        ("delay", f"{a}->{b}", "2s", {"latency": "100ms"}),
+        ("bandwidth", link, "2s", {"bytes_per_second": 100_000}),
+        ("disk-full", b, "2s", {}),
+        ("slow-fsync", b, "2s", {"latency": "100ms"}),
+        _on_nft(topology, placement),
+    )
+    for verb, on, lasts, options in lasting:
+        words = [verb, on, *(str(value) for value in options.values() if verb != "delay")]
+        step = {"do": verb, "on": on, "for": lasts, **options}
+        yield Trial(" ".join(words), (step,), is_optional="backend" in options)
+    restart = {"do": "restart", "on": b}
+    yield Trial(f"kill {b}, restart {b}", ({"do": "kill", "on": b}, restart))
+    yield Trial(f"term {b}, restart {b}", ({"do": "term", "on": b}, restart))
+    yield Trial(f"host-loss {machine}", ({"do": "host-loss", "on": machine, "for": "1s"},))
+
+
+def _on_nft(topology: Topology, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
+    """A link whose ends nftables can tell from all others; else a machine, from all others."""
+    a, b = chosen_link(topology)
+    names = topology.brokers
+    links = [(a, b), *((names[x], names[y]) for x, y in topology.links)]
+    addresses = placement.addresses()
+    for x, y in links:
+        try:
+            check_nft_can_tell([(x, y)], addresses, lambda name: around(topology, name))
+        except ValueError:
+            continue
+        return "blackhole", f"{x}-{y}", "4s", {"backend": "nft"}
+    machines = placement.machines()
+    brokers = next(rows for rows in machines.values() if b in rows)
+    if len(brokers) == len(names):
+        return "blackhole", f"{a}-{b}", "4s", {"backend": "nft"}  # which says why it cannot be
+    return "partition", ",".join(brokers), "6s", {"mode": "blackhole", "backend": "nft"}
+
+
+def chosen_link(topology: Topology) -> tuple[str, str]:
+    """The first link to a leaf, the leaf last."""
+    near = topology.neighbours()
+    x, y = min(topology.links, key=lambda pair: min(len(near[pair[0]]), len(near[pair[1]])))
+    if len(near[x]) < len(near[y]):
+        x, y = y, x
+    return topology.brokers[x], topology.brokers[y]
+
+
+def selftest_now(call: Invocation) -> Result:
+    """Try every verb on what is deployed."""
+    inventory = call.inventory()
+    lab = Lab.of(inventory, inventory.hosts, call.forks)
+    findings = _Findings()
+    with call.console.progress() as progress:
+
+        async def work(interruption: Interruption) -> None:
+            async with (
+                lab.opened(),
+                lab.locked("inject --selftest"),
+                attached(lab, await running(lab)) as deployment,
+            ):
+                with interruption.stoppable():
+                    await check_authority(lab)
+                    await _try_all(deployment, findings, progress)
+
+        run_interruptibly(
+            work, call.console, when_not_waiting=f"faults heal by themselves within {LEASE}"
+        )
+    return _result(call, findings)
+
+
+async def _try_all(deployment: Deployment, findings: _Findings, progress: Progress) -> None:
+    topology, placement = deployment.wanted.topology, deployment.wanted.placement
+    backend = await backend_of(deployment)
+    findings.trials = list(trials(topology, placement))
+    async with _traffic(deployment) as has_traffic:
+        findings.has_traffic = has_traffic
+        for number, trial in enumerate(findings.trials, start=1):
+            progress.phase(f"selftest {number}/{len(findings.trials)}: {trial.name}")
+            prefix = f"selftest-{secrets.token_hex(3)}-"
+            log = FaultLog()
+            injector = Injector(trial.schedule(topology), backend, log, prefix=prefix)
+            try:
+                await injector.run()
+            finally:
+                _judge(trial, injector.outcome(), findings)
+            if findings.not_healed or findings.down:
+                return
+
+
+def _judge(trial: Trial, injection: Injection, findings: _Findings) -> None:
+    trial.rows = injection.rows
+    trial.outcome = "fails" if injection.problems else "works"
+    trial.why = "; ".join(injection.problems)
+    applied = any(row["t_applied_ns"] for row in injection.rows)
+    if trial.is_optional and injection.problems and not applied:
+        trial.outcome = "unavailable"
+    findings.not_healed = injection.not_healed
+    findings.down = injection.down
+
+
+@asynccontextmanager
+async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
+    """Publications over the chosen link, if its brokers can be reached from here as clients."""
+    topology = deployment.wanted.topology
+    a, b = chosen_link(topology)
+    address = {row.broker: row.address for row in deployment.wanted.placement.brokers}
+    mark = secrets.token_hex(4)
+    names = f"selftest-{mark}-publisher", f"selftest-{mark}-subscriber"
+    with TemporaryDirectory(prefix="pubsubctl-selftest-") as folder:
+        tls = [_client_files(deployment, Path(folder), "client", name) for name in names]
+        session = topology.session_parameters()
+        async with (
+            connect(
+                address[a], names[0], publishes=True, parameters=session, tls=tls[0]
+            ) as publisher,
+            connect(address[b], names[1], parameters=session, tls=tls[1]) as subscriber,
+            trio.open_nursery() as nursery,
+        ):
+            started = False
+            with trio.move_on_after(CLIENT_WAIT_S):
+                await publisher.wait_attached()
+                await subscriber.wait_attached()
+                number = await subscriber.subscribe(f"selftest = '{mark}'")
+                started = True
+            if started:
+                nursery.start_soon(_publish, publisher, mark)
+                nursery.start_soon(_take, subscriber)
+            try:
+                yield started
+            finally:
+                if started:
+                    with trio.CancelScope(shield=True), trio.move_on_after(CLIENT_WAIT_S):
+                        await subscriber.unsubscribe(number)
+                nursery.cancel_scope.cancel()
+
+
+async def _publish(publisher: Client, mark: str) -> None:
+    while True:
+        await publisher.publish({"selftest": mark}, bytes(100))
+        await trio.sleep(_PUBLISH_EVERY_S)
+
+
+async def _take(subscriber: Client) -> None:
+    async for _ in subscriber.publications():
+        pass
+
+
+def _client_files(
+    deployment: Deployment, folder: Path, role: CertifiedRole, name: str
+) -> TlsFiles | None:
+    inventory = deployment.lab.inventory
+    if not inventory.uses_tls:
+        return None
+    from pubsubctl.deploying.authority import (
+        Authority,  # slow to import, and plaintext need not wait
+    )
+
+    authority = Authority.of(authority_folder(inventory.name))
+    issued = authority.issue(deployment.identity, role, name)
+    contents = {
+        "authority": authority.certificate_pem,
+        "certificate": issued.certificate_pem,
+        "key": issued.key_pem,
+    }
+    files = {}
+    for what, content in contents.items():
+        path = folder / f"{name}-{what}.pem"
+        with open(path, "xb", opener=_private) as file:
+            file.write(content)
+        files[what] = str(path)
+    return TlsFiles(**files)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _result(call: Invocation, findings: _Findings) -> Result:
+    because: list[PubsubctlError] = []
+    failed = [f"{t.name}: {t.why}" for t in findings.trials if t.outcome == "fails"]
+    if failed:
+        because.append(HostError(*failed))
+    if findings.not_healed:
+        because.append(LabDirty(*(f"{f} may still be in effect" for f in findings.not_healed)))
+    rows = [(trial.name, trial.outcome, *_times(trial)) for trial in findings.trials]
+    lines = [call.console.table(("TRIED", "OUTCOME", "SEEN AFTER", "HEALED IN", "WELL IN"), rows)]
+    lines += [f"{t.name}: {t.why}" for t in findings.trials if t.outcome == "unavailable"]
+    lines += [f"{broker} is down; `pubsubctl deploy` starts it" for broker in findings.down]
+    if not findings.has_traffic:
+        lines.append("no client could connect from here, so absorb and bandwidth had no traffic")
+    return Result(
+        document={
+            "schema": "pubsubctl/inject-selftest/1",
+            "trials": [
+                {
+                    "name": trial.name,
+                    "outcome": trial.outcome,
+                    "why": trial.why,
+                    "faults": [dict(row) for row in trial.rows],
+                }
+                for trial in findings.trials
+            ],
+            "has_traffic": findings.has_traffic,
+            "not_healed": list(findings.not_healed),
+            "down": list(findings.down),
+        },
+        text="\n".join(lines),
+        because=tuple(because),
+    )
+
+
+def _times(trial: Trial) -> tuple[str, str, str]:
+    def between(first: str, last: str) -> str:
+        for row in trial.rows:
+            if row[f"t_{first}_ns"] and row[f"t_{last}_ns"]:
+                return f"{(row[f't_{last}_ns'] - row[f't_{first}_ns']) / 1e9:.2f} s"
+        return ""
+
+    return (
+        between("applied", "observed"),
+        between("heal_requested", "healed"),
+        between("healed", "recovered"),
+    )

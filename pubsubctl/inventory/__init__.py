@@ -1,0 +1,1 @@
+"""Inventories: hosts, who may log in, and where brokers may go."""

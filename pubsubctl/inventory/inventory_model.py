@@ -1,0 +1,278 @@
+"""What an inventory comes to: single hosts and gateways, with every value settled."""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.spec.units import format_size
+from brokerd.overlay.ranges import expanded, is_range
+from brokerd.overlay.topology import nearest
+from pubsubctl.errors import UserError
+from pubsubctl.hosts.files import shown
+from pubsubctl.inventory.inventory_schema import NO_JUMP, Expect, is_loopback
+
+LOCAL_ADDRESS = "127.0.0.1"
+THIS_MACHINE = "localhost"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written: file and line, or that it is our default."""
+
+    layer: str
+    file: Path | None = None
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.layer})" if self.file else self.layer
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A machine that hosts are reached through.
+
+    Attributes:
+        address: its IP or DNS name.
+        user: who logs in there; None for the controller's user.
+        identity: path of a private key; None for what ssh-agent offers.
+        jump: the gateways before it, outermost first, all of them.
+    """
+
+    name: str
+    address: str
+    port: int = 22
+    user: str | None = None
+    identity: str | None = None
+    jump: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """How connections are made.
+
+    Attributes:
+        forks: hosts at the same time.
+        forks_per_gateway: connections that are being made through one gateway at the same time.
+        keepalive_s: between two signs of life on an idle connection.
+        retries: further attempts when a connection cannot be made.
+        user_config: the person's own OpenSSH configuration, to fill in what the inventory leaves
+            open; None unless the command line asks for it.
+    """
+
+    forks: int = 16
+    forks_per_gateway: int = 8
+    connect_timeout_s: float = 10.0
+    keepalive_s: float = 5.0
+    retries: int = 2
+    user_config: Path | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """One (logical) machine.
+
+    Attributes:
+        name: unique in the inventory.
+        connector: how it is reached: "local" or "ssh".
+        groups: sorted.
+        ports: the TCP ports its brokers may listen on.
+        cores: "share" lets the kernel place brokers, "own" gives each one a core.
+        cores_reserved: cores no broker gets.
+        broker_nice: how far its brokers give way to its agent and load generators, 0 to 19.
+        root: the folder of everything we keep on it; None for the connector's usual place.
+        origins: variable → where its value was written.
+        address: IP or DNS name that is dialled; "" for local.
+        port: of its ssh server.
+        user: who logs in; None for the controller's user.
+        identity: path of a private key; None for what ssh-agent offers.
+        jump: the gateways before it, outermost first, all of them; () for none.
+        python: the program that makes the environment on it.
+        bench_address: the IP its brokers listen on and are dialled at; "" when the inventory
+            does not say (`address` is a DNS name).
+        failure_domain: what it shares its fate with; its own name when nothing is said.
+        data_dir: where brokers keep what must be durable; None for below root.
+        smt: "avoid" leaves out all but the first thread of each core.
+        numa: in which order cores are given out: "fill" node after node, "interleave" in turn,
+            "pin:N" those of node N only; "" by number.
+        mem_per_broker_bytes: what a broker may allocate; 0 for no limit.
+        bench_nic: the network interface that has `bench_address`; "" when nothing is said.
+        fsync: "off" leaves out waiting for the disk: brokers survive being killed, but not a
+            machine that loses power.
+    """
+
+    name: str
+    connector: str
+    groups: tuple[str, ...]
+    ports: range
+    cores: Literal["share", "own"]
+    cores_reserved: tuple[int, ...]
+    root: str | None
+    origins: Mapping[str, Origin] = field(compare=False)
+    address: str = ""
+    port: int = 22
+    user: str | None = None
+    identity: str | None = None
+    jump: tuple[str, ...] = ()
+    python: str = "python3"
+    bench_address: str = LOCAL_ADDRESS
+    failure_domain: str = ""
+    data_dir: str | None = None
+    smt: Literal["avoid", "allow"] = "allow"
+    numa: str = ""
+    mem_per_broker_bytes: int = 0
+    broker_nice: int = 0
+    bench_nic: str = ""
+    fsync: Literal["real", "off"] = "real"
+
+    @property
+    def machine(self) -> str:
+        """The machine it is on, as far as the inventory tells; logical hosts may share one."""
+        return machine_of(self.connector, self.address, self.jump)
+
+    def variables(self) -> dict[str, Any]:
+        """Name → value, as `inventory show` prints them."""
+        values: dict[str, Any] = {"connector": self.connector}
+        if self.connector == "ssh":
+            values |= {
+                "address": self.address,
+                "port": self.port,
+                "user": self.user,
+                "identity": self.identity,
+                "jump": ",".join(self.jump) or NO_JUMP,
+                "python": self.python,
+            }
+        return {
+            **values,
+            "bench_address": self.bench_address or None,
+            "failure_domain": self.failure_domain,
+            "cores": self.cores,
+            "cores_reserved": list(self.cores_reserved),
+            "broker_nice": self.broker_nice,
+            "ports": f"{self.ports.start}-{self.ports.stop - 1}",
+            "root": self.root,
+            "data_dir": self.data_dir,
+            "smt": self.smt,
+            "numa": self.numa or None,
+            "mem_per_broker": (
+                format_size(self.mem_per_broker_bytes) if self.mem_per_broker_bytes else None
+            ),
+            "bench_nic": self.bench_nic or None,
+            "fsync": self.fsync,
+        }
+
+
+def machine_of(connector: str, address: str, jump: Sequence[str]) -> str:
+    """A name of the machine behind an address; the same address is the same machine."""
+    if connector == "local" or (not jump and is_loopback(address)):
+        return THIS_MACHINE
+    return "/".join((*jump, address))
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The hosts of a file, in file order, and the groups they are in.
+
+    Attributes:
+        known_hosts: the file with the keys of hosts and gateways; None when all hosts are local.
+        gateways: by name.
+        transport: "tls" where it is to be used though nothing leaves this machine.
+        expect: what every host is to be, for `doctor`.
+    """
+
+    name: str
+    path: Path
+    hosts: tuple[Host, ...]
+    text: str = field(repr=False)
+    known_hosts: Path | None = None
+    gateways: Mapping[str, Gateway] = field(default_factory=dict)
+    ssh: SshSettings = SshSettings()
+    transport: Literal["tls"] | None = None
+    expect: Expect = field(default_factory=Expect)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether brokers and clients show each other certificates; always off this machine."""
+        addresses = [host.bench_address for host in self.hosts]
+        return (
+            self.transport == "tls"
+            or not self.loopback_only
+            or not all(is_loopback(address) for address in addresses)
+        )
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether all hosts are local, so that nothing leaves this machine."""
+        return all(host.connector == "local" for host in self.hosts)
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Group → names of its hosts, groups sorted."""
+        names = sorted({group for host in self.hosts for group in host.groups})
+        return {
+            name: tuple(host.name for host in self.hosts if name in host.groups) for name in names
+        }
+
+    def host(self, name: str) -> Host:
+        """One host.
+
+        Raises:
+            UserError: there is none called so; names the nearest.
+        """
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise UserError(
+            f"{self.path}: no host called {shown(name)}"
+            + nearest(name, [host.name for host in self.hosts])
+        )
+
+    def select(self, selectors: Sequence[str]) -> tuple[Host, ...]:
+        """The hosts that any selector names, less those a `!selector` names; all without any.
+
+        A selector is a host, a range of them as inventories have it, a group, `all`, or a
+        pattern with * ? [ ]; or several, separated by commas.
+
+        Raises:
+            UserError: a selector matches nothing, or nothing is left.
+        """
+        selectors = [part.strip() for selector in selectors for part in selector.split(",")]
+        wanted = [selector for selector in selectors if not selector.startswith("!")]
+        chosen = {name for selector in wanted or ["all"] for name in self._matching(selector)}
+        for selector in selectors:
+            if selector.startswith("!"):
+                chosen -= set(self._matching(selector[1:]))
+        if not chosen:
+            raise UserError(f"{self.path}: no host is left by --limit {' '.join(selectors)}")
+        return tuple(host for host in self.hosts if host.name in chosen)
+
+    def _matching(self, selector: str) -> list[str]:
+        names = [host.name for host in self.hosts]
+        if selector == "all":
+            return names
+        if is_range(selector):
+            return self._range(selector, names)
+        found = [
+            host.name
+            for host in self.hosts
+            if fnmatch.fnmatchcase(host.name, selector)
+            or any(fnmatch.fnmatchcase(group, selector) for group in host.groups)
+        ]
+        if not found:
+            known = [*names, *self.groups, "all"]
+            raise UserError(
+                f"{self.path}: no host or group called {shown(selector)}{nearest(selector, known)}"
+            )
+        return found
+
+    def _range(self, selector: str, names: list[str]) -> list[str]:
+        try:
+            found = expanded(selector)
+        except ValueError as error:
+            raise UserError(f"{self.path}: --limit {shown(selector)}: {error}") from None
+        for name in found:
+            if name not in names:
+                near = nearest(name, names)
+                raise UserError(f"{self.path}: no host called {shown(name)}{near}")
+        return found

@@ -1,0 +1,1 @@
+"""Runs: measured, judged, published."""

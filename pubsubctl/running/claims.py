@@ -1,0 +1,245 @@
+"""Claims of papers, and whether our figures bear them out.
+
+A claim is closed: it names the figure, the number, the paper's value and how far ours may be
+off, all written down beside the code. It holds, fails, or was not run; a figure drawn
+at another scale than the claim's is no evidence for it or against it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.hosts.files import check_schema, load_toml, shown, validated
+from pubsubctl.running.runs import read_json
+
+CLAIMS_SCHEMA = "pubsubctl/claims/1"
+FIGURE_SCHEMA = "pubsubctl/figure/1"
+
+State = Literal["holds", "fails", "not run"]
+Number = int | float
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Tolerance(_Closed):
+    """The values that bear a claim out, bounds included."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("at_least, at_most or both")
+        if None not in (self.at_least, self.at_most) and self.at_least > self.at_most:  # type: ignore[operator]
+            raise ValueError(f"nothing is at least {self.at_least} and at most {self.at_most}")
+        return self
+
+    def allows(self, value: float) -> bool:
+        """Whether a value is within."""
+        low, high = self.at_least, self.at_most
+        return (low is None or value >= low) and (high is None or value <= high)
+
+    def __str__(self) -> str:
+        bounds = (("≥", self.at_least), ("≤", self.at_most))
+        return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+
+class Claim(_Closed):
+    """One sentence of a paper that a number can bear out.
+
+    Attributes:
+        metric: the number, by its name in the figure's JSON file.
+        paper_value: what the paper says, in words.
+        needs: another number of that file, without which this one says nothing: it must not be 0.
+        scale: what the experiment's scale must have been, by name.
+        explanation: why it fails, where it is known to.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    figure: Annotated[str, Field(pattern=r"^[a-z0-9]+\.[a-z0-9]+$")]
+    statement: Annotated[str, Field(min_length=1)]
+    paper_value: Annotated[str, Field(min_length=1)]
+    metric: Annotated[str, Field(min_length=1)]
+    tolerance: Tolerance
+    needs: str = ""
+    scale: dict[str, int] = {}
+    explanation: str = ""
+
+
+class ClaimsFile(_Closed):
+    """All claims of one paper."""
+
+    schema_: Annotated[str, Field(alias="schema")]
+    paper: Annotated[str, Field(min_length=1)]
+    claims: Annotated[list[Claim], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [claim.name for claim in self.claims]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise ValueError(f"two claims are called {name!r}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one drawn figure says in numbers.
+
+    Attributes:
+        metrics: name → value and, where there is one, both ends of its 95 % interval.
+        run_ids: the runs it was drawn from.
+    """
+
+    figure: str
+    scale: Mapping[str, Any]
+    metrics: Mapping[str, tuple[float, tuple[float, float] | None]]
+    run_ids: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one claim.
+
+    Attributes:
+        ours: the value measured; None where it was not run.
+        interval: 95 %, where the figure gives one.
+        because: why it was not run, or which runs say so.
+    """
+
+    claim: Claim
+    state: State
+    ours: float | None
+    interval: tuple[float, float] | None
+    because: str
+
+    def row(self) -> dict[str, Any]:
+        """The outcome as the `claims` table has it."""
+        return {
+            "claim": self.claim.name,
+            "figure": self.claim.figure,
+            "statement": self.claim.statement,
+            "metric": self.claim.metric,
+            "paper_value": self.claim.paper_value,
+            "tolerance": str(self.claim.tolerance),
+            "ours": "" if self.ours is None else f"{self.ours:.4g}",
+            "ci": "" if self.interval is None else "{:.4g} … {:.4g}".format(*self.interval),
+            "verdict": self.state,
+            "because": self.because,
+            "explanation": self.claim.explanation if self.state == "fails" else "",
+        }
+
+
+def load_claims(path: Path) -> list[Claim]:
+    """The claims in a file.
+
+    Raises:
+        UserError: says file, line, key, value and what is valid.
+    """
+    file = load_toml(path)
+    check_schema(file, CLAIMS_SCHEMA)
+    return validated(ClaimsFile, file).claims
+
+
+def measurement(document: Mapping[str, Any], source: str) -> Measurement:
+    """What a figure's JSON file says.
+
+    Raises:
+        IntegrityError: it is no such file.
+    """
+    if document.get("schema") != FIGURE_SCHEMA:
+        raise IntegrityError(f"{source}: not the JSON file of a figure")
+    try:
+        return Measurement(
+            figure=document["figure"],
+            scale=document["scale"],
+            metrics={
+                name: (
+                    float(found["value"]),
+                    (float(found["low"]), float(found["high"])) if "low" in found else None,
+                )
+                for name, found in document["metrics"].items()
+            },
+            run_ids=tuple(document["run_ids"]),
+            source=source,
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"{source}: {type(error).__name__}: {error}") from None
+
+
+def measurements(runs: Path, figures: Iterable[str]) -> list[Measurement]:
+    """What the figures of these names say that were drawn of the runs in a folder.
+
+    Raises:
+        IntegrityError: a file beside a figure is not what was written.
+    """
+    return [
+        measurement(read_json(path), str(path))
+        for figure in dict.fromkeys(figures)
+        for path in sorted(runs.glob(f"*/[0-9]*/figures/{figure}.json"))
+    ]
+
+
+def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:
+    """Which of these figures could be drawn of which run, and were not."""
+    wanted = {*figures}
+    return [
+        (figure, path.parent)
+        for path in sorted(runs.glob("*/[0-9]*/manifest.json"))
+        if (manifest := read_json(path)).get("state") == "complete"
+        and (figure := str(manifest.get("figure"))) in wanted
+        and not (path.parent / "figures" / f"{figure}.json").is_file()
+    ]
+
+
+def judge(claims: Iterable[Claim], measurements: Sequence[Measurement]) -> list[Outcome]:
+    """What becomes of each claim, by the latest measurement of its figure at its scale.
+
+    Raises:
+        UserError: a claim asks for a number that its figure does not give.
+    """
+    return [_judge(claim, measurements) for claim in claims]
+
+
+def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
+    drawn = [found for found in measurements if found.figure == claim.figure]
+    if not drawn:
+        return Outcome(claim, "not run", None, None, f"{claim.figure} was not drawn")
+    fitting = [found for found in drawn if not _misfit(claim, found)]
+    if not fitting:
+        why = _misfit(claim, max(drawn, key=_age))
+        return Outcome(claim, "not run", None, None, f"{claim.figure} was drawn {why}")
+    found = max(fitting, key=_age)
+    for name in (claim.metric, *([claim.needs] if claim.needs else ())):
+        if name not in found.metrics:
+            raise UserError(
+                f"claim {claim.name}: {found.source} has no number called {shown(name)}"
+                f"{nearest(name, [*found.metrics])}"
+            )
+    if claim.needs and not found.metrics[claim.needs][0]:
+        return Outcome(claim, "not run", None, None, f"{claim.needs} is 0: nothing was compared")
+    value, interval = found.metrics[claim.metric]
+    state: State = "holds" if claim.tolerance.allows(value) else "fails"
+    return Outcome(claim, state, value, interval, f"run {', '.join(found.run_ids)}")
+
+
+def _misfit(claim: Claim, found: Measurement) -> str:
+    """In what the measurement is of another size than the claim, or nothing."""
+    return ", ".join(
+        f"with {name} = {found.scale.get(name, 'unknown')} instead of {wanted}"
+        for name, wanted in claim.scale.items()
+        if found.scale.get(name) != wanted
+    )
+
+
+def _age(found: Measurement) -> tuple[str, ...]:
+    return found.run_ids  # they begin with the time of day

@@ -1,0 +1,96 @@
+"""`demo`: the same load and the same crash, once with delta_tree and once with best_effort."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.run.outcome import RunOutcome
+from bench.spec.spec import Overrides, load_experiment
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.errors import PubsubctlError, VerdictInvalid, VerdictUnknown
+from pubsubctl.injecting.faults import checked, schedule_of, settled
+from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting, numbers_text
+from pubsubctl.running.judging import Judged, judge_and_report
+
+WORKLOAD = SCHEDULE = "demo"
+EXPECTED = {"delta_tree": "VALID", "best_effort": "INVALID"}
+"""What the demo shows: the one keeps its promise, the other shows what it is worth."""
+
+
+def run_demo(
+    call: Invocation, protocols: Sequence[str], *, results: Path | None, teardown: bool
+) -> Result:
+    """Deploy, load, break, take down, for each protocol; then judge and report all at once."""
+    experiments = [_experiment(call, protocol, results) for protocol in protocols]
+    if not teardown:
+        experiments[-1] = replace(experiments[-1], teardown=False)
+    outcomes: list[RunOutcome] = []
+    with call.console.progress() as progress:
+
+        async def work(interruption: Interruption) -> None:
+            for experiment in experiments:
+                progress.say(f"{experiment.spec.protocol}:")
+                lab = lab_for(call)
+                purpose = f"demo with {experiment.spec.protocol}"
+                outcomes.append(await carry_out(experiment, lab, progress, interruption, purpose))
+
+        run_interruptibly(work, call.console, when_not_waiting=not_waiting(experiments[0].spec))
+        runs = [outcome.run_directory for outcome in outcomes]
+        report = experiments[0].results / "demo" / "report.html"
+        judged = judge_and_report(runs, report, progress, call.master())
+    return _result(call, protocols, outcomes, judged, report)
+
+
+def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experiment:
+    spec = load_experiment(
+        call.project.find("workload", WORKLOAD), Overrides(protocol=protocol), {"demo": protocol}
+    )
+    schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology)
+    measure_ns = spec.workload.phases.measure
+    checked(schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients())
+    return Experiment(spec, schedule, call.project.results_folder(results))
+
+
+def _result(
+    call: Invocation,
+    protocols: Sequence[str],
+    outcomes: Sequence[RunOutcome],
+    judged: Sequence[Judged],
+    report: Path,
+) -> Result:
+    blocks: list[str] = []
+    runs: list[dict[str, Any]] = []
+    for protocol, outcome, row in zip(protocols, outcomes, judged, strict=True):
+        numbers = numbers_text(outcome)
+        blocks.append(f"{protocol}\n{row.painted(call.console)}\n  {numbers}\n  run {row.run}")
+        runs.append({"protocol": protocol, "run_directory": str(row.run), **row.document})
+    blocks.append(f"report {report}")
+    return Result(
+        document={
+            "schema": "pubsubctl/demo/1",
+            "runs": runs,
+            "report": str(report),
+            "as_expected": not because_not_as_expected(protocols, judged),
+        },
+        text="\n\n".join(blocks),
+        because=tuple(because_not_as_expected(protocols, judged)),
+    )
+
+
+def because_not_as_expected(
+    protocols: Sequence[str], judged: Sequence[Judged]
+) -> list[PubsubctlError]:
+    """Why the demo did not show what it is there to show."""
+    found: list[PubsubctlError] = []
+    for protocol, row in zip(protocols, judged, strict=True):
+        expected = EXPECTED[protocol]
+        if row.verdict == expected:
+            continue
+        broken = row.verdict == "INVALID"
+        kind = VerdictInvalid if broken else VerdictUnknown
+        reasons = "; ".join(map(str, row.document["because"]))
+        found.append(kind(f"{protocol} is {row.verdict}, expected {expected}: {reasons}"))
+    return found

@@ -1,0 +1,312 @@
+"""One experiment from its workload file to its run folder, on whatever is or gets deployed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from bench.run.coordinator import run_experiment
+from bench.run.outcome import RunOutcome
+from bench.run.run_directory import new_run_directory
+from bench.run.testbed import BrokerPlace, Testbed
+from bench.spec.spec import ExperimentSpec
+from brokerd.errors import ControlError
+from fault_injection.schedule.schedule import FaultSchedule
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Progress, Result
+from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.deploying.certificates import certificate_of, transport_of
+from pubsubctl.deploying.deploy import (
+    CLEANUP_TIMEOUT_S,
+    LEASE_MS,
+    deployed,
+    take_down,
+    wanted_deployment,
+)
+from pubsubctl.deploying.deployment import Deployment
+from pubsubctl.deploying.plan import Wanted, deploy_plan
+from pubsubctl.deploying.rolling import roll
+from pubsubctl.errors import PreflightFailed, PubsubctlError, VerdictUnknown
+from pubsubctl.hosts.hosts import Lab
+from pubsubctl.injecting.faults import checked
+from pubsubctl.inventory.inventory import Inventory
+from pubsubctl.running.judging import Judged, expectations_of, judge, not_as_expected
+
+LEASE_MS_PER_BROKER = 150
+"""Where that is more: an agent with hundreds of brokers beside it gets to things later."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is to be run.
+
+    Attributes:
+        schedule: the faults, or None.
+        results: the folder that gets <experiment>/<run id>.
+        teardown: whether what is deployed for it is taken down again.
+        rolling: how many brokers at once are replaced meanwhile, until all were; 0 for none.
+    """
+
+    spec: ExperimentSpec
+    schedule: FaultSchedule | None
+    results: Path
+    teardown: bool = True
+    rolling: int = 0
+
+
+async def carry_out(
+    experiment: Experiment,
+    lab: Lab,
+    progress: Progress,
+    interruption: Interruption,
+    purpose: str,
+) -> RunOutcome:
+    """Run an experiment on the deployment that runs, or on one made and taken down for it.
+
+    Interrupted, it heals, collects, writes what there is, and takes down what it deployed
+    before the interruption is raised.
+
+    Raises:
+        PreflightFailed: what runs is not what the experiment wants; says what differs.
+        UserError: the schedule cannot be carried out where its brokers are.
+    """
+    async with lab.operated(purpose, progress, interruption):
+        spec = experiment.spec
+        wanted = await wanted_deployment(lab, spec.topology, spec.protocol)
+        if experiment.schedule is not None:
+            checked(
+                experiment.schedule,
+                spec.topology,
+                placement=wanted.placement,
+                clients=spec.clients(),
+            )
+        async with testbed(
+            lab, wanted, progress, interruption, purpose, teardown=experiment.teardown
+        ) as (bed, deployment):
+
+            async def replace_all() -> None:
+                hosts = wanted.placement.hosts
+                await roll(deployment, hosts, progress, max_unavailable=experiment.rolling)
+
+            run = new_run_directory(experiment.results, spec.name)
+            progress.say(f"run {run}")
+            with interruption.stoppable():
+                outcome = await run_experiment(
+                    spec,
+                    bed,
+                    run,
+                    experiment.schedule,
+                    progress,
+                    replace_all if experiment.rolling else None,
+                )
+    return outcome
+
+
+@asynccontextmanager
+async def testbed(
+    lab: Lab,
+    wanted: Wanted,
+    progress: Progress,
+    interruption: Interruption,
+    purpose: str,
+    *,
+    teardown: bool,
+) -> AsyncIterator[tuple[Testbed, Deployment]]:
+    """Brokers to run an experiment on.
+
+    What is deployed here has a lease that is renewed as long as the block runs, so that it
+    ends by itself should this process be killed.
+    """
+    found = await lab.observe()
+    is_ours = all(row.deployment is None for row in found)
+    if not is_ours and (missing := deploy_plan(wanted, found).of("start-broker")):
+        names = ", ".join(step.subject for step in missing)
+        raise PreflightFailed(f"deployed, but not running: {names}; `pubsubctl deploy` first")
+    is_up = False
+    lease_ms = lease_ms_for(len(wanted.placement.brokers))
+    try:
+        async with (
+            deployed(
+                lab,
+                wanted,
+                progress,
+                interruption,
+                purpose=purpose,
+                lease_ms=lease_ms if is_ours else 0,
+            ) as deployment,
+            trio.open_nursery() as nursery,
+        ):
+            is_up = True
+            if is_ours:
+                nursery.start_soon(_renew, deployment, lease_ms, progress)
+            yield await as_testbed(deployment), deployment
+            nursery.cancel_scope.cancel()
+            if is_ours and not teardown:
+                with trio.CancelScope(shield=True):
+                    await deployment.hold(0)
+    finally:
+        if is_ours and is_up and teardown:
+            with trio.CancelScope(shield=True), trio.move_on_after(2 * CLEANUP_TIMEOUT_S):
+                await take_down(lab, progress, verify=True)
+
+
+async def as_testbed(deployment: Deployment) -> Testbed:
+    """A deployment as an experiment sees it."""
+    wanted, lab = deployment.wanted, deployment.lab
+    hosts = wanted.placement.hosts
+
+    async def fetch(host: str, source: str, target: Path, most_bytes: int) -> None:
+        try:
+            await lab.connector(host).fetch(source, target, most_bytes)
+        except PubsubctlError as error:
+            raise OSError(str(error)) from error
+
+    async def certificate(suffix: str) -> dict[str, str] | None:
+        clients_host = wanted.placement.clients_host
+        return await certificate_of(lab, deployment.identity, clients_host, "load", suffix)
+
+    return Testbed(
+        agents=deployment.agents,
+        brokers={
+            row.broker: BrokerPlace(row.host, row.broker, row.address)
+            for row in wanted.placement.brokers
+        },
+        topology=wanted.topology,
+        topology_digest=wanted.digest,
+        protocol=wanted.protocol,
+        deployment_id=deployment.identity,
+        host_roots={name: await lab.connector(name).root() for name in hosts},
+        socket_folders={name: await lab.connector(name).socket_folder() for name in hosts},
+        clients_host=wanted.placement.clients_host,
+        documents={
+            "inventory.toml": lab.inventory.text,
+            "placement.json": {
+                **wanted.placement.to_mapping(),
+                "failure_domains": {
+                    connector.host.name: connector.host.failure_domain
+                    for connector in lab.connectors
+                },
+            },
+        },
+        fetch_file=fetch,
+        transport=transport_of(lab.inventory),
+        broker_nice={
+            name: nice for name in hosts if (nice := lab.connector(name).host.broker_nice)
+        },
+        without_fsync=[name for name in hosts if lab.connector(name).host.fsync == "off"],
+        certificate_for_clients=certificate,
+        protected_ports=protected_ports(lab.inventory),
+    )
+
+
+def protected_ports(inventory: Inventory) -> list[int]:
+    """By which its hosts are reached: no fault ever touches them."""
+    return sorted({host.port for host in inventory.hosts if host.connector != "local"})
+
+
+def lease_ms_for(brokers: int) -> int:
+    """For how long what is deployed for an experiment outlives its controller."""
+    return max(LEASE_MS, LEASE_MS_PER_BROKER * brokers)
+
+
+async def _renew(deployment: Deployment, lease_ms: int, progress: Progress) -> None:
+    while True:
+        await trio.sleep(lease_ms / 5000)
+        try:
+            await deployment.hold(lease_ms)
+        except* (ControlError, trio.TooSlowError) as group:
+            # That host may be broken on purpose; what becomes of the run, its records say.
+            why = str(group.exceptions[0]) or "no answer in time"
+            progress.say(f"a lease was not renewed: {why}")
+
+
+def run_and_judge(
+    call: Invocation,
+    spec: ExperimentSpec,
+    schedule: FaultSchedule | None,
+    *,
+    results: Path | None,
+    check: bool,
+    teardown: bool,
+    rolling: int = 0,
+) -> Result:
+    """The whole of `bench`: deploy where needed, run, take down, judge."""
+    lab = lab_for(call)
+    folder = call.project.results_folder(results)
+    experiment = Experiment(spec, schedule, folder, teardown, rolling)
+    purpose = f"bench {spec.workload.name}"
+    with call.console.progress() as progress:
+
+        async def work(interruption: Interruption) -> RunOutcome:
+            return await carry_out(experiment, lab, progress, interruption, purpose)
+
+        outcome = run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
+        judged = judge(outcome.run_directory, progress, call.master()) if check else None
+    return _result(call, outcome, judged)
+
+
+def not_waiting(spec: ExperimentSpec) -> str:
+    """What becomes of an experiment whose controller does not wait for its end."""
+    lease_s = lease_ms_for(len(spec.topology.present())) // 1000
+    return (
+        f"faults and what was deployed for this end by themselves within {lease_s} s; "
+        "`pubsubctl down --verify` makes sure"
+    )
+
+
+def lab_for(call: Invocation) -> Lab:
+    """The hosts that the command line leaves."""
+    inventory = call.inventory()
+    return Lab.of(inventory, call.hosts(inventory), call.forks)
+
+
+def numbers_text(outcome: RunOutcome) -> str:
+    """The numbers of a run in one line."""
+    begins = "" if outcome.state == "complete" else f"the run is {outcome.state}; "
+    parts = [
+        f"{begins}in measure: {outcome.published:,} published",
+        f"{outcome.delivered:,} delivered",
+        f"{outcome.delivered_per_s:,.0f}/s",
+    ]
+    if outcome.response_us:
+        p50, p99 = (outcome.response_us[name] / 1000 for name in ("p50", "p99"))
+        parts.append(f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    if mean := outcome.broker_cpu_us_per_message_mean:
+        parts.append(f"{mean:.1f} µs of CPU per message and broker")
+    return " · ".join(parts)
+
+
+def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
+    lines = [numbers_text(outcome)]
+    because: list[PubsubctlError] = []
+    if judged is not None:
+        lines.insert(0, judged.painted(call.console))
+        because += judged.because
+    elif outcome.state == "complete":
+        found = expectations_of(outcome.run_directory)
+        lines += [each.text for each in found]
+        because += not_as_expected(outcome.run_directory, found)
+    else:
+        because.append(VerdictUnknown(*(outcome.reasons or ("the run is not complete",))))
+    document = {
+        "schema": "pubsubctl/bench/1",
+        "run_directory": str(outcome.run_directory),
+        "run_id": outcome.run_directory.name,
+        "state": outcome.state,
+        "reasons": list(outcome.reasons),
+        "published": outcome.published,
+        "delivered": outcome.delivered,
+        "delivered_per_s": outcome.delivered_per_s,
+        "response_us": dict(outcome.response_us),
+        "service_us": dict(outcome.service_us),
+        "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,
+        "broker_cpu_us_per_message_by_broker": dict(outcome.broker_cpu_us_per_message),
+        "lateness_p99_us": outcome.lateness_p99_us,
+        "online": dict(outcome.online),
+        "verdict": judged.verdict if judged is not None else None,
+        "expectations": [each.row() for each in expectations_of(outcome.run_directory)],
+    }
+    lines.append(str(outcome.run_directory))
+    return Result(document=document, text="\n".join(lines), because=tuple(because))

@@ -1,0 +1,173 @@
+"""Copies of runs that may be given away: who and where is replaced, what happened stays.
+
+Hosts become h1, h2, …, their addresses too; users, home folders, gateways and failure domains
+lose their names. The logs themselves are not touched otherwise, so the copy is judged as the run
+was.
+"""
+
+import getpass
+import json
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.inventory.inventory import Inventory, load_inventory
+from pubsubctl.running.runs import MANIFEST, read_json
+
+TEXTS = (".json", ".jsonl", ".toml", ".log", ".txt", ".csv", ".md")
+RECORDS = ".rec"
+LEFT_OUT = ("spec/inventory.toml",)
+"""It has comments, and says nothing about what happened that placement.json does not."""
+
+_HOMES = re.compile(r"(/home|/Users)/[^/\s\"'\\:,]+|/root(?=/)")
+_ANYBODY = ("root", "user", "localhost", "127.0.0.1", "::1", "local", "")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A copy that was made.
+
+    Attributes:
+        folder: of the copy.
+        renamed: how many names were replaced.
+        left_out: files that are not in the copy.
+    """
+
+    folder: Path
+    renamed: int
+    left_out: tuple[str, ...]
+
+
+def pack_run(run: Path, folder: Path, *, keep_hosts: bool = False) -> Packed:
+    """Copy a run to `folder`, for publication.
+
+    What is made anew from the logs (tables, verdict, figures, report) is not copied.
+
+    Args:
+        keep_hosts: leave all names as they are.
+
+    Raises:
+        UserError: the folder is there; or a host has a name that something else in the run has.
+        IntegrityError: the run is not what was written when it ended.
+    """
+    from results.tables.manifest import read_run
+    from results.tables.seals import CHECKSUMS, DERIVED, seal, verify_seal
+
+    if folder.exists():
+        raise UserError(f"{folder} is there already")
+    verify_seal(run)
+    said = read_json(run / MANIFEST)
+    renames: dict[str, str] = {}
+    inventory = run / LEFT_OUT[0]
+    if not keep_hosts:
+        found = load_inventory(inventory) if inventory.is_file() else None
+        renames = pseudonyms(found, [str(said.get("clock", {}).get("boot_id", ""))])
+        renames |= {name: "lab" for name in _named_inventories(said) if name not in _ANYBODY}
+        _refuse_ambiguous(renames, read_run(run).topology, said)
+    words = _pattern(renames)
+    left_out: list[str] = []
+    for path in sorted(run.rglob("*")):
+        name = path.relative_to(run)
+        if path.is_dir() or name.parts[0] in (*DERIVED, CHECKSUMS):
+            continue
+        is_text = path.suffix in TEXTS
+        if path.is_symlink() or not (is_text or path.suffix == RECORDS or keep_hosts):
+            left_out.append(name.as_posix())
+            continue
+        if name.as_posix() in LEFT_OUT and not keep_hosts:
+            left_out.append(name.as_posix())
+            continue
+        target = folder.joinpath(*(_renamed(part, words, renames) for part in name.parts))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if is_text and not keep_hosts:
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            if name.as_posix() == MANIFEST:
+                text = _without_place(said)
+            text = _HOMES.sub("/home/user", _renamed(text, words, renames))
+            target.write_text(text, encoding="utf-8", errors="surrogateescape")
+        else:
+            shutil.copyfile(path, target)
+    _check(folder)
+    seal(folder)
+    return Packed(folder, len(renames), tuple(left_out))
+
+
+def pseudonyms(inventory: Inventory | None, boots: Iterable[str] = ()) -> dict[str, str]:
+    """Everything that tells who and where → what stands in its place."""
+    renames = {getpass.getuser(): "user", socket.gethostname(): "controller"}
+    renames |= {boot: f"boot-{number}" for number, boot in enumerate(boots, start=1)}
+    if inventory is not None:
+        renames[inventory.name] = "lab"
+        for number, gateway in enumerate(inventory.gateways.values(), start=1):
+            renames |= dict.fromkeys((gateway.name, gateway.address), f"g{number}")
+            renames[gateway.user or ""] = "user"
+        domains: dict[str, str] = {}
+        for number, host in enumerate(inventory.hosts, start=1):
+            if host.failure_domain != host.name:
+                domains.setdefault(host.failure_domain, f"d{len(domains) + 1}")
+            for folder in (host.root, host.data_dir):
+                renames.setdefault(folder or "", f"/root-of-h{number}")
+            renames |= dict.fromkeys((host.name, host.address, host.bench_address), f"h{number}")
+            renames[host.user or ""] = "user"
+        renames |= domains
+    return {old: new for old, new in renames.items() if old not in _ANYBODY and old != new}
+
+
+def _named_inventories(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """How the command line called the inventory."""
+    argv = [str(word) for word in manifest.get("argv", ())]
+    for word, value in pairwise([*argv, ""]):
+        option, equals, glued = word.partition("=")
+        if option in ("-i", "--inventory"):
+            yield Path(glued if equals else value).stem
+        elif word.startswith("-i") and not word.startswith("--"):
+            yield Path(word[2:]).stem
+
+
+def _without_place(manifest: Mapping[str, Any]) -> str:
+    """The manifest, without where the program was."""
+    argv = list(manifest.get("argv", ()))
+    shown = {**manifest, **({"argv": ["pubsubctl", *argv[1:]]} if argv else {})}
+    return json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+
+
+def _refuse_ambiguous(renames: dict[str, str], topology: Any, manifest: dict[str, Any]) -> None:
+    """A name that is not only a host's cannot be replaced."""
+    taken = {*topology["brokers"], *manifest, "broker", "publisher", "subscriber", "phase"}
+    taken |= {phase["phase"] for phase in manifest.get("phases", ())}
+    for name in renames:
+        if name in taken:
+            raise UserError(
+                f"{name!r} names a host, user or domain, and something else in the run as well; "
+                "--keep-hosts copies it with all its names"
+            )
+
+
+def _pattern(renames: dict[str, str]) -> re.Pattern[str] | None:
+    if not renames:
+        return None
+    longest_first = sorted(renames, key=lambda name: (-len(name), name))
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
+
+
+def _renamed(text: str, words: re.Pattern[str] | None, renames: dict[str, str]) -> str:
+    return text if words is None else words.sub(lambda found: renames[found[0]], text)
+
+
+def _check(folder: Path) -> None:
+    """What was copied must still be a run."""
+    from results.tables.json_files import IntegrityError as Damaged
+    from results.tables.logs import read_logs
+    from results.tables.manifest import read_run
+
+    try:
+        read_logs(read_run(folder))
+    except (Damaged, KeyError, ValueError) as error:
+        shutil.rmtree(folder)
+        raise IntegrityError(f"the copy would be no run: {error}; try --keep-hosts") from None

@@ -1,0 +1,73 @@
+"""Runs by name: a folder, a run id, or `latest`; and what a run's verdict says."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brokerd.overlay.topology import nearest
+from pubsubctl.errors import IntegrityError, UserError
+from pubsubctl.hosts.files import shown
+from pubsubctl.project import Project
+
+MANIFEST = "manifest.json"
+
+
+def find_run(project: Project, name: str, results: Path | None = None) -> Path:
+    """The folder of a run.
+
+    Args:
+        name: a path, a run id, `latest`, or `EXPERIMENT/latest`.
+
+    Raises:
+        UserError: there is no such run; names the nearest.
+    """
+    folder = project.results_folder(results)
+    candidates = [Path(name), folder / name, *folder.glob(f"*/{_literal(name)}")]
+    for candidate in candidates:
+        if (candidate / MANIFEST).is_file():
+            return _short(candidate.resolve())
+    known = sorted(path.parent.name for path in folder.glob(f"*/[0-9]*/{MANIFEST}"))
+    if name == "latest" or not known:
+        raise UserError(f"run {shown(name)}: there are no runs in {folder} yet")
+    hint = nearest(name, [*known, "latest"])
+    raise UserError(f"run {shown(name)}: no such folder or run id{hint}")
+
+
+def find_runs(project: Project, names: Sequence[str], results: Path | None = None) -> list[Path]:
+    """The folders of several runs, each once, in the order given."""
+    return list(dict.fromkeys(find_run(project, name, results) for name in names))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a run.
+
+    Raises:
+        UserError: it is not there.
+        IntegrityError: it is not JSON.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; is this a run's folder?") from None
+    except ValueError as error:
+        raise IntegrityError(f"{path}: {error}") from None
+    if not isinstance(content, dict):
+        raise IntegrityError(f"{path}: holds no object")
+    return content
+
+
+def manifest(run: Path) -> Mapping[str, Any]:
+    """What a run says of itself."""
+    return read_json(run / MANIFEST)
+
+
+def _literal(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name) or "[]"
+
+
+def _short(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path

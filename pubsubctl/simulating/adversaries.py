@@ -1,0 +1,107 @@
+"""The adversary without a clock, for the command line: run seeds, cut a failing one down."""
+
+from dataclasses import dataclass
+
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.search.adversary import (
+    AdversaryOptions,
+    run_adversaries,
+    run_adversary,
+    shrink_seed,
+)
+from brokerd.simulator.search.campaign import CAMPAIGN
+from brokerd.simulator.search.seed_report import SeedReport, total
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result, grouped
+from pubsubctl.errors import UserError, VerdictInvalid
+from pubsubctl.hosts.files import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adversary:
+    """What `simulate adversary` is asked for.
+
+    Attributes:
+        first, last: seeds, both included.
+        setting: a row of the campaign; "" for what each seed draws.
+        short: cut the history of the first failing seed down.
+    """
+
+    protocol: str
+    first: int
+    last: int
+    setting: str
+    mutants: frozenset[Mutant]
+    processes: int
+    short: bool
+
+
+def simulate_adversary(call: Invocation, asked: Adversary) -> Result:
+    """Run a range of seeds.
+
+    Raises:
+        UserError: there is no such setting; names the nearest one.
+    """
+    if asked.setting and asked.setting not in CAMPAIGN:
+        near = nearest(asked.setting, tuple(CAMPAIGN))
+        raise UserError(f"no setting called {shown(asked.setting)}{near}")
+    options = AdversaryOptions(
+        protocol=asked.protocol, setting=asked.setting, mutants=asked.mutants
+    )
+    seeds = range(asked.first, asked.last + 1)
+    reports: list[SeedReport] = []
+    story = ""
+    with call.console.progress() as progress:
+        progress.phase(f"an adversary of {asked.protocol}")
+        for report in run_adversaries(seeds, options, asked.processes):
+            reports.append(report)
+            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
+        wrong = [report for report in reports if report.violations]
+        if wrong and asked.short:
+            progress.phase(f"cutting seed {wrong[0].seed} down")
+            found = shrink_seed(wrong[0].seed, options)
+            story = found.in_words() if found is not None else ""
+        elif wrong and (len(seeds) == 1 or call.console.verbose):
+            story = run_adversary(
+                wrong[0].seed,
+                AdversaryOptions(
+                    protocol=asked.protocol,
+                    setting=asked.setting,
+                    mutants=asked.mutants,
+                    story=True,
+                ),
+            ).in_words()
+    counted = total(reports)
+    sentence = (
+        f"{len(seeds)} seeds, {len(wrong)} with a violation; "
+        f"{grouped(counted['actions'])} actions, "
+        f"{grouped(counted['deliveries'])} deliveries, {grouped(counted['at_risk'])} at risk"
+    )
+    return Result(
+        document={
+            "schema": "pubsubctl/adversary/1",
+            "protocol": asked.protocol,
+            "setting": asked.setting,
+            "mutants": sorted(asked.mutants),
+            "seeds": [_row_of(report) for report in reports],
+            "total": counted,
+            "story": story.splitlines(),
+        },
+        text="\n".join(filter(None, (story, sentence))),
+        because=tuple(
+            VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+            for report in wrong[:20]
+        ),
+    )
+
+
+def _row_of(report: SeedReport) -> dict[str, object]:
+    return {
+        "seed": report.seed,
+        "history_digest": report.digest,
+        "rule": report.rule,
+        "violations": list(report.violations),
+        "counters": report.counters,
+        "command": report.command,
+    }

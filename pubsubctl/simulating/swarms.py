@@ -1,0 +1,412 @@
+"""Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.checks.mark_registry import marks_of
+from brokerd.simulator.checks.marks import Reached, in_words, reached
+from brokerd.simulator.search.ablations import ABLATIONS, SEEDS, Caught, catch_all
+from brokerd.simulator.search.campaign import ROWS, Setting
+from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
+from brokerd.simulator.search.ledger import (
+    Campaign,
+    LedgerError,
+    check_ledger,
+    empty_ledger,
+    in_one_line,
+    with_caught,
+    with_runs,
+)
+from brokerd.simulator.search.plan import PlanError, read_plan
+from brokerd.simulator.search.seed_report import SeedReport, total
+from brokerd.simulator.search.shrink import shrink
+from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of, run_swarm
+from pubsubctl.commands.invocation import Invocation
+from pubsubctl.console.console import Result, grouped
+from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
+from pubsubctl.hosts.files import shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swarm:
+    """What `simulate swarm` is asked for.
+
+    Attributes:
+        first, last: seeds, both included.
+        moves: clients move, and brokers join and depart, besides.
+        ledger: the file that is to count what was run; None for none.
+        verify_determinism: run every seed in two more interpreters and compare.
+    """
+
+    protocol: str
+    first: int
+    last: int
+    mutants: frozenset[Mutant]
+    row: str
+    profile: str
+    settings: tuple[str, ...]
+    moves: bool
+    processes: int
+    ledger: Path | None
+    verify_determinism: bool
+
+
+def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
+    """Run a range of seeds, its canaries, and what else was asked for."""
+    ledger = _read_ledger(swarm.ledger)
+    options = SwarmOptions(
+        mutants=swarm.mutants,
+        campaign=swarm.row,
+        profile=swarm.profile,
+        settings=swarm.settings,
+        moves=swarm.moves,
+    )
+    plain = not (swarm.mutants or swarm.row or swarm.profile or swarm.settings or swarm.moves)
+    seeds = range(swarm.first, swarm.last + 1)
+    with_canaries = swarm.protocol == "delta_tree" and plain
+    with call.console.progress() as progress:
+        progress.phase(f"simulating {swarm.protocol}")
+        reports = []
+        for report in run_swarm(seeds, swarm.protocol, swarm.processes, options):
+            reports.append(report)
+            if report.violations and (len(seeds) == 1 or call.console.verbose):
+                progress.say(report.in_words())
+            progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
+        canaries = [run_canary(seed) for seed in canaries_among(seeds)] if with_canaries else []
+        differing = None
+        if swarm.verify_determinism:
+            from brokerd.simulator.search.determinism import differing_seeds
+
+            progress.phase("the same seeds in two fresh interpreters")
+            differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
+    counted = total(reports)
+    if swarm.ledger is not None:
+        chosen = (*swarm.settings, *(("moves",) if swarm.moves else ()))
+        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen, swarm.profile)
+        _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
+    wrong = [report for report in reports if report.violations]
+    marks = reached(marks_of(swarm.protocol), reports)
+    sentences = [in_one_line(counted)]
+    if marks:
+        sentences.append(in_words(marks))
+    if canaries:
+        seen = sum(canary.failed_at >= 0 for canary in canaries)
+        sentences.append(f"{seen} of {len(canaries)} canaries failed, as they must")
+    if differing is not None:
+        sentences.append(
+            f"{len(seeds) - len(differing)} of {len(seeds)} seeds went the same way twice"
+        )
+    return Result(
+        document={
+            "schema": "pubsubctl/swarm/1",
+            "protocol": swarm.protocol,
+            "row": swarm.row,
+            "profile": swarm.profile,
+            "mutants": sorted(swarm.mutants),
+            "seeds": [_row_of(report) for report in reports],
+            "canaries": [_canary_row(canary) for canary in canaries],
+            "differing_seeds": differing,
+            "marks": _mark_rows(marks),
+            "total": counted,
+        },
+        text="\n".join(sentences),
+        because=(
+            *(_complaint(report) for report in wrong[:20]),
+            *(_unreached(marks) if plain else ()),
+            *_survivors(canaries),
+            *(
+                VerdictInvalid(f"seed {seed}: another history in another interpreter")
+                for seed in (differing or [])[:20]
+            ),
+        ),
+    )
+
+
+def check_rows(rows: Iterable[str]) -> None:
+    """Refuse what is no row of the campaign.
+
+    Raises:
+        UserError: names it and the nearest one.
+    """
+    for name in rows:
+        if name not in ROWS:
+            raise UserError(f"no campaign row called {shown(name)}{nearest(name, tuple(ROWS))}")
+
+
+def simulate_campaign(
+    call: Invocation, rows: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
+) -> Result:
+    """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
+    document = _read_ledger(ledger)
+    played: list[dict[str, Any]] = []
+    because: list[PubsubctlError] = []
+    lines: list[str] = []
+    all_reports: list[SeedReport] = []
+    with call.console.progress() as progress:
+        for name, row in _chosen(rows):
+            progress.phase(name)
+            reports = []
+            count = row.runs if runs is None else min(runs, row.runs)
+            options = SwarmOptions(campaign=name)
+            for report in run_swarm(range(count), "delta_tree", processes, options):
+                reports.append(report)
+                progress.update({"seeds": f"{len(reports)}/{count}"})
+            wrong = [report for report in reports if report.violations]
+            all_reports += reports
+            counted = total(reports)
+            played.append(
+                {
+                    "row": name,
+                    "story": row.in_words(),
+                    "bound": row.bound,
+                    "runs": count,
+                    "violations": [_row_of(report) for report in wrong],
+                    "total": counted,
+                }
+            )
+            lines.append(
+                f"{name:24} {count:6} runs {len(wrong):3} violations "
+                f"{grouped(counted['deliveries']):>12} deliveries  {row.in_words()}"
+            )
+            if row.bound:
+                because += [_complaint(report) for report in wrong[:5]]
+            document = with_runs(document, _campaign("delta_tree", name, frozenset()), reports)
+    if ledger is not None:
+        _write_ledger(ledger, document)
+    marks = reached(marks_of("delta_tree"), all_reports)
+    if not rows:
+        because += _unreached(marks)
+    return Result(
+        document={
+            "schema": "pubsubctl/campaign/1",
+            "rows": played,
+            "marks": _mark_rows(marks),
+            "total": document["total"],
+        },
+        text="\n".join([*lines, in_words(marks)]),
+        because=tuple(because),
+    )
+
+
+def simulate_mutants(
+    call: Invocation, names: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
+) -> Result:
+    """Run named bugs, all by default, each from seed 0 on until one shows it."""
+    for name in names:
+        if name not in ABLATIONS:
+            raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ABLATIONS))}")
+    document = _read_ledger(ledger)
+    chosen = names or tuple(ABLATIONS)
+    caught: list[Caught] = []
+    with call.console.progress() as progress:
+        progress.phase("simulating what must be seen")
+        for one in catch_all(chosen, SEEDS if runs is None else runs, processes):
+            caught.append(one)
+            progress.update({"mutants": f"{len(caught)}/{len(chosen)}"})
+    if ledger is not None:
+        commit = _campaign("delta_tree", "", frozenset()).commit
+        _write_ledger(ledger, with_caught(document, commit, caught))
+    rows = [
+        (
+            one.name,
+            str(one.first_seed) if one.rule else f"none of {one.tried}",
+            one.rule or ABLATIONS[one.name].unseen or "not seen",
+            one.command if one.rule else "",
+        )
+        for one in caught
+    ]
+    return Result(
+        document={
+            "schema": "pubsubctl/mutants/1",
+            "mutants": [
+                {"mutant": one.name, "first_seed": one.first_seed, "rule": one.rule,
+                 "tried": one.tried, "command": one.command}
+                for one in caught
+            ],
+        },
+        text=call.console.table(("MUTANT", "FIRST SEED", "BREAKS", "REPEAT WITH"), rows),
+        because=tuple(
+            VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
+            for one in caught
+            if not one.rule and not ABLATIONS[one.name].unseen
+        ),
+    )  # fmt: skip
+
+
+def check_settings(settings: tuple[str, ...]) -> None:
+    """Refuse what is no parameter of the protocol.
+
+    Raises:
+        UserError: names it and the nearest one.
+    """
+    try:
+        plan_of(0, "delta_tree", SwarmOptions(settings=settings))
+    except ConfigError as error:
+        raise UserError(f"--set: {error}") from None
+
+
+def shrink_seed(
+    seed: int,
+    protocol: str,
+    mutants: frozenset[Mutant],
+    row: str,
+    profile: str,
+    settings: tuple[str, ...],
+    output: Path | None,
+) -> Result:
+    """Cut a failing seed down and write what is left as a plan."""
+    options = SwarmOptions(mutants=mutants, campaign=row, profile=profile, settings=settings)
+    plan = plan_of(seed, protocol, options)
+    shrunk = shrink(plan)
+    if shrunk is None:
+        raise UserError(
+            f"seed {seed} of {protocol} shows no violation; there is nothing to cut down"
+        )
+    named = "".join(f"-{mutant}" for mutant in sorted(mutants))
+    path = output or Path(f"seed-{seed}{named}.plan")
+    with_mutants = f" with {', '.join(sorted(mutants))}" if mutants else ""
+    text = shrunk.in_words(f"Seed {seed} of {protocol}{with_mutants}")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    command = f"pubsubctl simulate {path}"
+    return Result(
+        document={
+            "schema": "pubsubctl/shrunk/1",
+            "seed": seed,
+            "file": str(path),
+            "command": command,
+            "small": shrunk.is_small(),
+            "faults": shrunk.plan.faults,
+            "brokers": len(shrunk.plan.topology.brokers),
+            "publications": shrunk.plan.publications,
+            "rule": shrunk.report.rule,
+            "runs": shrunk.runs,
+            "plan": text,
+        },
+        text=f"{text}\nfrom {plan.size()}, in {shrunk.runs} runs\nrepeat with: {command}",
+    )
+
+
+def play_plan(path: Path, text: str) -> Result:
+    """Run the plan in a file."""
+    try:
+        plan = read_plan(text)
+    except PlanError as error:
+        raise UserError(f"{path}: {error}") from None
+    report = PlanRun(plan).report(-1, f"pubsubctl simulate {path}")
+    return Result(
+        document={"schema": "pubsubctl/plan/1", "file": str(path), **_row_of(report)},
+        text=report.in_words(),
+        because=(VerdictInvalid(f"{path}: {report.rule}"),) if report.violations else (),
+    )
+
+
+def _chosen(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
+    return ((name, row) for name, row in ROWS.items() if not rows or name in rows)
+
+
+def _row_of(report: SeedReport) -> dict[str, Any]:
+    return {
+        "seed": report.seed,
+        "history_digest": report.digest,
+        "rule": report.rule,
+        "violations": list(report.violations),
+        "counters": report.counters,
+        "command": report.command,
+    }
+
+
+def _canary_row(canary: CanaryReport) -> dict[str, Any]:
+    return {
+        "seed": canary.seed,
+        "mutant": str(canary.mutant),
+        "failed_at": canary.failed_at,
+        "rule": canary.rule,
+        "tries": canary.tries,
+    }
+
+
+def _mark_rows(marks: Iterable[Reached]) -> list[dict[str, Any]]:
+    return [
+        {"mark": row.mark.name, "seeds": row.seeds, "times": row.times, "required": row.required}
+        for row in marks
+    ]
+
+
+def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
+    """Too few seeds came to something for their verdict to speak of it."""
+    return [
+        VerdictUnknown(
+            f"mark {row.mark.name}: {row.mark.what} in {row.seeds} seeds of {row.required} required"
+        )
+        for row in marks
+        if not row.is_enough
+    ]
+
+
+def _complaint(report: SeedReport) -> PubsubctlError:
+    return VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+
+
+def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
+    for canary in canaries:
+        if canary.failed_at < 0:
+            yield VerdictInvalid(
+                f"canary {canary.seed}: {canary.mutant.name} was not seen in {canary.tries} "
+                f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
+                f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
+            )
+
+
+# ---------------------------------------------------------------- the ledger's file
+
+
+def _campaign(
+    protocol: str,
+    row: str,
+    mutants: frozenset[Mutant],
+    settings: tuple[str, ...] = (),
+    profile: str = "",
+) -> Campaign:
+    from bench.run.run_directory import program_facts
+
+    facts = program_facts()
+    return Campaign(
+        commit=facts["git_commit"] or "",
+        dirty=facts["git_dirty"] is not False,
+        protocol=protocol,
+        row=row,
+        mutants=tuple(sorted(mutants)),
+        settings=settings,
+        profile=profile,
+    )
+
+
+def _read_ledger(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return empty_ledger()
+    try:
+        return check_ledger(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, LedgerError) as error:
+        raise UserError(f"{path}: no ledger: {error}") from None
+
+
+def _write_ledger(path: Path, document: dict[str, Any]) -> None:
+    """Replace the file at once, so that no half of it is ever read."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None

@@ -1,0 +1,1 @@
+"""What is going on in a lab."""

@@ -1,0 +1,1 @@
+"""Verdicts and measures of a run, in Spark."""

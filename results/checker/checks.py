@@ -1,0 +1,349 @@
+"""From a run to its verdict: counts and doubts become VALID, INVALID or UNKNOWN, with evidence.
+
+After `check_run` a run's folder has `verdict.json`, `evidence/delivery.jsonl` with the earliest
+cases of each kind of violation, and the tables `coverage`, `violations` and `verdicts`; or, where
+nobody may write in it, the user's cache has.
+"""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from results.checker.canary import try_checker
+from results.checker.delivery import DeliveryCheck
+from results.checker.second_opinion import MOST_ROWS, second_opinion
+from results.checker.spark import planned_for
+from results.rules.doubts import doubts_of
+from results.rules.evidence import evidence_rows
+from results.rules.facts import RunFacts
+from results.rules.faults import fault_spans
+from results.rules.findings import Findings
+from results.rules.terms import EXIT_STATUS, NEVER_NS, Counts, Recovery, VerdictName, doubt
+from results.rules.verdicts import decide
+from results.rules.words import counts_in_words, recoveries_in_words
+from results.tables.json_files import read_toml, write_json, write_json_lines
+from results.tables.load import LoadedRun, load_run, table_folder
+from results.tables.manifest import Run
+from results.tables.schema import TABLES
+from results.tables.seals import seal_derived
+from results.tables.small_tables import arrow_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERDICT_SCHEMA = "pubsubctl/verdict/1"
+CHECK = "delivery"
+EVIDENCE_PER_KIND = 8
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run came to.
+
+    Attributes:
+        folder: of the run.
+        derived: where verdict.json, evidence and tables are: there, or in the user's cache.
+        document: what verdict.json says.
+    """
+
+    folder: Path
+    derived: Path
+    document: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """VALID, INVALID or UNKNOWN."""
+        return str(self.document["verdict"]).upper()
+
+    @property
+    def exit_status(self) -> int:
+        return int(self.document["exit_code"])
+
+    def lines(self) -> list[str]:
+        """The verdict in a few lines for people."""
+        return [*self.document["lines"]]
+
+
+def check_run(
+    spark: "SparkSession", run_dir: Path, *, max_evidence: int = EVIDENCE_PER_KIND
+) -> Verdict:
+    """Judge one run; see `check_runs`."""
+    return check_runs(spark, [run_dir], max_evidence=max_evidence)[0]
+
+
+def check_runs(
+    spark: "SparkSession", run_dirs: Sequence[Path], *, max_evidence: int = EVIDENCE_PER_KIND
+) -> list[Verdict]:
+    """Judge runs, all in the same Spark jobs; loads tables first where they are missing.
+
+    Raises:
+        ResultsError: there is no run in a folder.
+        IntegrityError: a file of a run is not what was written when it ended.
+        CheckerBroken: the checker did not see what was spoiled on purpose, or the second opinion
+            on a small run is another one.
+    """
+    waiting = [load_run(spark, folder) for folder in run_dirs]
+    found: dict[Path, Verdict] = {}
+    while waiting:
+        # Copies of one run cannot be told apart in one table.
+        runs = {loaded.run.run_id: loaded for loaded in reversed(waiting)}
+        for verdict in _check_together(spark, runs, max_evidence):
+            found[verdict.folder] = verdict
+        waiting = [loaded for loaded in waiting if loaded.run.folder not in found]
+    return [found[Path(folder).resolve()] for folder in run_dirs]
+
+
+def _check_together(
+    spark: "SparkSession", runs: Mapping[str, LoadedRun], max_evidence: int
+) -> list[Verdict]:
+    facts = {run_id: RunFacts.of_run(loaded) for run_id, loaded in runs.items()}
+    publications = _all(spark, runs, "publications")
+    deliveries = _all(spark, runs, "deliveries")
+    rows = sum(loaded.logs.rows for loaded in runs.values())
+    with planned_for(spark, rows) as small:
+        check = DeliveryCheck(spark, facts, publications, deliveries, small=small)
+        both = {run_id: (facts[run_id], check.findings[run_id]) for run_id in runs}
+        canaries = try_checker(spark, both, publications, deliveries)
+        verdicts = []
+        for run_id, loaded in runs.items():
+            findings = check.findings[run_id]
+            evidence = evidence_rows(spark, loaded, facts[run_id], check, max_evidence)
+            _write_violations(loaded, check)
+            document = _document(loaded, facts[run_id], findings, canaries.get(run_id))
+            _write_tables(loaded, findings, document)
+            _write_documents(loaded.run, document, evidence)
+            verdicts.append(Verdict(loaded.run.folder, loaded.run.derived, document))
+        check.close()
+    return verdicts
+
+
+def _all(spark: "SparkSession", runs: Mapping[str, LoadedRun], name: str) -> "DataFrame":
+    tables = [loaded.table(spark, name) for loaded in runs.values()]
+    return reduce(lambda left, right: left.unionByName(right), tables)
+
+
+def _write_documents(
+    run: Run, document: Mapping[str, Any], evidence: Sequence[Mapping[str, Any]]
+) -> None:
+    shutil.rmtree(run.derived / "evidence", ignore_errors=True)
+    write_json_lines(run.derived / "evidence" / f"{CHECK}.jsonl", evidence)
+    write_json(run.derived / "verdict.json", document)
+    if run.derived == run.folder:
+        seal_derived(run.folder)
+
+
+def decided(
+    facts: RunFacts, findings: Findings, doubts: Iterable[str] = ()
+) -> tuple[VerdictName, list[str], list[str]]:
+    """Verdict, reasons and all doubts.
+
+    Args:
+        doubts: of whoever asks, beside those that facts and findings give.
+    """
+    return decide(
+        findings.counts,
+        [*doubts_of(facts, findings), *doubts],
+        facts.guarantee,
+        facts.calm,
+        facts.deliveries_per_pair_min,
+    )
+
+
+def doubts_about_exercise(loaded: LoadedRun, facts: RunFacts, findings: Findings) -> Iterable[str]:
+    """What workload and fault schedule asked to be put to the test, and was not."""
+    if loaded.run.manifest.get("loadgen_saturated"):
+        yield doubt("saturated")
+    path = loaded.run.folder / "spec" / "faults.toml"
+    asked = read_toml(path).get("exercised", {}) if path.is_file() else {}
+    absorbed = sum(row.get("absorbed_msgs") or 0 for row in loaded.run.fault_rows)
+    # Simulated brokers do not count what they absorb.
+    if absorbed < asked.get("absorbed_msgs_min", 0) and not loaded.run.is_simulated:
+        yield doubt("absorbed_little", n=absorbed, minimum=asked["absorbed_msgs_min"])
+    brokers = {s.sub_id: s.broker for s in facts.subscriptions}
+    reached = {brokers[sub_id] for sub_id, (at_risk, _) in findings.at_risk_of.items() if at_risk}
+    if spared := [b for b in asked.get("subscribers_on_path", ()) if b not in reached]:
+        yield doubt("spared", brokers=", ".join(spared))
+
+
+def _document(
+    loaded: LoadedRun, facts: RunFacts, findings: Findings, canary: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    doubts = [*doubts_about_exercise(loaded, facts, findings)]
+    counts = findings.counts
+    second = None
+    if loaded.logs.rows <= MOST_ROWS:
+        verdict, _, _ = decided(facts, findings, doubts)
+        second = second_opinion(loaded.run.folder, verdict, counts)
+    if canary is None:
+        doubts.append("no subscription received enough to try the checker on")
+    verdict, because, doubts = decided(facts, findings, doubts)
+    return {
+        "schema": VERDICT_SCHEMA,
+        "run_id": facts.run_id,
+        "protocol": loaded.run.protocol,
+        "verdict": verdict.lower(),
+        "calm": facts.calm,
+        "exit_code": EXIT_STATUS[verdict],
+        "guarantee": str(facts.guarantee),
+        "because": because,
+        "doubts": doubts,
+        "lines": [*_lines(verdict, because, facts, findings)],
+        "counts": {
+            "published_in_measure": findings.measured,
+            "pairs": counts.pairs,
+            "owed": counts.owed,
+            "delivered": counts.delivered,
+            "missing": counts.missing,
+            "undecided": counts.undecided,
+            "least_owed": _least_owed(counts),
+            "withheld": sum(counts.withheld.values()),
+            "withheld_by": dict(sorted(counts.withheld.items())),
+            "violations": dict(sorted(counts.violations.items())),
+        },
+        "exercised": _exercised(loaded, findings),
+        "recoveries": [_recovery_mapping(r, loaded) for r in findings.recoveries],
+        "canary": canary,
+        "second_opinion": second,
+        "not_checked": ["order across sources"],
+    }
+
+
+def _least_owed(counts: Counts) -> dict[str, Any] | None:
+    if counts.least_owed is None:
+        return None
+    return dict(zip(("subscription", "source", "owed"), counts.least_owed, strict=True))
+
+
+def _exercised(loaded: LoadedRun, findings: Findings) -> dict[str, int]:
+    """What was put to the test, and how much of it."""
+    rows = loaded.run.fault_rows
+    counters = _last_counters(loaded)
+    sessions_lost = pa.parquet.read_table(
+        table_folder(loaded.run, "links"), columns=["event"]
+    ).column("event").to_pylist().count("down")  # fmt: skip
+    return {
+        "at_risk_deliveries": findings.at_risk,
+        "recovered": findings.recovered,
+        "withheld": sum(findings.counts.withheld.values()),
+        "faults_observed": sum(row.get("t_observed_ns") is not None for row in rows),
+        "absorbed_msgs": sum(row.get("absorbed_msgs") or 0 for row in rows),
+        "sessions_lost": sessions_lost,
+        "resent_publications": counters.get("resent_publications", 0),
+        "duplicates_received": counters.get("duplicates_received", 0),
+    }
+
+
+def _last_counters(loaded: LoadedRun) -> dict[str, int]:
+    """Sums over brokers of what they counted last."""
+    table = pa.parquet.read_table(
+        table_folder(loaded.run, "broker_stats"), columns=["broker", "t_ns", "counters"]
+    )
+    last: dict[str, dict[str, int]] = {}
+    for row in sorted(table.to_pylist(), key=lambda row: row["t_ns"] or 0):
+        last[row["broker"]] = dict(row["counters"] or ())
+    totals: dict[str, int] = {}
+    for counters in last.values():
+        for name, value in counters.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals
+
+
+def _recovery_mapping(recovery: Recovery, loaded: LoadedRun) -> dict[str, Any]:
+    window = recovery.window
+    steps = {row["fault_id"]: row.get("step") or row["fault_id"] for row in loaded.run.fault_rows}
+    return {
+        "faults": [*window.fault_ids],
+        "steps": [steps[fault_id] for fault_id in window.fault_ids],
+        "verb": window.verb,
+        "target": window.target,
+        "from_ns": window.from_ns,
+        "to_ns": None if window.to_ns >= NEVER_NS else window.to_ns,
+        "ended_by": window.ended_by,
+        "at_risk": recovery.at_risk,
+        "recovered": recovery.recovered,
+        "recovered_after_ns": recovery.recovered_after_ns,
+    }
+
+
+def _lines(
+    verdict: str, because: Sequence[str], facts: RunFacts, findings: Findings
+) -> Iterable[str]:
+    word = f"{verdict} (calm)" if facts.calm and verdict == "VALID" else verdict
+    yield (
+        f"{word}  {facts.guarantee} · {findings.measured:,} published in measure · "
+        f"{counts_in_words(findings.counts)}"
+    )
+    if verdict == "UNKNOWN":
+        yield from (f"  unknown: {reason}" for reason in because)
+    yield from ("  " + line for line in recoveries_in_words(findings.recoveries))
+
+
+# --- Tables ---------------------------------------------------------------------------------
+
+
+def _write_violations(loaded: LoadedRun, check: DeliveryCheck) -> None:
+    """All violations, however many; those of a clean run are an empty table."""
+    from pyspark.sql import functions as F
+
+    folder = table_folder(loaded.run, "violations")
+    shutil.rmtree(folder, ignore_errors=True)
+    run_id = loaded.run.run_id
+    if check.violations is None or not check.findings[run_id].violations:
+        _write_table(loaded, "violations", [])
+        return
+    held = [
+        F.when(F.col("t_ns").between(span.from_ns, span.to_ns), F.lit(span.step))
+        for span in fault_spans(loaded.run.fault_rows, NEVER_NS)
+    ]
+    names = F.array(*held) if held else F.array().cast("ARRAY<STRING>")
+    of_run = check.violations.where(F.col("run_id") == run_id)
+    rows = of_run.withColumn("check", F.lit(CHECK)).withColumn(
+        "active_faults", F.array_compact(names)
+    )
+    rows.select(*TABLES["violations"].names).write.parquet(str(folder))
+
+
+def _write_tables(loaded: LoadedRun, findings: Findings, document: Mapping[str, Any]) -> None:
+    coverage = [
+        {
+            "sub_id": pair.sub_id,
+            "pubend": pair.pubend,
+            "tick_lo": pair.first_seq,
+            "tick_hi": pair.last_seq,
+            "n": pair.received,
+            "n_dup": pair.duplicates,
+            "n_out_of_order": pair.reordered,
+            "n_owed": pair.owed,
+            "n_missing": pair.missing,
+            "n_withheld": pair.withheld,
+            "first_ns": pair.first_ns,
+            "last_ns": pair.last_ns,
+            "xor_hash": pair.xor_hash,
+        }
+        for pair in findings.pairs
+    ]
+    _write_table(loaded, "coverage", coverage)
+    verdict = {
+        "check": CHECK,
+        "verdict": document["verdict"].upper(),
+        "n_checked": document["counts"]["owed"],
+        "n_violations": sum(document["counts"]["violations"].values()),
+        "n_unknown": len(document["doubts"]),
+        "exercised": document["exercised"],
+        "reason": "; ".join(document["because"]),
+    }
+    _write_table(loaded, "verdicts", [verdict])
+
+
+def _write_table(loaded: LoadedRun, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    folder = table_folder(loaded.run, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    table = arrow_table(TABLES[name], loaded.run.run_id, [*rows])
+    pa.parquet.write_table(table, folder / "part-0.parquet")

@@ -1,0 +1,425 @@
+"""The delivery check on Spark: the rank rule for many runs at once, without moving bulk data.
+
+A subscription that received of a source only what it was owed, in rising order, and as many as
+it was owed, received exactly that. So the usual pair of subscription and source needs no rank
+and no join with its publications: one pass over deliveries in log order and one count. Only
+pairs for which this fails are looked at publication by publication, and every row that is wrong
+is its own evidence.
+
+Nothing here decides a verdict; `results.checker.checks` does.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from results.rules.announced import Announcements
+from results.rules.exposure import look_at_risks
+from results.rules.facts import RunFacts
+from results.rules.findings import Findings, PairSummary, SourceSummary
+from results.rules.lookups import Lookups
+from results.rules.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
+from results.rules.violations import BadWalks, objections, reused_numbers
+from results.tables.frames import (
+    FIRST_KEY,
+    LAST_KEY,
+    PAIR,
+    PUBLICATION,
+    key_column,
+    owed_column,
+    small_frame,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PUBLICATION_COLUMNS = (
+    "run_id", "pubend", "incarnation", "seq", "attrs_ref", "attrs_expected", "is_fence",
+    "t_sent_ns", "outcome", "phase",
+)  # fmt: skip
+DELIVERY_COLUMNS = (
+    "run_id", "sub_id", "pubend", "incarnation", "seq", "kind", "layer", "order_idx", "t_recv_ns",
+    "t_sent_ns", "lat_err_us", "attrs_expected", "outcome", "digest_ok",
+)  # fmt: skip
+
+# One pair's deliveries are walked in stretches of so many places, side by side.
+STRETCH_BITS = 20
+
+
+class DeliveryCheck:
+    """The check of some runs; `findings` are complete, `violations` are there for reading.
+
+    Args:
+        facts: of every run in the tables, by run id.
+        publications: with PUBLICATION_COLUMNS.
+        deliveries: with DELIVERY_COLUMNS.
+        small: whether the tables fit into memory easily.
+
+    Attributes:
+        findings: by run id.
+        violations: one row per violation: run_id, kind, sub_id, pubend, incarnation, seq,
+            order_idx, t_ns, owed. None where there are none.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        facts: Mapping[str, RunFacts],
+        publications: "DataFrame",
+        deliveries: "DataFrame",
+        *,
+        small: bool = False,
+    ) -> None:
+        from pyspark.sql import functions as F
+
+        self._spark = spark
+        self._facts = facts
+        self._is_small = small
+        self._lookups = Lookups(spark, facts)
+        self.findings = {run_id: Findings() for run_id in facts}
+        self._kept: list[DataFrame] = []
+        self._arrived_in_spite: dict[Names, int] = {}
+        self._matches = self._keep(self._lookups.matches)
+        # Of a large run, reading twice what is needed twice costs less than keeping it.
+        keep = self._keep if small else (lambda frame: frame)
+        judged = keep(self._judged(deliveries))
+        self._publications = keep(self._with_fate(publications, judged))
+        self._summarise_sources()
+        pairs = self._walk(judged)
+        first_places = {names: row["first_place"] for names, row in pairs.items()}
+        self._announced = Announcements(spark, facts, first_places)
+        self._wanted = self._publications.join(
+            F.broadcast(self._matches), ["run_id", "attrs_expected"]
+        )
+        counted = self._count_spans(pairs)
+        bad = self._compare(pairs, counted)
+        self._has_objections = any(row["objections"] for row in pairs.values())
+        self.violations = self._explain(judged, bad)
+        self._count_violations(bad)
+        look_at_risks(
+            spark,
+            facts,
+            self.findings,
+            self._wanted,
+            judged,
+            self._fence_table(),
+            self._announced,
+            self._keep,
+        )
+
+    def close(self) -> None:
+        """Let go of what was kept for looking at it twice; `violations` are gone as well."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _keep(self, frame: "DataFrame") -> "DataFrame":
+        """The same rows, computed once; a checkpoint also forgets how, which plans faster."""
+        self._kept.append(frame.localCheckpoint() if self._is_small else frame.persist())
+        return self._kept[-1]
+
+    # --- Rows one by one --------------------------------------------------------------------
+
+    def _judged(self, deliveries: "DataFrame") -> "DataFrame":
+        """Deliveries to applications, each with what is wrong with it whatever came before."""
+        from pyspark.sql import functions as F
+
+        rows = (
+            deliveries.where(F.col("layer") == "application")
+            .join(F.broadcast(self._lookups.subscriptions), ["run_id", "sub_id"])
+            .join(F.broadcast(self._lookups.sources), ["run_id", "pubend"], "left")
+            .join(
+                F.broadcast(self._matches),
+                ["run_id", "predicate_id", "attrs_expected"],
+                "left",
+            )
+        )
+        published = F.col("outcome").isNotNull()
+        objection = (
+            F.when(
+                F.col("source_closed").isNull(),
+                F.when(F.col("all_closed"), F.lit("phantom")),
+            )
+            .when(F.col("kind") == "gap", F.lit("gap_not_permitted"))
+            .when(~published, F.when(F.col("source_closed"), F.lit("phantom")))
+            .when(F.col("outcome") == "rejected", F.lit("rejected"))
+            .when(F.col("matches_fence").isNull(), F.lit("wrong_match"))
+            .when(~F.col("digest_ok"), F.lit("corrupted"))
+        )
+        wanted = published & F.col("matches_fence").isNotNull() & (F.col("outcome") != "rejected")
+        is_delivery = published & (F.col("kind") != "gap")
+        is_fence = F.col("attrs_expected") == F.col("fence_set")
+        # Where nobody compared the clocks, nothing is known.
+        earliest_ns = F.col("t_sent_ns") - 1000 * F.col("lat_err_us")
+        return rows.select(
+            *PAIR,
+            "predicate_id",
+            "incarnation",
+            "seq",
+            "order_idx",
+            "t_recv_ns",
+            "outcome",
+            "kind",
+            objection.alias("objection"),
+            (wanted & (F.col("kind") != "gap")).alias("is_wanted"),
+            "matches_fence",
+            (is_delivery & ((F.col("kind") == "fence") != is_fence)).alias("is_of_other_kind"),
+            (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
+            key_column().alias("key"),
+        )
+
+    def _with_fate(self, publications: "DataFrame", judged: "DataFrame") -> "DataFrame":
+        """Publications that happened: acknowledged, or of unknown fate and seen by somebody."""
+        from pyspark.sql import functions as F
+
+        rows = publications.select(*PUBLICATION_COLUMNS)
+        self._reused = None
+        if not all(facts.numbers_used_once for facts in self._facts.values()):
+            others = [name for name in PUBLICATION_COLUMNS if name not in PUBLICATION]
+            rows = rows.groupBy(*PUBLICATION).agg(
+                F.count("*").alias("times"), *[F.min(name).alias(name) for name in others]
+            )
+            self._reused = rows.where("times > 1")
+        seen = (
+            judged.where(
+                (F.col("outcome") == "unknown")
+                & ~F.col("objection").eqNullSafe("gap_not_permitted")
+            )
+            .groupBy(*PUBLICATION)
+            .agg(F.lit(True).alias("seen"))
+        )
+        happened = (F.col("outcome") == "acked") | F.col("seen")
+        return (
+            rows.join(seen, [*PUBLICATION], "left")
+            .withColumn("happened", F.coalesce(happened, F.lit(False)))
+            .withColumn("key", key_column())
+        )
+
+    # --- Sources and pairs ------------------------------------------------------------------
+
+    def _summarise_sources(self) -> None:
+        from pyspark.sql import functions as F
+
+        fence = F.when(F.col("is_fence") & F.col("happened"), F.col("key"))
+        measured = ~F.col("is_fence") & (F.col("phase") == "measure")
+        rows = self._publications.groupBy("run_id", "pubend").agg(
+            F.min(fence).alias("opening"),
+            F.max(fence).alias("closing"),
+            F.count_if(measured).alias("measured"),
+            F.count_if(F.col("attrs_ref") != F.col("attrs_expected")).alias("other_content"),
+            F.min_by("t_sent_ns", fence).alias("opened_ns"),
+            F.max_by("t_sent_ns", fence).alias("closed_ns"),
+        )
+        for row in rows.toArrow().to_pylist():
+            both = row["opening"] is not None and row["opening"] < row["closing"]
+            self.findings[row["run_id"]].sources[row["pubend"]] = SourceSummary(
+                row["opening"] if both else None,
+                row["closing"] if both else None,
+                row["measured"],
+                row["other_content"],
+                row["opened_ns"] if both else None,
+                row["closed_ns"] if both else None,
+            )
+        for run_id, facts in self._facts.items():
+            for source in facts.sources:  # of one that published nothing there are no rows
+                self.findings[run_id].sources.setdefault(
+                    source.pubend, SourceSummary(None, None, 0, 0)
+                )
+
+    def _walk(self, judged: "DataFrame") -> dict[Names, Walked]:
+        """Walk through each pair's deliveries in the order of its log."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        fences = F.broadcast(self._fence_table())
+        rows = judged.join(fences, ["run_id", "pubend"], "left").withColumn(
+            "stretch", F.shiftright("order_idx", STRETCH_BITS)
+        )
+        in_order = Window.partitionBy(*PAIR, "stretch", "is_wanted").orderBy("order_idx")
+        wanted_key = F.when(F.col("is_wanted"), F.col("key"))
+        is_owed = F.col("is_wanted") & ~F.col("matches_fence") & owed_column()
+        stretches = (
+            rows.withColumn("before", F.lag("key").over(in_order))
+            .groupBy(*PAIR, "stretch")
+            .agg(
+                F.count_if("is_wanted").alias("walked"),
+                F.count_if(F.col("is_wanted") & (F.col("before") >= F.col("key"))).alias("back"),
+                F.count_if(F.col("objection").isNotNull()).alias("objections"),
+                F.count("*").alias("received"),
+                F.count_if(is_owed).alias("delivered"),
+                F.count_if("is_of_other_kind").alias("other_kind"),
+                F.count_if("came_too_soon").alias("too_soon"),
+                F.min(wanted_key).alias("lowest"),
+                F.max(wanted_key).alias("highest"),
+                F.min_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first"),
+                F.max_by("key", F.when(F.col("is_wanted"), F.col("order_idx"))).alias("last"),
+                F.min(F.when(F.col("is_wanted"), F.col("order_idx"))).alias("first_place"),
+                F.min("seq").alias("first_seq"),
+                F.max("seq").alias("last_seq"),
+                F.min("t_recv_ns").alias("first_ns"),
+                F.max("t_recv_ns").alias("last_ns"),
+                F.bit_xor(F.xxhash64("incarnation", "seq")).alias("xor_hash"),
+            )
+        )
+        pairs: dict[Names, Walked] = {}
+        ordered = sorted(stretches.toArrow().to_pylist(), key=lambda row: row["stretch"])
+        for row in ordered:
+            pair = row["run_id"], row["sub_id"], row["pubend"]
+            pairs[pair] = joined(pairs[pair], row) if pair in pairs else row
+            self.findings[row["run_id"]].other_kind += row["other_kind"]
+            self.findings[row["run_id"]].too_soon += row["too_soon"]
+        return pairs
+
+    def _fence_table(self) -> "DataFrame":
+        """Per source, the keys of the first and last data publication that may be owed."""
+        rows = []
+        for run_id, findings in self.findings.items():
+            for pubend, source in findings.sources.items():
+                opening = FIRST_KEY - 1 if source.opening is None else source.opening
+                closing = LAST_KEY if source.closing is None else source.closing
+                rows.append((run_id, pubend, opening + 1, closing - 1))
+        return small_frame(
+            self._spark,
+            rows,
+            "run_id STRING, pubend STRING, after_opening BIGINT, before_closing BIGINT",
+        )
+
+    def _count_spans(self, walked: Mapping[Names, Walked]) -> dict[Span, tuple[int, int]]:
+        """How many publications match each predicate in each span of keys that matters.
+
+        Pairs share spans, mostly: from the opening fence to the closing one.
+        """
+        from pyspark.sql import functions as F
+
+        spans: dict[Span, None] = {}
+        for run_id, facts in self._facts.items():
+            for pair in pairs_of(facts, self.findings[run_id].sources):
+                whole, owed = pair.span_to_walk(walked.get(pair.names, {})), pair.owed_span()
+                spans[whole] = None
+                spans[owed] = None
+                for told in self._announced.of(pair.names):
+                    spans[told.within(whole)] = None
+                    spans[told.within(owed)] = None
+        ddl = "run_id STRING, predicate_id INT, pubend STRING, first BIGINT, last BIGINT"
+        table = small_frame(self._spark, [span for span in spans if span[3] <= span[4]], ddl)
+        rows = (
+            self._wanted.where("happened")
+            .join(F.broadcast(table), ["run_id", "predicate_id", "pubend"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .groupBy("run_id", "predicate_id", "pubend", "first", "last")
+            .agg(F.count("*").alias("all"), F.count_if(~F.col("is_fence")).alias("data"))
+        )
+        return {
+            (row["run_id"], row["predicate_id"], row["pubend"], row["first"], row["last"]): (
+                row["all"],
+                row["data"],
+            )
+            for row in rows.toArrow().to_pylist()
+        }
+
+    def _compare(
+        self, walked: Mapping[Names, Walked], counted: Mapping[Span, tuple[int, int]]
+    ) -> list[BadPair]:
+        """Note what each pair received; returns those that did not walk just what they must."""
+        bad = []
+        for run_id, facts in self._facts.items():
+            findings = self.findings[run_id]
+            for pair in pairs_of(facts, findings.sources):
+                found = walked.get(pair.names, {})
+                span = pair.span_to_walk(found)
+                must, _ = counted.get(span, (0, 0))
+                for told in self._announced.of(pair.names):
+                    must -= counted.get(told.within(span), (0, 0))[0]
+                summary = self._summary(pair, found, counted)
+                # What was delivered in spite of a notice would make up for what is missing.
+                in_spite = self._announced.is_contradicted(pair.names, found.get("lowest"))
+                if found.get("back", 0) or found.get("walked", 0) != must or in_spite:
+                    bad.append(BadPair(pair, len(findings.pairs), span, in_spite))
+                findings.pairs.append(summary)
+        return bad
+
+    def _summary(
+        self, pair: Pair, found: Walked, counted: Mapping[Span, tuple[int, int]]
+    ) -> PairSummary:
+        """What a pair comes to if it walked just what it must; notes what was withheld."""
+        of_run = self.findings[pair.run_id].withheld
+        _, owed = counted.get(pair.owed_span(), (0, 0))
+        withheld = 0
+        for told in self._announced.of(pair.names):
+            _, kept = counted.get(told.within(pair.owed_span()), (0, 0))
+            of_run[told.partition] = of_run.get(told.partition, 0) + kept
+            withheld += kept
+        return PairSummary(
+            pair.sub_id,
+            pair.pubend,
+            found.get("first_seq"),
+            found.get("last_seq"),
+            found.get("received", 0),
+            0,
+            0,
+            owed - withheld,
+            found.get("delivered", 0) if pair.started else 0,
+            0,
+            found.get("first_ns"),
+            found.get("last_ns"),
+            found.get("xor_hash") or 0,
+            withheld,
+            pair.started,
+        )
+
+    # --- Violations -------------------------------------------------------------------------
+
+    def _explain(self, judged: "DataFrame", bad: Sequence[BadPair]) -> "DataFrame | None":
+        """One row per violation."""
+        happened = self._wanted.where("happened")
+        parts = [objections(judged)] if self._has_objections else []
+        if self._reused is not None:
+            parts.append(reused_numbers(self._reused))
+        if bad:
+            walks = BadWalks(self._spark, judged, happened, self._announced, bad)
+            started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
+            for (names, partition), n in walks.arrived_in_spite().items():
+                if names in started:
+                    self.findings[names[0]].withheld[partition] -= n
+                    self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
+            parts += walks.rows()
+        parts += self._announced.violations(happened)
+        if not parts:
+            return None
+        return reduce(lambda left, right: left.unionByName(right), parts)
+
+    def _count_violations(self, bad: Sequence[BadPair]) -> None:
+        from pyspark.sql import functions as F
+
+        if self.violations is None:
+            return
+        self.violations = self._keep(self.violations)
+        rows = (
+            self.violations.groupBy("run_id", "kind", "sub_id", "pubend")
+            .agg(F.count("*").alias("n"), F.count_if("owed").alias("owed"))
+            .toArrow()
+            .to_pylist()
+        )
+        of_pair: dict[Names, dict[str, int]] = defaultdict(dict)
+        for row in rows:
+            violations = self.findings[row["run_id"]].violations
+            violations[row["kind"]] = violations.get(row["kind"], 0) + row["n"]
+            names = row["run_id"], row["sub_id"], row["pubend"]
+            of_pair[names][row["kind"]] = row["n"]
+            if row["kind"] == "duplicate":
+                of_pair[names]["owed duplicates"] = row["owed"]
+        for item in bad:
+            counts = of_pair[item.pair.names]
+            findings = self.findings[item.pair.run_id]
+            summary = findings.pairs[item.place]
+            in_spite = self._arrived_in_spite.get(item.pair.names, 0)
+            findings.pairs[item.place] = replace(
+                summary,
+                owed=summary.owed + in_spite,
+                withheld=summary.withheld - in_spite,
+                duplicates=counts.get("duplicate", 0),
+                reordered=counts.get("reordered", 0),
+                missing=counts.get("missing", 0),
+                delivered=summary.delivered - counts.get("owed duplicates", 0),
+            )

@@ -1,0 +1,152 @@
+"""How long deliveries took: exact percentiles, and buckets that add up across runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from results.checker.clocks import OneWay, judge_one_way
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BUCKETS_PER_DOUBLING = 128
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+
+
+def measured(deliveries: "DataFrame") -> "DataFrame":
+    """Deliveries whose latency counts: of data to applications, meant for the measure phase.
+
+    Both stamps are of one clock; `across_clocks` has the others.
+    """
+    from pyspark.sql import functions as F
+
+    return deliveries.where(
+        (F.col("layer") == "application")
+        & (F.col("kind") == "data")
+        & (F.col("phase") == "measure")
+        & F.col("same_clock")
+        & F.col("lat_response_us").isNotNull()
+    )
+
+
+@dataclass(frozen=True)
+class AcrossClocks:
+    """Deliveries whose two stamps are of different clocks, all with the same uncertainty.
+
+    Attributes:
+        error_us: by how much each latency may be wrong; None where nobody knows.
+        judgement: whether the median may be told.
+    """
+
+    n: int
+    median_us: float
+    error_us: int | None
+    judgement: OneWay
+
+
+def across_clocks(deliveries: "DataFrame") -> list[AcrossClocks]:
+    """What `measured` leaves out because its stamps are of different clocks, judged."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        deliveries.where(
+            (F.col("layer") == "application")
+            & (F.col("kind") == "data")
+            & (F.col("phase") == "measure")
+            & ~F.col("same_clock")
+            & F.col("lat_response_us").isNotNull()
+        )
+        .groupBy("lat_err_us")
+        .agg(F.count("*").alias("n"), F.percentile("lat_response_us", 0.5).alias("median_us"))
+        .orderBy("lat_err_us")
+        .toArrow()
+        .to_pylist()
+    )
+    return [
+        AcrossClocks(
+            row["n"],
+            row["median_us"],
+            row["lat_err_us"],
+            judge_one_way(row["median_us"], row["lat_err_us"]),
+        )
+        for row in rows
+    ]
+
+
+def latency_percentiles(deliveries: "DataFrame") -> "DataFrame":
+    """One row per subscription with percentiles of response and service latency.
+
+    Args:
+        deliveries: the table; repeated deliveries count each time, as the application saw them.
+
+    Returns:
+        run_id, sub_id, n, and for `response` (since it was meant to be sent) and `service`
+        (since it was sent) p50_us, p90_us, p99_us, p999_us and max_us.
+    """
+    from pyspark.sql import functions as F
+
+    columns = [F.count("*").alias("n")]
+    for metric in ("response", "service"):
+        value = F.col(f"lat_{metric}_us")
+        columns += [
+            F.percentile(value, share).alias(f"{metric}_{name}_us")
+            for name, share in PERCENTILES.items()
+        ]
+        columns.append(F.max(value).alias(f"{metric}_max_us"))
+    return measured(deliveries).groupBy("run_id", "sub_id").agg(*columns)
+
+
+def latency_buckets(deliveries: "DataFrame") -> "DataFrame":
+    """How many deliveries of each subscription took how long: the table `hist`.
+
+    A bucket is less than 1 % wide. Latencies below 0, which only clocks can make, are in a
+    bucket of their own that begins at -1.
+    """
+    from pyspark.sql import functions as F
+
+    parts = [
+        measured(deliveries)
+        .withColumn("lo_us", _bucket(F.col(f"lat_{metric}_us")))
+        .groupBy("run_id", F.col("sub_id").alias("proc_id"), "phase", "lo_us")
+        .agg(F.count("*").alias("n"))
+        .withColumn("metric", F.lit(f"lat_{metric}"))
+        for metric in ("response", "service")
+    ]
+    both = parts[0].unionByName(parts[1])
+    return both.withColumn("hi_us", F.col("lo_us") + _width(F.col("lo_us")))
+
+
+def _bucket(value: "Column") -> "Column":
+    """The lowest value of the bucket a value lies in."""
+    from pyspark.sql import functions as F
+
+    return F.when(value < 0, F.lit(-1).cast("BIGINT")).otherwise(value - value % _width(value))
+
+
+def _width(value: "Column") -> "Column":
+    """How wide the bucket of a value is: 1 up to 256, then twice as wide with each doubling."""
+    from pyspark.sql import functions as F
+
+    bits = F.length(F.bin(F.greatest(value, F.lit(1)))) - 8
+    return F.call_function("shiftleft", F.lit(1).cast("BIGINT"), F.greatest(bits, F.lit(0)))
+
+
+def spectrum(buckets: Iterable[Mapping[str, Any]]) -> list[tuple[float, int]]:
+    """(share, latency) steps: so large a share of deliveries took no longer than that.
+
+    Args:
+        buckets: rows of `hist` of one subscription and metric, in any order.
+    """
+    ordered = sorted(buckets, key=lambda row: row["lo_us"])
+    total = sum(row["n"] for row in ordered)
+    steps: list[tuple[float, int]] = []
+    so_far = 0
+    for row in ordered:
+        so_far += row["n"]
+        steps.append((so_far / total, row["hi_us"]))
+    return steps
+
+
+def at_share(steps: Sequence[tuple[float, int]], share: float) -> int:
+    """The latency that this share of deliveries did not exceed."""
+    return next(latency for up_to, latency in steps if up_to >= share)

@@ -1,0 +1,204 @@
+"""The one place with Spark settings: how a session starts, and how it ends without a trace.
+
+PySpark is imported inside the functions, because importing it takes longer than most commands
+run, and `pubsubctl --help` must not wait for it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from results.checker.java import find_java, spark_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_EXIT_SECONDS = 30
+SMALL_ROWS = 300_000
+SMALL_PLANS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+class SparkAlreadyRunning(RuntimeError):
+    """A second session was asked for in a process that has one; Spark would hand out the first."""
+
+
+@contextmanager
+def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSession]":
+    """A Spark session that is gone, its Java process too, when the block is left.
+
+    One session per command: starting it takes seconds. With a local master it listens on
+    loopback only, answers only to its own processes, and keeps what it spills in a folder that
+    nobody else can read and that is removed. Times are UTC, conversions go through Arrow.
+
+    Args:
+        app_name: shown by cluster masters, otherwise unused.
+        master: `local[N]`, `local[*]`, or the URL of a cluster whose machines have the same
+            Python and this package.
+
+    Raises:
+        JavaNotFound: there is no Java that could run Spark.
+        FolderNotExecutable: the folder for temporary files does not serve; see TMPDIR.
+        SparkAlreadyRunning: this process has a session already.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise SparkAlreadyRunning("this process has a Spark session already; pass that one on")
+    java = find_java()
+    scratch = Path(tempfile.mkdtemp(prefix="pubsubctl-spark-"))  # mode 0700
+    log4j_file = resources.files("results") / "log4j2.properties"
+    try:
+        with resources.as_file(log4j_file) as log4j_path:
+            conf = SparkConf(loadDefaults=False)
+            conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
+            on_interrupt = signal.getsignal(signal.SIGINT)
+            in_order = False
+            try:
+                with _environment(spark_environment(java, scratch)):
+                    # Going through the context keeps settings from a session that ended before
+                    # out of this one; the session's builder remembers them.
+                    spark = SparkSession(SparkContext(conf=conf))
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, on_interrupt)  # PySpark would ask Java first
+                yield spark
+                in_order = True
+            except Exception:
+                in_order = True
+                raise
+            finally:
+                _stop_java(in_order=in_order)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def planned_for(spark: "SparkSession", rows: int) -> Iterator[bool]:
+    """Let Spark plan queries for about so many rows while the block lasts; says if that is few.
+
+    What Spark does for large tables (generate and compile code, look at sizes between stages,
+    spread shuffles) takes seconds of its own, which is all the time that small ones take.
+    """
+    small = rows < SMALL_ROWS
+    settings = SMALL_PLANS if small else {}
+    before = {name: spark.conf.get(name) or "" for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield small
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) -> dict[str, str]:
+    """Every setting that differs from Spark's own defaults."""
+    java_options = (
+        # Our jobs are short: code compiled quickly beats code compiled well.
+        "-XX:TieredStopAtLevel=1",
+        # With that, Java reserves a fifth of what it otherwise would. A long check fills it, and
+        # Java then compiles nothing more, and says so on the terminal.
+        "-XX:ReservedCodeCacheSize=240m",
+        f'"-Djava.io.tmpdir={scratch}"',
+        f'"-Dlog4j2.configurationFile={log4j_path.as_uri()}"',
+    )
+    settings = {
+        "spark.app.name": app_name,
+        "spark.master": master,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.driver.memory": f"{_heap_mebibytes()}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Otherwise rows are sorted by partition before they are written.
+        "spark.sql.maxConcurrentOutputFileWriters": "64",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+    }
+    if master.startswith("local"):
+        settings |= {
+            "spark.authenticate": "true",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.local.dir": str(scratch),
+            # The default of 200 tasks per shuffle is meant for clusters.
+            "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        }
+    return settings
+
+
+def _heap_mebibytes() -> int:
+    """A quarter of the memory, so that brokers still running beside it keep theirs."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(memory // 4 // 2**20, 1024), 8192)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables while Java is started; it is only then that they are read."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _stop_java(*, in_order: bool) -> None:
+    """Stop what runs of Spark and wait until its Java process has ended.
+
+    PySpark leaves that process to end by itself some time after the session, and would hand
+    it to the next session, settings and all.
+
+    Args:
+        in_order: whether Spark may clean up; else, or where it cannot, its process is killed.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context
+    try:
+        if in_order and (
+            session := SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        ):
+            session.stop()
+        elif in_order and context is not None:
+            context.stop()
+        if in_order and gateway is not None:
+            gateway.shutdown()
+    except Exception:  # of whatever kind: the process is gone already, or must go now
+        in_order = False
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    if gateway is None:
+        return
+    java: subprocess.Popen[bytes] = gateway.proc
+    if not in_order:
+        if context is not None and context._accumulatorServer is not None:
+            context._accumulatorServer.shutdown()  # else it complains when Java is gone
+        java.kill()
+    if java.stdin is not None:
+        java.stdin.close()  # which is what the Java side takes as the sign to leave
+    try:
+        java.wait(JVM_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()

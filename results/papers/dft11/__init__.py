@@ -1,0 +1,1 @@
+"""Measures of the experiments of [DFT11]."""

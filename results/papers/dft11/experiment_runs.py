@@ -1,0 +1,116 @@
+"""Runs of experiments without real brokers: their raw rows → the tables of `results.tables.schema`.
+
+They were worked out on a tree, or measured on simulated brokers, so they have no logs, phases or
+clocks: a table is the JSON lines of the same name, with types.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.tables.derived import Tables, derived_folder
+from results.tables.json_files import ResultsError, read_json, read_toml
+from results.tables.schema import SCHEMA_VERSION, TABLES
+from results.tables.seals import verify_seal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KINDS = ("graph", "simulation", "behaviour")
+RAW_TABLES = (
+    "failures",
+    "connectivity",
+    "neighbourhoods",
+    "active_sessions",
+    "simulated_points",
+    "simulated_brokers",
+    "simulated_seconds",
+    "judged_draws",
+    "bypasses",
+    "starts",
+    "overheads",
+    "exclusions",
+    "queues",
+)
+
+
+@dataclass(frozen=True)
+class ExperimentRun:
+    """An experiment that was carried out, with its tables there.
+
+    Attributes:
+        derived: where its tables and figures are.
+        experiment: what was asked, as its file says it.
+    """
+
+    folder: Path
+    derived: Path
+    manifest: Mapping[str, Any]
+    experiment: Mapping[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.manifest["run_id"])
+
+    def table(self, spark: "SparkSession", name: str) -> "DataFrame":
+        """One of its tables.
+
+        Raises:
+            ResultsError: the experiment asked something else.
+        """
+        folder = self.derived / "tables" / name
+        if not folder.is_dir():
+            asked = self.experiment.get("question")
+            raise ResultsError(f"{self.folder} has no table {name!r}: it answers {asked!r}")
+        return spark.read.schema(TABLES[name].ddl).parquet(str(folder))
+
+
+def is_experiment_run(run_dir: Path) -> bool:
+    """Whether the run in this folder is of an experiment without real brokers."""
+    manifest = Path(run_dir) / "manifest.json"
+    return manifest.is_file() and read_json(manifest).get("kind") in KINDS
+
+
+def load_experiment_run(
+    spark: "SparkSession", run_dir: Path, *, force: bool = False
+) -> ExperimentRun:
+    """Check the rows of a run and write its tables where they are not there yet.
+
+    Args:
+        force: write the tables even if they are there.
+
+    Raises:
+        ResultsError: there is no such run, or it did not come to its end.
+        IntegrityError: a file of the run is not what was written when it ended.
+    """
+    folder = Path(run_dir).resolve()
+    if not is_experiment_run(folder):
+        raise ResultsError(f"{folder} holds no run of an experiment without real brokers")
+    manifest = read_json(folder / "manifest.json")
+    if manifest.get("state") != "complete":
+        raise ResultsError(
+            f"{folder}: the run is {manifest.get('state')}; part of its draws would mislead"
+        )
+    seal = verify_seal(folder)
+    experiment = read_toml(folder / "spec" / "experiment.toml")
+    run = ExperimentRun(folder, derived_folder(folder, seal), manifest, experiment)
+    about = {"schema": SCHEMA_VERSION, "run_id": run.run_id, "run": seal.digest}
+    tables = Tables(run.derived / "tables", about)
+    if not force and tables.are_ours():
+        return run
+    tables.clear()
+    for name in RAW_TABLES:
+        if files := sorted(folder.glob(f"raw/*/*/{name}.jsonl")):
+            _write_table(spark, run, name, [str(path) for path in files])
+    tables.close()
+    return run
+
+
+def _write_table(spark: "SparkSession", run: ExperimentRun, name: str, files: list[str]) -> None:
+    from pyspark.sql import functions as F
+
+    rows = spark.read.schema(TABLES[name].ddl).option("mode", "FAILFAST").json(files)
+    rows.withColumn("run_id", F.lit(run.run_id)).select(*TABLES[name].names).coalesce(
+        1
+    ).write.parquet(str(run.derived / "tables" / name))

@@ -1,0 +1,1 @@
+"""What a verdict follows from: rules and the nouns they are written in."""

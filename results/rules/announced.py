@@ -1,0 +1,226 @@
+"""What subscribers were told that they do not get, as tables of the delivery check on Spark.
+
+Notices are few and kept by the driver; publications and deliveries are met with them in joins
+with small tables. A run without notices costs nothing here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from results.rules.facts import RunFacts
+from results.rules.risks import Tree
+from results.rules.terms import NEVER_NS, Notice
+from results.rules.withheld import Asked, Barriers, stretches_of
+from results.tables.frames import EVIDENCE, FIRST_KEY, LAST_KEY, PAIR, key_of, small_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Names = tuple[str, str, str]
+"""Run, subscription and source."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Publications of one source that one subscription was told of first by one notice.
+
+    Attributes:
+        first, last: keys.
+        late: whether each matching publication in it was announced after its source was heard.
+        until_ns: those that were sent later have no excuse.
+    """
+
+    first: int
+    last: int
+    partition: str
+    place: int
+    told_ns: int
+    late: bool
+    until_ns: int
+
+    def within(self, span: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The part of a span of keys (run, predicate, source, first, last) that lies in it."""
+        first, last = max(self.first, span[3]), min(self.last, span[4])
+        return (*span[:3], first, last) if first <= last else (*span[:3], LAST_KEY, FIRST_KEY)
+
+
+class Announcements:
+    """Everything that was announced as withheld in some runs.
+
+    Args:
+        first_places: by pair, where in the log the first delivery of the source is.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        facts: Mapping[str, RunFacts],
+        first_places: Mapping[Names, int | None],
+    ) -> None:
+        self._spark = spark
+        self._notices: dict[Names, Sequence[Notice]] = {}
+        self._told: dict[Names, list[Told]] = {}
+        self._predicate_ids: dict[Names, int] = {}
+        for run_id, of_run in facts.items():
+            if of_run.notices:
+                self._take(run_id, of_run, first_places)
+
+    def _take(self, run_id: str, facts: RunFacts, first_places: Mapping[Names, int | None]) -> None:
+        barriers = Barriers(Tree(facts.links), facts.delta, facts.faults, facts.newcomers)
+        subscriptions = {s.sub_id: s for s in facts.subscriptions}
+        sources = {s.pubend: s for s in facts.sources}
+        predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
+        for (sub_id, pubend), notices in facts.notices.items():
+            if sub_id not in subscriptions or pubend not in sources:
+                continue
+            names = run_id, sub_id, pubend
+            subscription = subscriptions[sub_id]
+            self._notices[names] = notices
+            self._predicate_ids[names] = predicate_ids[subscription.predicate]
+            self._told[names] = [
+                Told(
+                    key_of(*stretch.first),
+                    key_of(*stretch.last),
+                    str(stretch.partition),
+                    stretch.place,
+                    stretch.told_ns,
+                    stretch.begun,
+                    -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
+                )
+                for stretch in stretches_of(
+                    notices,
+                    first_places.get(names),
+                    barriers,
+                    subscription.broker,
+                    sources[pubend].broker,
+                    Asked(subscription.issued_ns, subscription.accepted_ns),
+                )
+            ]
+
+    def of(self, names: Names) -> Sequence[Told]:
+        """What one subscription was told of one source."""
+        return self._told.get(names, ())
+
+    def is_contradicted(self, names: Names, lowest: int | None) -> bool:
+        """Whether something may have been delivered in spite of a notice."""
+        told = self.of(names)
+        return bool(told) and lowest is not None and lowest <= max(part.last for part in told)
+
+    def spared(self, rows: "DataFrame", unless: "Column | None" = None) -> "DataFrame":
+        """The rows (by pair and `key`) that nobody was told not to get, or `unless` that."""
+        from pyspark.sql import functions as F
+
+        if not self._told:
+            return rows
+        table = self._table(self._told)
+        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
+        condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
+        if unless is not None:
+            condition.append(~unless)
+        return rows.join(F.broadcast(table), condition, "left_anti")
+
+    def violations(self, happened: "DataFrame") -> Iterator["DataFrame"]:
+        """A row per publication that matches and was announced without reason or too late.
+
+        Args:
+            happened: publications with the predicates they match.
+        """
+        from pyspark.sql import functions as F
+
+        rows = [
+            (*names, self._predicate_ids[names], told.first, told.last, kind, sent_after_ns,
+             told.place, told.told_ns)
+            for names, of_pair in self._told.items()
+            for told in of_pair
+            for kind, sent_after_ns in _objections(told)
+        ]  # fmt: skip
+        if not rows:
+            return
+        ddl = (
+            "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
+            "last BIGINT, kind STRING, sent_after_ns BIGINT, order_idx BIGINT, t_ns BIGINT"
+        )
+        table = F.broadcast(small_frame(self._spark, rows, ddl))
+        yield (
+            happened.join(table, ["run_id", "pubend", "predicate_id"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .where(F.col("t_sent_ns") > F.col("sent_after_ns"))
+            .select("kind", *EVIDENCE, "t_ns", F.lit(False).alias("owed"))
+        )
+
+    def deliveries_in_spite(
+        self, firsts: "DataFrame", pairs: Iterable[Names]
+    ) -> Iterator["DataFrame"]:
+        """A row per first arrival of what had been announced, or of what comes before that.
+
+        Args:
+            firsts: the first arrival of each publication.
+        """
+        from pyspark.sql import functions as F
+
+        rows = [
+            (*names, notice.place, key_of(notice.incarnation, notice.last))
+            for names in pairs
+            for notice in self._notices.get(names, ())
+        ]
+        if not rows:
+            return
+        ddl = (
+            "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_place BIGINT, "
+            "told_last BIGINT"
+        )
+        table = F.broadcast(small_frame(self._spark, rows, ddl))
+        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
+        condition += [
+            F.col("told_place") <= F.col("order_idx"),
+            F.col("key") <= F.col("told_last"),
+        ]
+        yield firsts.join(table, condition, "left_semi").select(
+            F.lit("withheld_delivered").alias("kind"),
+            *EVIDENCE,
+            F.col("t_recv_ns").alias("t_ns"),
+            F.lit(False).alias("owed"),
+        )
+
+    def arrived(self, firsts: "DataFrame", owed: "Column") -> dict[tuple[Names, str], int]:
+        """By pair and partition, how many owed deliveries came although they were announced."""
+        from pyspark.sql import functions as F
+
+        if not self._told:
+            return {}
+        condition = [F.col(name) == F.col(f"told_{name}") for name in PAIR]
+        condition.append(F.col("key").between(F.col("told_first"), F.col("told_last")))
+        rows = (
+            firsts.where(owed)
+            .join(F.broadcast(self._table(self._told)), condition)
+            .groupBy(*PAIR, "told_partition")
+            .count()
+            .toArrow()
+            .to_pylist()
+        )
+        return {
+            ((row["run_id"], row["sub_id"], row["pubend"]), row["told_partition"]): row["count"]
+            for row in rows
+        }
+
+    def _table(self, told: Mapping[Names, Sequence[Told]]) -> "DataFrame":
+        rows = [
+            (*names, part.first, part.last, part.partition)
+            for names, of_pair in told.items()
+            for part in of_pair
+        ]
+        return small_frame(
+            self._spark,
+            rows,
+            "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_first BIGINT, "
+            "told_last BIGINT, told_partition STRING",
+        )
+
+
+def _objections(told: Told) -> Iterator[tuple[str, int]]:
+    """The violations that publications in it stand for, each with after when they must be sent."""
+    if told.until_ns < NEVER_NS:
+        yield "withheld_unjustified", told.until_ns
+    if told.late:
+        yield "withheld_late", -NEVER_NS

@@ -1,0 +1,50 @@
+"""What leaves a verdict open, of all that is known of a run but its counts."""
+
+from collections.abc import Iterator
+
+from results.rules.facts import RunFacts
+from results.rules.findings import Findings
+from results.rules.terms import doubt
+from results.rules.verdicts import doubts_about_faults, doubts_about_recoveries
+
+
+def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
+    """Everything that leaves a verdict open, but for what follows from the counts."""
+    found = [*facts.doubts, *_about_notices(facts), *_about_fences(facts, findings)]
+    for pubend, source in findings.sources.items():
+        if source.other_content:
+            found.append(doubt("other_content", source=pubend))
+    found += doubts_about_faults(facts.faults)
+    if findings.other_kind:
+        found.append(doubt("kind", n=findings.other_kind))
+    if findings.too_soon:
+        found.append(doubt("too_soon", n=findings.too_soon))
+    return [*found, *doubts_about_recoveries(facts.faults, findings.recoveries)]
+
+
+def _about_notices(facts: RunFacts) -> Iterator[str]:
+    sources = {source.pubend for source in facts.sources}
+    for subscription in facts.subscriptions:
+        if None not in (subscription.issued_ns, subscription.accepted_ns):
+            continue
+        for sub_id, pubend in facts.notices:
+            if sub_id == subscription.sub_id and pubend in sources:
+                yield doubt("told_when", who=sub_id, source=pubend)
+
+
+def _about_fences(facts: RunFacts, findings: Findings) -> Iterator[str]:
+    """Fences that are not there, or that do not enclose what they should."""
+    for pubend, source in findings.sources.items():
+        if source.opened_ns is None or source.closed_ns is None:
+            yield doubt("no_fences", source=pubend)
+            continue
+        for subscription in facts.subscriptions:
+            error_ns = facts.clock_errors.get((subscription.sub_id, pubend), 0)
+            if subscription.accepted_ns is None or error_ns is None:
+                continue
+            if subscription.accepted_ns > source.opened_ns + error_ns:
+                yield doubt("late_start", who=subscription.sub_id, source=pubend)
+        error_ns = facts.timeline_errors.get(pubend, 0)
+        until_ns = facts.measured_until_ns
+        if None not in (until_ns, error_ns) and source.closed_ns + error_ns < until_ns:  # type: ignore[operator]
+            yield doubt("closed_early", source=pubend)

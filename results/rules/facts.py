@@ -1,0 +1,97 @@
+"""What a check needs to know of a run beside its bulk tables: small, and kept by the driver."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from results.rules.expectation import ExpectedContent
+from results.rules.terms import EXACTLY_ONCE, Fault, Guarantee, Notice
+from results.tables.load import LoadedRun
+from results.tables.logs import Logs, Source, Subscription, notices_of
+from results.tables.manifest import Run
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run or history, without its publications and deliveries.
+
+    Attributes:
+        numbers_used_once: whether the publishers' logs prove that no sequence number of a
+            source was used twice; where they do not, the check looks for such numbers.
+        delta: how many brokers in a row the tree is wired to get around.
+        newcomers: brokers that have joined the tree since it was deployed.
+        notices: by subscription and source, what was announced as withheld, in order.
+        doubts: what is incomplete about the records.
+        clock_errors: by subscription and source, how far the clocks of their stamps may be apart,
+            None where nobody knows; those that are not named have one clock.
+        timeline_errors: by source, how far its stamps may be off the run's time line.
+        measured_until_ns: when the measure phase was over; None where nobody says.
+    """
+
+    run_id: str
+    content: ExpectedContent
+    sources: Sequence[Source]
+    subscriptions: Sequence[Subscription]
+    links: Sequence[tuple[str, str]]
+    faults: Sequence[Fault] = ()
+    guarantee: Guarantee = EXACTLY_ONCE
+    calm: bool = False
+    deliveries_per_pair_min: int = 100
+    numbers_used_once: bool = False
+    doubts: tuple[str, ...] = ()
+    delta: int = 1
+    newcomers: tuple[str, ...] = ()
+    notices: Mapping[tuple[str, str], Sequence[Notice]] = field(default_factory=dict)
+    clock_errors: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
+    timeline_errors: Mapping[str, int | None] = field(default_factory=dict)
+    measured_until_ns: int | None = None
+
+    @classmethod
+    def of_run(cls, loaded: LoadedRun) -> "RunFacts":
+        """The facts of a run whose tables are there."""
+        run, logs = loaded.run, loaded.logs
+        bars = run.workload.get("bars", {})
+        return cls(
+            run_id=run.run_id,
+            content=run.content,
+            sources=logs.sources,
+            subscriptions=logs.subscriptions,
+            links=run.links,
+            faults=run.faults,
+            guarantee=run.guarantee,
+            calm=bool(run.workload.get("calm", False)),
+            deliveries_per_pair_min=bars.get("deliveries_per_pair_min", 100),
+            numbers_used_once=all(file.scan.rising for file in logs.files("publications")),
+            doubts=(*run.doubts, *logs.doubts),
+            delta=run.delta,
+            newcomers=run.newcomers,
+            notices=notices_of(logs, run.moved),
+            clock_errors=_clock_errors(run, logs),
+            timeline_errors=_timeline_errors(run, logs),
+            measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
+        )
+
+    @property
+    def predicates(self) -> list[str]:
+        """Each predicate once, in the order of the subscriptions."""
+        return [*dict.fromkeys(subscription.predicate for subscription in self.subscriptions)]
+
+
+def _clock_errors(run: Run, logs: Logs) -> dict[tuple[str, str], int | None]:
+    """By subscription and source, where their stamps are not of one clock."""
+    hosts = logs.hosts_of("subscriptions"), logs.hosts_of("publishers")
+    found = {}
+    between: dict[tuple[str, str], int | None] = {}
+    for subscription, here in hosts[0].items():
+        for source, there in hosts[1].items():
+            if (here, there) not in between:
+                between[here, there] = run.clock_error_ns(here, there)
+            if between[here, there] != 0:
+                found[subscription, source] = between[here, there]
+    return found
+
+
+def _timeline_errors(run: Run, logs: Logs) -> dict[str, int | None]:
+    hosts = logs.hosts_of("publishers")
+    return {
+        source: run.clock_error_ns(host, run.clocks.reference) for source, host in hosts.items()
+    }

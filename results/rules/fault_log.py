@@ -1,0 +1,156 @@
+"""The fault log of a run on the run's time line, and what of it was not as planned."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from results.checker.clocks import Clocks
+from results.rules.risks import VERBS, parts_of
+from results.rules.terms import Fault, doubt
+from results.tables.json_files import IntegrityError, read_json, read_json_lines
+
+FAULT_STAGES = (
+    "planned", "requested", "applied", "observed", "heal_requested", "healed", "recovered",
+)  # fmt: skip
+FAULT_STAMPS = tuple(f"t_{stage}_ns" for stage in FAULT_STAGES)
+
+_TEXTS = ("fault_id", "verb", "target")
+
+
+class Timed(Protocol):
+    """A run of which all is known but its faults."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def topology(self) -> Mapping[str, Any]: ...
+    @property
+    def links(self) -> list[tuple[str, str]]: ...
+    @property
+    def clocks(self) -> Clocks: ...
+    @property
+    def origin_ns(self) -> int: ...
+    @property
+    def hosts_of_load(self) -> list[str]: ...
+    def moved(self, stamp_ns: int, host: str) -> int: ...
+    def clock_error_ns(self, a: str, b: str) -> int | None: ...
+
+
+def fault_rows(run: Timed) -> Iterator[dict[str, Any]]:
+    """The rows of the fault log on the run's time line.
+
+    What a host's own clock said is moved by that clock's offset; of a fault at several hosts
+    the last one counts, as when it was applied.
+
+    Raises:
+        IntegrityError: a row is no fault.
+    """
+    path = run.folder / "faults" / "faults.jsonl"
+    machines = _machines(run.folder)
+    publishing = [run.clocks.reference, *run.hosts_of_load]
+    for number, row in enumerate(read_json_lines(path, missing_ok=True), start=1):
+        _verify(f"{path}, line {number}", row)
+        moved = dict(row)
+        of_hosts = moved.pop("host_stamps", None) or {}
+        for stage in FAULT_STAGES:
+            if (stamps := of_hosts.get(stage)) is not None:
+                moved[f"t_{stage}_ns"] = max(run.moved(ns, host) for host, ns in stamps.items())
+            elif moved.get(f"t_{stage}_ns") is not None:
+                moved[f"t_{stage}_ns"] -= run.origin_ns
+        hosts = {host for stamps in of_hosts.values() for host in stamps}
+        moved["err_ns"] = _worst(
+            run.clock_error_ns(host, other) for host in sorted(hosts) for other in publishing
+        )
+        moved["parts"] = [
+            *parts_of(row["verb"], row["target"], run.topology["brokers"], run.links, machines)
+        ]
+        yield moved
+
+
+def _verify(where: str, row: Mapping[str, Any]) -> None:
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str):
+            raise IntegrityError(f"{where}: {name} = {row.get(name)!r} is no text")
+    if row["verb"] not in VERBS:
+        raise IntegrityError(f"{where}: verb {row['verb']!r} is unknown")
+    of_hosts = row.get("host_stamps") or {}
+    if not isinstance(of_hosts, dict) or not all(isinstance(t, dict) for t in of_hosts.values()):
+        raise IntegrityError(f"{where}: host_stamps = {of_hosts!r} are no stamps")
+    stamps = {name: row.get(name) for name in (*FAULT_STAMPS, "absorbed_msgs")}
+    for stage, told in of_hosts.items():
+        stamps |= {f"{stage} at {host}": ns for host, ns in told.items()}
+    for name, value in stamps.items():
+        if value is not None and type(value) is not int:
+            raise IntegrityError(f"{where}: {name} = {value!r} is no number")
+
+
+def faults_of(rows: Iterable[Mapping[str, Any]]) -> list[Fault]:
+    """The faults as the checkers need them."""
+    return [
+        Fault(
+            row["fault_id"],
+            row["verb"],
+            row["target"],
+            row.get("t_applied_ns"),
+            row.get("t_observed_ns"),
+            row.get("t_healed_ns"),
+            tuple(row["parts"]),
+            row["err_ns"],
+            str((row.get("params") or {}).get("to", "")),
+            row.get("absorbed_msgs"),
+        )
+        for row in rows
+    ]
+
+
+def doubts_about_fault_log(
+    folder: Path, rows: Sequence[Mapping[str, Any]], *, simulated: bool
+) -> Iterator[str]:
+    """What was not as planned, or is not told.
+
+    Args:
+        simulated: whether there were no brokers that could say what they absorbed.
+    """
+    plan = {
+        str(line.get("fault_id")): line
+        for line in read_json_lines(folder / "faults" / "plan.jsonl", missing_ok=True)
+    }
+    has_schedule = (folder / "spec" / "faults.toml").is_file()
+    logged = {row["fault_id"]: row for row in rows}
+    for fault_id, line in plan.items():
+        if fault_id not in logged:
+            yield doubt("not_logged", fault=fault_id)
+        elif any(line.get(name) != logged[fault_id][name] for name in ("verb", "target")):
+            yield doubt("other_fault", fault=fault_id)
+    if plan or has_schedule:
+        yield from (doubt("not_planned", fault=name) for name in logged if name not in plan)
+    if len(logged) < len(rows):
+        yield doubt("twice", what="one fault")
+    for row in rows:
+        names = {"fault": row["fault_id"], "verb": row["verb"], "target": row["target"]}
+        if row.get("state") in ("failed", "unknown"):
+            yield doubt("fault_failed", **names, why=row.get("evidence"))
+        was_seen = row["verb"] == "absorb" and row.get("t_observed_ns") is not None
+        if was_seen and row.get("absorbed_msgs") is None and not simulated:
+            yield doubt("absorb_silent", **names)
+    if has_schedule and not rows:
+        yield doubt("no_fault_log")
+
+
+def _worst(errors: Iterable[int | None]) -> int | None:
+    """The largest; None if any is unknown."""
+    worst = 0
+    for error in errors:
+        if error is None:
+            return None
+        worst = max(worst, error)
+    return worst
+
+
+def _machines(folder: Path) -> dict[str, list[str]]:
+    """The brokers on each machine; none of a run that was not placed."""
+    path = folder / "spec" / "placement.json"
+    machines: dict[str, list[str]] = {}
+    for row in read_json(path).get("brokers", ()) if path.is_file() else ():
+        machines.setdefault(str(row["host"]), []).append(str(row["broker"]))
+    return machines

@@ -1,0 +1,80 @@
+"""What is known of all runs beside their bulk tables, as small tables for Spark to join with."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from results.rules.expectation import parse_predicate
+from results.rules.facts import RunFacts
+from results.tables.frames import small_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Lookups:
+    """Tables by run.
+
+    Attributes:
+        subscriptions: with the number of the predicate, and that of a fence's attributes.
+        sources: whether their logs were ended in order.
+        matches: which attribute sets each predicate matches.
+    """
+
+    def __init__(self, spark: "SparkSession", facts: Mapping[str, RunFacts]) -> None:
+        subscriptions, sources, predicates = [], [], []
+        for run_id, of_run in facts.items():
+            ids = {text: number for number, text in enumerate(of_run.predicates)}
+            all_closed = all(source.closed for source in of_run.sources)
+            subscriptions += [
+                (run_id, s.sub_id, ids[s.predicate], all_closed, of_run.content.fence_set)
+                for s in of_run.subscriptions
+            ]
+            sources += [(run_id, source.pubend, source.closed) for source in of_run.sources]
+            predicates += [(run_id, number, text) for text, number in ids.items()]
+        self.subscriptions = small_frame(
+            spark,
+            subscriptions,
+            "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN, fence_set INT",
+        )
+        self.sources = small_frame(
+            spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"
+        )
+        contents = {run_id: of_run.content for run_id, of_run in facts.items()}
+        self.matches = _match_table(spark, predicates, contents)
+
+
+def _match_table(
+    spark: "SparkSession", predicates: Sequence[tuple[Any, ...]], contents: Mapping[str, Any]
+) -> "DataFrame":
+    """Which attribute sets each predicate of each run matches; fences match all."""
+
+    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = []
+            for row in batch.to_pylist():
+                content = contents[row["run_id"]]
+                predicate = parse_predicate(row["text"])
+                wanted = [
+                    number
+                    for number, attributes in enumerate(content.attribute_sets)
+                    if predicate.holds(attributes)
+                ]
+                for number in (*wanted, content.fence_set):
+                    is_fence = number == content.fence_set
+                    found.append((row["run_id"], row["predicate_id"], number, is_fence))
+            columns: list[Any] = [*zip(*found, strict=True)] or [[], [], [], []]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(columns[0], pa.string()),
+                    pa.array(columns[1], pa.int32()),
+                    pa.array(columns[2], pa.int32()),
+                    pa.array(columns[3], pa.bool_()),
+                ],
+                names=["run_id", "predicate_id", "attrs_expected", "matches_fence"],
+            )
+
+    table = small_frame(spark, predicates, "run_id STRING, predicate_id INT, text STRING")
+    ddl = "run_id STRING, predicate_id INT, attrs_expected INT, matches_fence BOOLEAN"
+    return table.mapInArrow(match, ddl)

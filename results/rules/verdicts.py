@@ -1,0 +1,104 @@
+"""What counts and doubts come to, for whoever counted on Spark: verdict, reasons, words."""
+
+from collections.abc import Iterable, Sequence
+
+from results.rules.terms import (
+    VIOLATIONS,
+    Counts,
+    Fault,
+    Guarantee,
+    Recovery,
+    VerdictName,
+    doubt,
+)
+from results.rules.words import withheld_in_words
+
+_LOSSES = (
+    *("missing", "fence_missing", "left_out", "gap_not_permitted"),
+    *("withheld_unjustified", "withheld_late"),
+)
+
+
+def forbids(guarantee: Guarantee, violation: str) -> bool:
+    """Whether a run with this kind of violation breaks the guarantee."""
+    if violation in _LOSSES:
+        return guarantee.delivery != "at-most-once" or guarantee.gapless
+    if violation == "duplicate":
+        return guarantee.delivery != "at-least-once"
+    return violation != "reordered" or guarantee.order == "publisher"
+
+
+def decide(
+    counts: Counts,
+    doubts: Sequence[str],
+    guarantee: Guarantee,
+    calm: bool,
+    deliveries_per_pair_min: int,
+) -> tuple[VerdictName, list[str], list[str]]:
+    """Verdict, reasons and all doubts: a proven violation counts, whatever else is unknown."""
+    doubts = [*doubts, *_doubts_about_counts(counts, calm, deliveries_per_pair_min)]
+    broken = {kind: n for kind, n in counts.violations.items() if forbids(guarantee, kind)}
+    if broken:
+        named = [
+            f"{broken[kind]:,} {kind}: {VIOLATIONS[kind]}" for kind in VIOLATIONS if kind in broken
+        ]
+        return "INVALID", named, doubts
+    if doubts:
+        return "UNKNOWN", doubts, doubts
+    arrived = f"each of {counts.owed:,} owed deliveries arrived"
+    if counts.delivered < counts.owed:
+        arrived = f"{counts.delivered:,} of {counts.owed:,} owed deliveries arrived"
+    told = withheld_in_words(counts.withheld)
+    return (
+        "VALID",
+        [f"{guarantee}: {arrived}", *([f"{told}, each announced, with a reason"] if told else [])],
+        doubts,
+    )
+
+
+def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
+    """Faults that may not have happened as planned."""
+    found = []
+    for fault in faults:
+        names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
+        if fault.applied_ns is None or fault.observed_ns is None:
+            kind = "not_applied" if fault.applied_ns is None else "not_observed"
+            found.append(doubt(kind, **names))
+        if fault.err_ns is None:
+            found.append(doubt("no_clock", **names))
+        elif fault.applied_ns is not None:
+            earliest_ns = fault.applied_ns - fault.err_ns
+            reached = [ns for ns in (fault.observed_ns, fault.healed_ns) if ns is not None]
+            if reached and min(reached) < earliest_ns:
+                found.append(doubt("stages", **names))
+    return found
+
+
+def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
+    """Absorbs that put deliveries at risk, and took in nothing by what they say themselves."""
+    idle = {
+        fault.fault_id: fault for fault in faults if fault.verb == "absorb" and fault.absorbed == 0
+    }
+    return [
+        doubt(
+            "absorbed_nothing", fault=fault.fault_id, verb=fault.verb, target=fault.target,
+            n=recovery.at_risk,
+        )
+        for recovery in recoveries
+        if recovery.at_risk and (fault := idle.get(recovery.window.fault_ids[0])) is not None
+    ]  # fmt: skip
+
+
+def _doubts_about_counts(counts: Counts, calm: bool, minimum: int) -> list[str]:
+    found = []
+    if counts.least_owed is None:
+        found.append(doubt("no_pair"))
+    else:
+        who, source, n = counts.least_owed
+        if n < minimum:
+            found.append(doubt("too_few", who=who, source=source, n=n, minimum=minimum))
+        elif not counts.owed:
+            found.append(doubt("none_owed"))
+    if not calm and not counts.at_risk:
+        found.append(doubt("no_risk"))
+    return found

@@ -1,0 +1,127 @@
+"""Every violation as a row of its own, found by looking only where something is wrong."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from results.rules.announced import Announcements
+from results.rules.pairs import BadPair, Names
+from results.tables.frames import EVIDENCE, PAIR, owed_column, small_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def objections(judged: "DataFrame") -> "DataFrame":
+    """Deliveries that are wrong whatever came before them."""
+    from pyspark.sql import functions as F
+
+    return judged.where(F.col("objection").isNotNull()).select(
+        F.col("objection").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+        F.lit(False).alias("owed"),
+    )  # fmt: skip
+
+
+def reused_numbers(reused: "DataFrame") -> "DataFrame":
+    """Sequence numbers that were used for two publications."""
+    from pyspark.sql import functions as F
+
+    return reused.select(
+        F.lit("sequence_reuse").alias("kind"), "run_id", F.lit("").alias("sub_id"),
+        "pubend", "incarnation", "seq", F.lit(None).cast("BIGINT").alias("order_idx"),
+        F.col("t_sent_ns").alias("t_ns"), F.lit(False).alias("owed"),
+    )  # fmt: skip
+
+
+class BadWalks:
+    """The pairs that did not walk what they had to, publication by publication.
+
+    Args:
+        wanted: publications that happened, with the predicates they match.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        judged: "DataFrame",
+        wanted: "DataFrame",
+        announced: Announcements,
+        bad: Sequence[BadPair],
+    ) -> None:
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        self._wanted = wanted
+        self._announced = announced
+        self._bad = bad
+        self._table = small_frame(
+            spark,
+            [(*b.pair.names, *b.span[1:2], *b.span[3:], *b.pair.owed_span()[3:]) for b in bad],
+            "run_id STRING, sub_id STRING, pubend STRING, predicate_id INT, first BIGINT, "
+            "last BIGINT, after_opening BIGINT, before_closing BIGINT",
+        )
+        of_publication = Window.partitionBy(*PAIR, "key").orderBy("order_idx")
+        self._walked = (
+            judged.where("is_wanted")
+            .join(F.broadcast(self._table.drop("predicate_id")), [*PAIR])
+            .withColumn("time", F.row_number().over(of_publication))
+        )
+        self._firsts = self._walked.where("time = 1")
+
+    @property
+    def _owed(self) -> "Column":
+        from pyspark.sql import functions as F
+
+        return ~F.col("matches_fence") & owed_column()
+
+    def rows(self) -> list["DataFrame"]:
+        """What came again, came back, never came, or came though it had been announced."""
+        contradicted = [item.pair.names for item in self._bad if item.in_spite]
+        in_spite = self._announced.deliveries_in_spite(self._firsts, contradicted)
+        return [self._again(), self._back(), self._absent(), *in_spite]
+
+    def arrived_in_spite(self) -> dict[tuple[Names, str], int]:
+        """By pair and partition, how many owed deliveries came although they were announced."""
+        if not any(item.in_spite for item in self._bad):
+            return {}
+        return self._announced.arrived(self._firsts, self._owed)
+
+    def _again(self) -> "DataFrame":
+        from pyspark.sql import functions as F
+
+        return self._walked.where("time > 1").select(
+            F.lit("duplicate").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+            self._owed.alias("owed"),
+        )  # fmt: skip
+
+    def _back(self) -> "DataFrame":
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
+        return (
+            self._firsts.withColumn("before", F.lag("key").over(in_order))
+            .where("before > key")
+            .select(
+                F.lit("reordered").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
+                self._owed.alias("owed"),
+            )
+        )  # fmt: skip
+
+    def _absent(self) -> "DataFrame":
+        from pyspark.sql import functions as F
+
+        owed = ~F.col("is_fence") & owed_column()
+        kind = (
+            F.when(owed, F.lit("missing"))
+            .when(F.col("is_fence"), F.lit("fence_missing"))
+            .otherwise(F.lit("left_out"))
+        )
+        return self._announced.spared(
+            self._wanted.join(F.broadcast(self._table), ["run_id", "pubend", "predicate_id"])
+            .where(F.col("key").between(F.col("first"), F.col("last")))
+            .join(self._firsts.select(*PAIR, "key"), [*PAIR, "key"], "left_anti")
+        ).select(
+            kind.alias("kind"), "run_id", "sub_id", "pubend", "incarnation", "seq",
+            F.lit(None).cast("BIGINT").alias("order_idx"), F.col("t_sent_ns").alias("t_ns"),
+            owed.alias("owed"),
+        )  # fmt: skip

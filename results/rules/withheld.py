@@ -1,0 +1,257 @@
+"""What subscribers were told that they do not get, and whether anything was in the way.
+
+A subscription may start around brokers that nobody can reach. Of a source at or behind them it
+gets nothing until they know of it; what it misses meanwhile is announced: so many publications
+of that source, withheld by that partition. An announcement excuses a missing delivery only if
+the tree and the fault log bear it out: the partition lies on the way from the subscriber to the
+source, each of its brokers was really cut off from the one that detected it, and what lies
+behind them is only out of reach if they are one more than the tree is wired to get around. A
+source at a broker that has joined the running tree is the exception: what it knows it has from
+those it joined behind, so it may be withheld until all of them are back.
+
+A gate is closed at a start and at no other time, and it opens once what was in the way is back. So
+no fault excuses anything that began after the subscription had been accepted, and none excuses what
+was sent when it had been over for long enough, and so had whatever befell that way meanwhile.
+
+Paper: [DFT11] §III (partitions), §VI lines 663-675.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from results.rules.risks import Tree
+from results.rules.terms import NEVER_NS, Fault, Notice, Partition
+
+SETTLING_NS = 15_000_000_000
+"""How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
+
+_CUTS_OFF = (
+    *("absorb", "freeze", "blackhole", "cut", "partition", "kill", "term", "host-loss", "restart"),
+)
+_DEAFENS = ("absorb", "freeze", "blackhole", "cut")
+_TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a subscription was asked for and accepted; None where nobody knows."""
+
+    issued_ns: int | None = None
+    accepted_ns: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a fault can be held against it."""
+        return self.issued_ns is not None and self.accepted_ns is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """Why publications may be withheld.
+
+    Attributes:
+        fault_ids: of the faults that explain it.
+        until_ns: what was sent later is not excused.
+    """
+
+    fault_ids: tuple[str, ...]
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A fault that cuts brokers off, from the earliest it may have begun to the latest it ended."""
+
+    fault_id: str
+    verb: str
+    struck: frozenset[str]
+    from_ns: int
+    to_ns: int
+
+
+class Barriers:
+    """What a run's faults really kept apart.
+
+    Args:
+        delta: how many brokers in a row the tree is wired to get around.
+        newcomers: brokers that have joined the tree since it was deployed.
+    """
+
+    def __init__(
+        self, tree: Tree, delta: int, faults: Iterable[Fault], newcomers: Iterable[str] = ()
+    ) -> None:
+        self._tree = tree
+        self._delta = delta
+        self._newcomers = frozenset(newcomers)
+        self._spans = [*_spans(faults)]
+
+    def excuse(
+        self, partition: Partition, home: str, source: str, asked: Asked, told_ns: int
+    ) -> Excuse | None:
+        """What explains that a partition was in the way, and until when; None if nothing does.
+
+        Args:
+            home, source: the brokers of the subscriber and of the publisher.
+            asked: when the subscription was made.
+            told_ns: when the subscriber was first told of this partition and source.
+        """
+        if not self._is_on_the_way(partition, home, source):
+            return None
+        found: dict[str, int] = {}
+        for node in partition.nodes:
+            of_node = {
+                span.fault_id: span.to_ns
+                for span in self._spans
+                if span.from_ns <= told_ns
+                and (asked.accepted_ns is None or span.from_ns <= asked.accepted_ns)
+                and (asked.issued_ns is None or asked.issued_ns <= span.to_ns + SETTLING_NS)
+                and _separates(span.verb, span.struck, partition.detector, node)
+            }
+            if not of_node:
+                return None
+            found |= of_node
+        until_ns = self._settled_ns(self._tree.path(home, source), max(found.values()))
+        return Excuse(tuple(found), until_ns)
+
+    def _settled_ns(self, way: Sequence[str], over_ns: int) -> int:
+        """When a way is settled, given when what was in it was over.
+
+        What befalls it before it is settled delays that.
+        """
+        for span in sorted(self._spans, key=lambda span: span.from_ns):
+            if span.from_ns <= over_ns + SETTLING_NS and _befalls(span.struck, way):
+                over_ns = max(over_ns, span.to_ns)
+        return over_ns + SETTLING_NS
+
+    def _is_on_the_way(self, partition: Partition, home: str, source: str) -> bool:
+        way = self._tree.path(home, source)
+        nodes = partition.nodes
+        if partition.detector not in way or not nodes:
+            return False
+        start = way.index(partition.detector) + 1
+        if way[start : start + len(nodes)] != nodes:
+            return False
+        reaches_behind = len(nodes) == self._delta + 1 or source in self._newcomers
+        return source == nodes[-1] or reaches_behind
+
+
+def _spans(faults: Iterable[Fault]) -> Iterable[_Span]:
+    applied = sorted(
+        (fault for fault in faults if fault.applied_ns is not None and fault.verb in _CUTS_OFF),
+        key=lambda fault: (fault.applied_ns, fault.fault_id),
+    )
+    for place, fault in enumerate(applied):
+        from_ns = fault.applied_ns or 0
+        ends = [NEVER_NS if fault.healed_ns is None else fault.healed_ns]
+        if fault.verb == "restart":
+            ends.append(from_ns)
+        ends += [
+            other.applied_ns or 0
+            for other in applied[place + 1 :]
+            if other.struck >= fault.struck and other.verb in _TAKES_OVER
+        ]
+        # Between clocks that nobody compared every fault may explain everything.
+        err_ns = NEVER_NS if fault.err_ns is None else fault.err_ns
+        latest_ns = min(NEVER_NS, min(ends) + err_ns)
+        yield _Span(fault.fault_id, fault.verb, fault.struck, from_ns - err_ns, latest_ns)
+
+
+def _befalls(struck: frozenset[str], way: Sequence[str]) -> bool:
+    """Whether a fault strikes a broker of a way or a link between any two of them."""
+    links = (f"{a}{sign}{b}" for a in way for b in way for sign in ("-", "->"))
+    return not struck.isdisjoint(way) or not struck.isdisjoint(links)
+
+
+def _separates(verb: str, struck: frozenset[str], detector: str, node: str) -> bool:
+    """Whether a fault can keep `detector` from reaching `node`."""
+    between = {f"{a}{sign}{b}" for a, b in ((detector, node), (node, detector)) for sign in "-"}
+    between |= {f"{detector}->{node}", f"{node}->{detector}"}
+    between.add(node)
+    if verb in _DEAFENS:
+        between.add(detector)
+    return not between.isdisjoint(struck)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Publications of one source that one subscription was told of first by one notice.
+
+    Attributes:
+        first, last: keys, both included: (incarnation, sequence).
+        begun: whether the subscription had received something of the source before.
+        until_ns: what of it was sent later is not excused by any fault; None where nothing is.
+    """
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    partition: Partition
+    place: int
+    told_ns: int
+    begun: bool
+    until_ns: int | None
+
+
+def stretches_of(
+    notices: Sequence[Notice],
+    first_place: int | None,
+    barriers: Barriers,
+    home: str,
+    source: str,
+    asked: Asked,
+) -> list[Stretch]:
+    """What one subscription was told of one source, each publication once, in the log's order.
+
+    Neighbouring stretches that are alike are one.
+
+    Args:
+        first_place: of the first delivery of that source; None when there was none.
+        source: the publisher's broker.
+    """
+    found: list[Stretch] = []
+    told: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    until_ns: dict[Partition, int | None] = {}
+    for notice in notices:
+        partition = notice.partition
+        if partition not in until_ns:
+            # A partition that once had a reason has it for as long as it is told of.
+            excuse = barriers.excuse(partition, home, source, asked, notice.received_ns)
+            until_ns[partition] = None if excuse is None else excuse.until_ns
+        begun = first_place is not None and first_place < notice.place
+        first, last = (notice.incarnation, notice.first), (notice.incarnation, notice.last)
+        for low, high in _without(first, last, told):
+            before = found[-1] if found else None
+            if (
+                before is not None
+                and before.partition == partition
+                and before.begun == begun
+                and (before.last[0], before.last[1] + 1) == low
+            ):
+                found[-1] = replace(before, last=high)
+            else:
+                found.append(
+                    Stretch(
+                        low, high, partition, notice.place, notice.received_ns, begun,
+                        until_ns[partition],
+                    )
+                )  # fmt: skip
+        told = [(stretch.first, stretch.last) for stretch in found]
+    return found
+
+
+def _without(
+    first: tuple[int, int],
+    last: tuple[int, int],
+    known: Iterable[tuple[tuple[int, int], tuple[int, int]]],
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The parts of [first, last], of one incarnation, that lie in none of the known stretches."""
+    parts = [(first[1], last[1])]
+    for low, high in known:
+        if low[0] != first[0]:
+            continue
+        parts = [
+            part
+            for start, end in parts
+            for part in ((start, min(end, low[1] - 1)), (max(start, high[1] + 1), end))
+            if part[0] <= part[1]
+        ]
+    return [((first[0], start), (first[0], end)) for start, end in parts]

@@ -1,0 +1,68 @@
+"""Verdicts, recoveries and what was withheld, in a few lines for people."""
+
+from collections.abc import Mapping, Sequence
+
+from results.rules.terms import Counts, Recovery
+
+SECOND_NS = 1_000_000_000
+MOST_IDLE_NAMED = 3
+
+
+def counts_in_words(counts: Counts) -> str:
+    """What was owed, and what became of it: the parts add up to the whole."""
+    parts = [f"{counts.delivered:,} delivered"]
+    parts += [f"{counts.missing:,} missing"] if counts.missing else []
+    parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
+    told = withheld_in_words(counts.withheld)
+    others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
+    wrong = ", ".join(f"{n:,} {kind}" for kind, n in others.items())
+    if not wrong and not counts.missing:
+        wrong = "nothing missing, repeated or out of order"
+    return " · ".join(
+        text for text in (f"{counts.owed:,} owed = {' + '.join(parts)}", told, wrong) if text
+    )
+
+
+def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
+    """A line for each, but one for all of a verb that put nothing at risk where these are many."""
+    idle: dict[str, int] = {}
+    for recovery in recoveries:
+        if not recovery.at_risk:
+            idle[recovery.window.verb] = idle.get(recovery.window.verb, 0) + 1
+    summed = {verb: number for verb, number in idle.items() if number > MOST_IDLE_NAMED}
+    found = [
+        recovery_in_words(recovery)
+        for recovery in recoveries
+        if recovery.at_risk or recovery.window.verb not in summed
+    ]
+    more = " more" if found else ""
+    found += [f"{verb} of {n}{more}: nothing was at risk" for verb, n in summed.items()]
+    return found
+
+
+def recovery_in_words(recovery: Recovery) -> str:
+    """What a fault put at risk and what became of it."""
+    window = recovery.window
+    ending = {"kill": "the kill", "cut": "the cut", "release": "its end"}.get(window.ended_by, "")
+    what = f"{window.verb} {window.target}"
+    if ending:
+        what += f" for {(window.to_ns - window.from_ns) / SECOND_NS:.2f} s"
+        what += f", then {window.ended_by}" if window.ended_by != "release" else ""
+    if not recovery.at_risk:
+        return f"{what}: nothing was at risk"
+    text = f"{what}: {recovery.at_risk:,} deliveries at risk, {recovery.recovered:,} recovered"
+    if recovery.recovered < recovery.at_risk:
+        return f"{text}, {recovery.at_risk - recovery.recovered:,} lost"
+    if recovery.recovered_after_ns is None:
+        return text
+    after_s = recovery.recovered_after_ns / SECOND_NS
+    return f"{text}, the last {abs(after_s):.2f} s {'after' if after_s >= 0 else 'before'} {ending}"
+
+
+def withheld_in_words(withheld: Mapping[str, int]) -> str:
+    """How many were withheld by which partitions, for people; empty where none were."""
+    if not withheld:
+        return ""
+    named = ", ".join(f"{n:,} by {partition}" for partition, n in sorted(withheld.items())[:8])
+    more = f" and {len(withheld) - 8} more partitions" if len(withheld) > 8 else ""
+    return f"{sum(withheld.values()):,} withheld ({named}{more})"

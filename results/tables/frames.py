@@ -1,0 +1,51 @@
+"""What every check on Spark builds its tables with."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from results.tables.schema import arrow_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PAIR = ("run_id", "sub_id", "pubend")
+PUBLICATION = ("run_id", "pubend", "incarnation", "seq")
+EVIDENCE = (*PAIR, "incarnation", "seq", "order_idx")
+
+SEQUENCE_BITS = 47
+FIRST_KEY, LAST_KEY = 0, (1 << 63) - 1
+
+
+def small_frame(spark: "SparkSession", rows: Sequence[Any], ddl: str) -> "DataFrame":
+    """A small table from rows of the driver."""
+    fields = [column.split() for column in ddl.split(", ")]
+    columns: list[Any] = [*zip(*rows, strict=True)] if rows else [[] for _ in fields]
+    table = pa.table(
+        {
+            name: pa.array(values, arrow_type(kind))
+            for (name, kind), values in zip(fields, columns, strict=True)
+        }
+    )
+    return spark.createDataFrame(table, ddl)
+
+
+def key_column() -> "Column":
+    """Incarnation and sequence in one number that sorts as they do."""
+    from pyspark.sql import functions as F
+
+    high = F.shiftleft(F.col("incarnation").cast("BIGINT"), SEQUENCE_BITS)
+    return high.bitwiseOR(F.col("seq"))
+
+
+def owed_column() -> "Column":
+    """Whether a publication lies between the fences; that a fence is not owed is not said."""
+    from pyspark.sql import functions as F
+
+    return F.col("key").between(F.col("after_opening"), F.col("before_closing"))
+
+
+def key_of(incarnation: int, sequence: int) -> int:
+    """The same for one publication."""
+    return incarnation << SEQUENCE_BITS | min(sequence, (1 << SEQUENCE_BITS) - 1)

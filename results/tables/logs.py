@@ -1,0 +1,288 @@
+"""The logs that the processes of a run wrote: which there are, and whether they are whole.
+
+Record files are checked by `record_files` and read by `load` in parallel. JSON
+lines are a few a second and read at once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.rules.log_doubts import (
+    doubts_about_clock,
+    doubts_about_file,
+    doubts_about_numbers,
+    doubts_about_subscription,
+)
+from results.rules.terms import Notice, Partition, doubt
+from results.tables.json_files import IntegrityError, read_json_lines
+from results.tables.manifest import Run
+from results.tables.record_files import RecordFile, read_record_file
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a run and the folder of what it wrote."""
+
+    host: str
+    name: str
+    folder: Path
+    records: Mapping[str, RecordFile]
+
+    @property
+    def role(self) -> str:
+        """What it did, by what it wrote."""
+        if "publications" in self.records:
+            return "publisher"
+        return "subscriber" if "deliveries" in self.records else "broker"
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The JSON lines of one of its files, none where it wrote none."""
+        return [*read_json_lines(self.folder / name, missing_ok=True)]
+
+
+def read_processes(run: Run) -> list[Process]:
+    """Every process of a run, with its record files checked.
+
+    Raises:
+        IntegrityError: a record file does not fit its sidecar.
+    """
+    folders = sorted(path for path in run.folder.glob("raw/*/*") if path.is_dir())
+    paths = [path for folder in folders for path in sorted(folder.glob("*.rec"))]
+    # Hashing lets go of the interpreter's lock, so threads are enough.
+    with ThreadPoolExecutor() as pool:
+        files = [*pool.map(lambda path: read_record_file(path, run.run_id), paths)]
+    return [
+        Process(
+            folder.parent.name,
+            folder.name,
+            folder,
+            {file.layout: file for file in files if file.path.parent == folder},
+        )
+        for folder in folders
+    ]
+
+
+# --- What follows from the logs together ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Source:
+    """One publisher as the logs know it."""
+
+    pubend: str
+    name: str
+    closed: bool
+
+    @property
+    def broker(self) -> str:
+        return self.pubend.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """One subscription as the logs know it; stamps are on the run's time line.
+
+    Attributes:
+        started: whether its broker ever accepted it; if not, nothing is owed to it.
+        issued_ns, accepted_ns: None for unknown.
+    """
+
+    sub_id: str
+    subscriber: str
+    broker: str
+    predicate: str
+    issued_ns: int | None
+    accepted_ns: int | None
+    closed: bool
+    started: bool = True
+
+
+@dataclass(frozen=True)
+class Logs:
+    """All logs of a run, and what they leave in doubt."""
+
+    processes: Sequence[Process]
+    sources: Sequence[Source]
+    subscriptions: Sequence[Subscription]
+    doubts: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        """Records in all files together."""
+        return sum(file.rows for process in self.processes for file in process.records.values())
+
+    def hosts_of(self, table: str) -> dict[str, str]:
+        """Where the publishers or subscriptions of this run were that left logs."""
+        layout = "publications" if table == "publishers" else "deliveries"
+        return {
+            name: file.host for file in self.files(layout) for name in file.tables.get(table, ())
+        }
+
+    def files(self, layout: str) -> Iterator[RecordFile]:
+        """The record files of this layout that belong to this run."""
+        for process in self.processes:
+            file = process.records.get(layout)
+            if file is not None and not file.foreign_run:
+                yield file
+
+
+def read_logs(run: Run) -> Logs:
+    """Find and check all logs of a run.
+
+    Raises:
+        IntegrityError: a log is not what was written.
+    """
+    processes = read_processes(run)
+    doubts: list[str] = []
+    for process in processes:
+        for file in process.records.values():
+            doubts += doubts_about_file(file)
+            doubts += doubts_about_clock(file.name, file.scan)
+    sources = [*_sources(processes, run, doubts)]
+    subscriptions = [*_subscriptions(processes, run, doubts)]
+    _miss(doubts, "publisher", run.content.publishers, [source.name for source in sources])
+    _miss(doubts, "subscriber", run.subscribers(), [s.subscriber for s in subscriptions])
+    return Logs(processes, sources, subscriptions, doubts)
+
+
+def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, str], list[Notice]]:
+    """What each subscription was told of each source that it does not get, in order.
+
+    Args:
+        moved: puts a stamp of a host's clock on the run's time line.
+    """
+    found: dict[tuple[str, str], list[Notice]] = {}
+    for file in logs.files("deliveries"):
+        tables = file.tables
+        partitions = [Partition.of_mapping(values) for values in tables.get("partitions", ())]
+        for place, row in file.scan.notices:
+            pair = (
+                tables["subscriptions"][row["subscription"]],
+                tables["publishers"][row["publisher"]],
+            )
+            first = int(row["sequence"])
+            notice = Notice(
+                source=pair[1],
+                incarnation=int(row["incarnation"]),
+                first=first,
+                last=first + int(row["digest"]) - 1,
+                partition=partitions[row["partition"]],
+                place=place,
+                received_ns=moved(int(row["received_ns"]), file.host),
+            )
+            found.setdefault(pair, []).append(notice)
+    return found
+
+
+def _miss(doubts: list[str], role: str, wanted: Any, found: Sequence[str]) -> None:
+    if lost := [name for name in wanted if name not in set(found)]:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        doubts.append(doubt("no_log", who=f"{role} {', '.join(lost[:3])}{more}"))
+
+
+def _sources(processes: Sequence[Process], run: Run, doubts: list[str]) -> Iterator[Source]:
+    content = run.content
+    seen: set[str] = set()
+    for process in processes:
+        file = process.records.get("publications")
+        if file is None or file.foreign_run:
+            continue
+        names: Any = file.tables.get("publisher_names") or {}
+        whole = all(
+            process.records[layout].is_whole
+            for layout in ("publications", "acks")
+            if layout in process.records
+        )
+        for pubend in file.tables.get("publishers", ()):
+            name = names.get(pubend, "")
+            if name not in content.publishers:
+                doubts.append(doubt("not_asked", who=f"source {pubend} ({name!r})"))
+                continue
+            if pubend in seen or name in seen:
+                doubts.append(doubt("twice", what=f"source {pubend} of publisher {name}"))
+                continue
+            seen |= {pubend, name}
+            source = Source(pubend, name, whole)
+            if source.broker != (wanted := content.publishers[name].broker):
+                who = f"publisher {name}"
+                doubts.append(doubt("elsewhere", who=who, found=source.broker, wanted=wanted))
+            yield source
+        if whole:
+            doubts += doubts_about_numbers(process.records)
+        if _other_attribute_sets(file, content):
+            doubts.append(
+                f"{process.host}/{process.name} used other attribute sets than the seed's"
+            )
+
+
+def _other_attribute_sets(file: RecordFile, content: Any) -> bool:
+    sets = [*file.tables.get("attribute_sets", ())]
+    return sets != [content.attributes(number) for number in range(content.fence_set + 1)]
+
+
+def _subscriptions(
+    processes: Sequence[Process], run: Run, doubts: list[str]
+) -> Iterator[Subscription]:
+    """Those that were accepted, and those that left nothing but deliveries."""
+    wanted = run.subscribers()
+    seen: set[str] = set()
+    logged: set[str] = set()
+    for process in processes:
+        file = process.records.get("deliveries")
+        closed = file is not None and file.is_whole
+        path = process.folder / "subscriptions.jsonl"
+        lines = {}
+        for line in process.lines(path.name):
+            _need(path, line, "sub_id", "subscriber", "broker", "predicate")
+            if line["sub_id"] in seen:
+                doubts.append(doubt("twice", what=f"subscription {line['sub_id']}"))
+                continue
+            seen.add(line["sub_id"])
+            lines[line["sub_id"]] = line
+        is_ours = file is not None and not file.foreign_run
+        names = [*file.tables.get("subscriptions", ())] if file is not None and is_ours else []
+        for name in names:
+            if name in logged:
+                doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
+            logged.add(name)
+        for name, line in lines.items():
+            subscription = _subscription(run, process.host, line, closed)
+            if not subscription.started:
+                doubts.append(doubt("never_started", who=name))
+            doubts += doubts_about_subscription(subscription, wanted)
+            yield subscription
+        for name in names:
+            if name not in seen:
+                seen.add(name)
+                doubts.append(doubt("never_started", who=name))
+                subscriber = name.partition("/")[0]
+                broker, predicate = wanted.get(subscriber, ("unknown", "true"))
+                yield Subscription(
+                    name, subscriber, broker, predicate, None, None, closed, started=False
+                )
+
+
+def _subscription(run: Run, host: str, line: Mapping[str, Any], closed: bool) -> Subscription:
+    issued_ns, accepted_ns = line.get("t_issued_ns"), line.get("t_accepted_ns")
+    return Subscription(
+        line["sub_id"],
+        line["subscriber"],
+        line["broker"],
+        line["predicate"],
+        run.moved(issued_ns, host) if issued_ns else None,
+        run.moved(accepted_ns, host) if accepted_ns else None,
+        closed,
+        started=bool(accepted_ns),
+    )
+
+
+def _need(path: Path, line: Mapping[str, Any], *texts: str) -> None:
+    for name in texts:
+        if not isinstance(line.get(name), str):
+            raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no text")
+    for name in ("t_issued_ns", "t_accepted_ns"):
+        if not isinstance(line.get(name), int | None):
+            raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no time")

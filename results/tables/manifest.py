@@ -1,0 +1,219 @@
+"""What a run directory says about itself: manifest, specification, faults, clocks.
+
+All of it is small and read at once, without Spark. The logs are read by `results.tables.logs`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from results.checker.clocks import CLOCK_FILE, Clocks
+from results.rules.expectation import ExpectedContent
+from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
+from results.rules.terms import Fault, Guarantee, doubt
+from results.tables.derived import derived_folder
+from results.tables.json_files import (
+    IntegrityError,
+    ResultsError,
+    read_json,
+    read_json_lines,
+    read_toml,
+)
+from results.tables.seals import Seal, verify_seal
+
+RUN_STATES = ("running", "complete", "partial", "aborted")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a run, on its own time line."""
+
+    name: str
+    from_ns: int
+    to_ns: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """The small facts of one run, with all times moved to the run's own time line.
+
+    Attributes:
+        folder: of the run.
+        origin_ns: what the hosts' monotonic clock said at the start of the measure phase.
+        fault_rows: rows of the `faults` table, each with its `parts` (`risks.parts_of`).
+        doubts: what is missing from these facts themselves.
+        seal: what its files were found to be.
+        clocks: how far the clocks of its hosts are apart.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    topology: Mapping[str, Any]
+    origin_ns: int
+    phases: tuple[Phase, ...]
+    fault_rows: tuple[Mapping[str, Any], ...]
+    doubts: tuple[str, ...]
+    seal: Seal
+    clocks: Clocks = field(default_factory=lambda: Clocks(""))
+
+    @cached_property
+    def derived(self) -> Path:
+        """Where what is made from it is: tables, verdict, evidence, figures, report."""
+        return derived_folder(self.folder, self.seal)
+
+    @property
+    def run_id(self) -> str:
+        return str(self.manifest["run_id"])
+
+    @property
+    def protocol(self) -> str:
+        return str(self.manifest.get("protocol") or self.workload.get("protocol", ""))
+
+    @property
+    def content(self) -> ExpectedContent:
+        """What publications must have held."""
+        return ExpectedContent.of_workload(self.workload, self.run_id)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the run is judged against."""
+        return Guarantee(**self.workload.get("guarantee", {}))
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        return [(a, b) for a, b in self.topology["links"]]
+
+    @property
+    def delta(self) -> int:
+        """How many brokers in a row the tree is wired to get around."""
+        return int(self.topology.get("parameters", {}).get("delta", 1))
+
+    @property
+    def newcomers(self) -> tuple[str, ...]:
+        """The brokers of the tree that had joined it since it was deployed."""
+        return tuple(map(str, self.manifest.get("joined", ())))
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults as the checkers need them."""
+        return faults_of(self.fault_rows)
+
+    @property
+    def hosts_of_load(self) -> list[str]:
+        """Where publishers and subscribers were."""
+        roles = (self.manifest.get("roles") or {}).values()
+        return sorted({role["host"] for role in roles if role["role"] != "broker"})
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its brokers were."""
+        return (self.manifest.get("labels") or {}).get("brokers") == "simulated"
+
+    def moved(self, stamp_ns: int, host: str) -> int:
+        """A stamp of a host's clock on the run's time line."""
+        return stamp_ns - self.clocks.offset_ns(host, stamp_ns) - self.origin_ns
+
+    def clock_error_ns(self, a: str, b: str) -> int | None:
+        """How far stamps of two hosts may be apart on the time line; None where nobody knows."""
+        until_ns = self.origin_ns + self.phase("measure").to_ns
+        return self.clocks.error_between_ns(a, b, until_ns)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether its measure phase came to an end."""
+        return any(phase.name == "measure" for phase in self.phases)
+
+    def phase(self, name: str) -> Phase:
+        """The phase of this name; one without length at the origin where there was none."""
+        found = [phase for phase in self.phases if phase.name == name]
+        return found[0] if found else Phase(name, 0, 0)
+
+    def subscribers(self) -> dict[str, tuple[str, str]]:
+        """Broker and predicate of each subscriber that the workload asks for, by client name."""
+        found = {}
+        at_broker: dict[str, int] = {}
+        for entry in self.workload.get("subscribers", ()):
+            places = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
+            for broker in (broker for broker in places for _ in range(entry.get("count", 1))):
+                at_broker[broker] = at_broker.get(broker, 0) + 1
+                name = f"{broker}-sub-{at_broker[broker]}"
+                found[name] = broker, str(entry.get("filter", "true"))
+        return found
+
+
+def read_run(folder: Path) -> Run:
+    """The small facts of the run in `folder`, once its files are known to be what they were.
+
+    Raises:
+        ResultsError: there is no run.
+        IntegrityError: a file is not what was written when the run ended, or what is there cannot
+            be a run's.
+    """
+    folder = Path(folder).resolve()
+    if not (folder / "manifest.json").is_file():
+        raise ResultsError(f"{folder} holds no run: it has no manifest.json")
+    seal = verify_seal(folder)
+    try:
+        return _read_run(folder, seal)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # Sealed or not: its shape is none that any version of ours has written.
+        what = f"{type(error).__name__}: {error}"
+        raise IntegrityError(f"{folder} does not hold what a run does: {what}") from error
+
+
+def _read_run(folder: Path, seal: Seal) -> Run:
+    manifest = read_json(folder / "manifest.json")
+    for key in ("run_id", "state"):
+        if not isinstance(manifest.get(key), str):
+            raise IntegrityError(f"{folder / 'manifest.json'}: {key} is missing")
+    if manifest["state"] not in RUN_STATES:
+        raise IntegrityError(f"{folder / 'manifest.json'}: state {manifest['state']!r} is unknown")
+    origin_ns = manifest.get("origin_ns")
+    if not isinstance(origin_ns, int):
+        origin_ns = min((phase["t0_ns"] for phase in manifest.get("phases") or ()), default=0)
+    run = Run(
+        folder=folder,
+        manifest=manifest,
+        workload=read_toml(folder / "spec" / "workload.toml"),
+        topology=read_toml(folder / "spec" / "topology.toml"),
+        origin_ns=origin_ns,
+        phases=tuple(
+            Phase(phase["phase"], phase["t0_ns"] - origin_ns, phase["t1_ns"] - origin_ns)
+            for phase in manifest.get("phases") or ()
+            if phase.get("t1_ns") is not None
+        ),
+        fault_rows=(),
+        doubts=(),
+        seal=seal,
+        clocks=Clocks.of_rows(
+            str((manifest.get("clock") or {}).get("host_id", "")),
+            read_json_lines(folder / CLOCK_FILE, missing_ok=True),
+        ),
+    )
+    rows = tuple(fault_rows(run))
+    doubts = [
+        *_doubts_about_manifest(run),
+        *doubts_about_fault_log(folder, rows, simulated=run.is_simulated),
+    ]
+    return replace(run, fault_rows=rows, doubts=tuple(doubts))
+
+
+def _doubts_about_manifest(run: Run) -> Iterator[str]:
+    manifest = run.manifest
+    if not run.seal.is_there:
+        yield doubt("unsealed")
+    if manifest["state"] != "complete":
+        reasons = "; ".join(str(reason) for reason in manifest.get("reasons") or ())
+        yield doubt("state", state=manifest["state"]) + (f": {reasons}" if reasons else "")
+    if not isinstance(manifest.get("origin_ns"), int):
+        yield doubt("not_measured")
+    for name, wanted in (
+        ("seed", run.workload.get("seed")),
+        ("workload", run.workload.get("name")),
+        ("topology", run.topology.get("name")),
+    ):
+        if name in manifest and manifest[name] != wanted:
+            yield doubt("other_spec", name=name, found=manifest[name], wanted=wanted)

@@ -1,0 +1,465 @@
+"""The tables of a run: their columns, types, units and meaning.
+
+Everything that reads or writes a table goes by these definitions, and SCHEMA.md is made from
+them. Times are nanoseconds, 0 at the start of the measure phase. All integers are signed,
+because Parquet readers disagree on unsigned ones. Columns are added, never renamed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA_VERSION = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, Spark type, and what it holds in which unit."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Attributes:
+        partition: the column that is in folder names instead of in the files, or "".
+    """
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    partition: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def ddl(self) -> str:
+        """The columns as Spark reads them."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+
+    def arrow_schema(self) -> "pa.Schema":
+        """The columns as Arrow writes them, with their meaning."""
+        import pyarrow as pa
+
+        return pa.schema(
+            [
+                pa.field(column.name, arrow_type(column.type), metadata={"comment": column.meaning})
+                for column in self.columns
+            ]
+        )
+
+
+def arrow_type(spark_type: str) -> Any:
+    """The Arrow type for a Spark type of ours."""
+    import pyarrow as pa
+
+    simple = {
+        "STRING": pa.string(),
+        "BIGINT": pa.int64(),
+        "INT": pa.int32(),
+        "DOUBLE": pa.float64(),
+        "BOOLEAN": pa.bool_(),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+        "ARRAY<INT>": pa.list_(pa.int32()),
+        "ARRAY<STRING>": pa.list_(pa.string()),
+        "MAP<STRING,STRING>": pa.map_(pa.string(), pa.string()),
+        "MAP<STRING,BIGINT>": pa.map_(pa.string(), pa.int64()),
+    }
+    return simple[spark_type]
+
+
+def _table(name: str, meaning: str, rows: str, partition: str = "") -> Table:
+    columns = [Column("run_id", "STRING", "the run")]
+    for row in rows.strip().splitlines():
+        column, spark_type, text = row.split(maxsplit=2)
+        columns.append(Column(column, spark_type, text))
+    return Table(name, meaning, tuple(columns), partition)
+
+
+TABLES: Mapping[str, Table] = {
+    table.name: table
+    for table in (
+        _table("runs", "The run itself, one row.", """
+            experiment STRING its name; runs of one experiment belong together
+            started_utc TIMESTAMP wall clock of the controller
+            ended_utc TIMESTAMP wall clock of the controller
+            state STRING complete, partial, aborted or running
+            protocol STRING which delivery protocol the brokers ran
+            topology STRING name of the tree of brokers
+            git_commit STRING commit of the code, empty where it was no checkout
+            git_dirty BOOLEAN whether the checkout had changes on top
+            tool_version STRING of pubsubctl
+            seed BIGINT everything that is drawn is drawn from it
+            labels MAP<STRING,STRING> given by whoever started the run
+            params MAP<STRING,STRING> settings of the workload that sweeps vary
+        """),
+        _table("hosts", "The machines, one row each; logical hosts share a machine.", """
+            host_id STRING name in the inventory
+            platform STRING operating system and kernel
+            cpu_model STRING processor
+            cores_logical INT processors that the system may use
+            python STRING version that ran the brokers
+            boot_id STRING changes when the machine restarts; clocks compare within one boot only
+        """),
+        _table("procs", "Brokers and load generators, one row per start.", """
+            proc_id STRING name of the process
+            role STRING broker, publisher or subscriber
+            host_id STRING where it ran
+            pid INT process id
+            t_start_ns BIGINT start
+            t_exit_ns BIGINT end
+            exit_code INT status it gave, null while unknown or when a signal ended it
+            exit_signal INT signal that ended it, null when none did
+            exit_cause STRING planned, fault:ID, unexpected or unknown
+        """),
+        _table("topology_nodes", "The brokers of the tree.", """
+            broker STRING name
+            parent STRING next broker towards the first of the file, null for that one
+            depth INT links up to that one
+            delta INT failures at once that the tree is wired for
+            neighbourhood ARRAY<STRING> brokers within delta + 1 links
+        """),
+        _table("topology_edges", "The links of the tree.", """
+            a STRING one end
+            b STRING other end
+            kind STRING primary: of the tree itself
+        """),
+        _table("phases", "What the run was doing when.", """
+            phase STRING deploy, warmup, measure or drain
+            t0_ns BIGINT start
+            t1_ns BIGINT end
+            how STRING fixed: as long as the workload says
+        """),
+        _table("clock", "The hosts' clocks against the one that all stamps are put on.", """
+            phase STRING before or after the load
+            host_id STRING whose clock
+            ref_host STRING the host whose clock is the time line
+            same_clock BOOLEAN whether they are one clock: one boot of one machine
+            clock_id STRING equal where two hosts have one clock
+            t_ns BIGINT when
+            offset_ns BIGINT this clock minus the reference's
+            drift_ppb DOUBLE by how much it gains, 0 where too little was seen to tell
+            rtt_min_ns BIGINT the quickest round trip
+            err_ns BIGINT the offset is not further off than that
+            n INT round trips
+        """),
+        _table("publications", "What publishers sent, one row each, and what it must hold.", """
+            publisher STRING client name
+            pubend STRING source: broker and publisher number
+            broker STRING where it was published
+            incarnation INT of the publisher's counter
+            seq BIGINT sequence number within source and incarnation
+            size_bytes INT payload
+            attrs_ref INT attribute set the publisher logged; a fence is the one behind the last
+            attrs_expected INT attribute set that the seed decides
+            digest BIGINT CRC-32 of attribute blob and payload that the seed decides
+            is_fence BOOLEAN opens or closes the window in which everything is owed
+            t_intended_ns BIGINT when the schedule wanted it sent
+            t_sent_ns BIGINT when it was handed to the socket
+            t_acked_ns BIGINT when its broker answered, null without an answer
+            outcome STRING acked, rejected or unknown
+            phase STRING by intended time
+        """),
+        _table("subscriptions", "What subscribers asked for.", """
+            sub_id STRING client name and the client's own number
+            subscriber STRING client name
+            broker STRING where it subscribed
+            predicate STRING as text
+            t_issued_ns BIGINT asked for
+            t_accepted_ns BIGINT started
+            log_closed BOOLEAN whether the log of its deliveries was ended in order
+        """),
+        _table("sessions", "Sessions of clients with their brokers.", """
+            client STRING client name
+            broker STRING its broker
+            session INT counted per client
+            t_connect_ns BIGINT established
+            t_disconnect_ns BIGINT ended, null while it lasted
+            reason STRING why it ended
+        """),
+        _table("deliveries", "What subscribers received, one row each, by broker.", """
+            sub_id STRING subscription
+            pubend STRING source
+            incarnation INT of the publisher's counter
+            seq BIGINT sequence number
+            kind STRING data, fence or gap
+            layer STRING application: what the client library handed on; wire: what it was given
+            order_idx BIGINT place in the subscriber's log
+            t_recv_ns BIGINT received
+            t_intended_ns BIGINT copied from the publication, null where there is none
+            t_sent_ns BIGINT copied from the publication
+            lat_response_us BIGINT received minus intended; may be negative, that is evidence
+            lat_service_us BIGINT received minus sent
+            same_clock BOOLEAN whether both stamps are of one clock
+            lat_err_us BIGINT by how much latencies may be wrong: 0 of one clock, null if unknown
+            attrs_expected INT copied from the publication
+            outcome STRING copied from the publication, null where there is none
+            digest_ok BOOLEAN whether the content was the expected one, null where there is none
+            phase STRING by intended time
+            broker STRING the subscriber's broker
+        """, partition="broker"),
+        _table("notices", "What subscribers were told that they do not get.", """
+            sub_id STRING subscription
+            pubend STRING source
+            incarnation INT of the publisher's counter
+            first_seq BIGINT first sequence number
+            last_seq BIGINT last sequence number; of these, what the predicate matches
+            partition STRING who withholds them: detector#incarnation.number:unreachable brokers
+            order_idx BIGINT place in the subscriber's log
+            t_ns BIGINT told
+        """),
+        _table("coverage", "What each subscription received of each source.", """
+            sub_id STRING subscription
+            pubend STRING source
+            tick_lo BIGINT lowest sequence number
+            tick_hi BIGINT highest sequence number
+            n BIGINT deliveries
+            n_dup BIGINT of which repeated
+            n_out_of_order BIGINT of which after a later one
+            n_owed BIGINT data publications it had to receive, without those withheld
+            n_missing BIGINT of which it never did
+            n_withheld BIGINT data publications announced as withheld, and not received
+            first_ns BIGINT first receipt
+            last_ns BIGINT last receipt
+            xor_hash BIGINT exclusive or of a hash of each delivery; equal sets have equal ones
+        """),
+        _table("hist", "Latencies, in buckets that add up across runs.", """
+            proc_id STRING subscription
+            metric STRING lat_response or lat_service
+            phase STRING by intended time
+            lo_us BIGINT lowest value of the bucket
+            hi_us BIGINT first value above it; 128 buckets per doubling
+            n BIGINT deliveries
+        """),
+        _table("broker_stats", "Each broker once a second.", """
+            t_ns BIGINT when
+            broker STRING name
+            cpu_ratio DOUBLE processor time since the row before, 1 = one core
+            rss_bytes BIGINT resident memory
+            msgs_in BIGINT publications received so far
+            msgs_out BIGINT publications forwarded and delivered so far
+            queue_msgs BIGINT publications held
+            sessions_active INT sessions
+            subs INT subscriptions known
+            counters MAP<STRING,BIGINT> everything else the protocol counts
+        """),
+        _table("loadgen_stats", "Each load generator once a second.", """
+            t_ns BIGINT when
+            proc_id STRING process
+            offered BIGINT publications that were due so far
+            sent BIGINT of which sent
+            late_p99_us BIGINT how late the latest hundredth of the last second was sent
+            cpu_ratio DOUBLE processor time since the row before, 1 = one core
+            saturated BOOLEAN whether it could not hold its rate
+        """),
+        _table("links", "Sessions between brokers, as the brokers saw them.", """
+            t_ns BIGINT when
+            a STRING the broker that wrote it down
+            b STRING its peer
+            event STRING up, down, activated, stalled, cut, restored or switched
+            cause STRING why, as far as the broker knew
+        """),
+        _table("faults", "What was broken, and how far each fault got.", """
+            fault_id STRING name
+            step STRING of the schedule
+            verb STRING absorb, freeze, blackhole, cut, kill, restart, client-roam and so on
+            target STRING broker, link a-b, one direction a->b, or client
+            params MAP<STRING,STRING> with the random values drawn
+            t_planned_ns BIGINT when the schedule wanted it
+            t_requested_ns BIGINT asked for
+            t_applied_ns BIGINT done
+            t_observed_ns BIGINT seen to have its effect
+            t_heal_requested_ns BIGINT asked to end
+            t_healed_ns BIGINT ended
+            t_recovered_ns BIGINT seen to be over
+            state STRING planned, requested, applied, observed, healed, recovered or failed
+            healed_by STRING schedule, lease, user or process-death
+            evidence STRING what showed the effect
+            absorbed_msgs BIGINT publications taken in and held
+            absorbed_bytes BIGINT their size
+            parts ARRAY<STRING> the brokers and links of the tree that the target is, or client:NAME
+            err_ns BIGINT by how far its times may be off; null where nobody compared the clocks
+        """),
+        _table("violations", "Each proven breach of the guarantee.", """
+            check STRING which check found it
+            kind STRING missing, duplicate, reordered, phantom, rejected, withheld_late, …
+            sub_id STRING subscription
+            pubend STRING source
+            incarnation INT of the publisher's counter
+            seq BIGINT sequence number
+            order_idx BIGINT place in the subscriber's log, null for what is missing
+            t_ns BIGINT received, or sent where it never was
+            active_faults ARRAY<STRING> faults that held at that time
+        """),
+        _table("verdicts", "What each check came to.", """
+            check STRING delivery
+            verdict STRING VALID, INVALID or UNKNOWN
+            n_checked BIGINT deliveries that were owed
+            n_violations BIGINT breaches
+            n_unknown BIGINT reasons for doubt
+            exercised MAP<STRING,BIGINT> what was put to the test, and how much of it
+            reason STRING in words
+        """),
+        _table("failures", "Of an experiment on trees: which brokers failed in one draw.", """
+            fanout INT most neighbours a broker of the tree has
+            failed INT how many failed
+            run INT counted per point
+            brokers ARRAY<INT> their numbers
+        """),
+        _table("connectivity", "Of an experiment on trees: pairs of brokers, per draw.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point; the same brokers failed for every delta
+            live_pairs BIGINT pairs of brokers that have not failed
+            disconnected_pairs BIGINT of which with more than delta failed ones in a row between
+        """),
+        _table("neighbourhoods", "Of a graph experiment: what each broker has to know.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            broker INT its number
+            neighbours INT other brokers within delta + 1 links
+        """),
+        _table("active_sessions", "Of a graph experiment: sessions of live brokers, per draw.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            by STRING formula: from the tree; protocol: what simulated brokers ended with
+            sessions INT live brokers within delta + 1 links with only failed ones between
+            brokers BIGINT how many live brokers have so many
+        """),
+        _table("simulated_points", "Of an experiment on simulated brokers: what each point is.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point; the same brokers failed for every delta
+            live_brokers INT that had not failed at the end
+            published BIGINT publications in the window, at live brokers
+            deliveries BIGINT in the window, at live brokers
+            violations BIGINT deliveries out of order, twice, with a gap, or of something else
+            violated ARRAY<STRING> the rules that were broken
+            withheld BIGINT publications announced to a subscriber instead of delivered
+            suppressed BIGINT publications of a live broker that a live subscriber did not get
+            unexplained BIGINT of these, those without more than delta failed in a row between
+            duplicates BIGINT receptions of what a broker had received before
+            resent BIGINT publications sent again, over another session
+            messages BIGINT that were sent, those from and to clients included
+            broker_events BIGINT that brokers handled
+            processor_s DOUBLE processor time that simulating the point took
+        """),
+        _table("simulated_brokers", "Of an experiment on simulated brokers: per live broker.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            broker INT its number
+            published BIGINT publications of its publisher in the window
+            deliveries BIGINT to its subscriber in the window
+        """),
+        _table("simulated_seconds", "Of an experiment on simulated brokers: per second.", """
+            fanout INT most neighbours a broker of the tree has
+            delta INT failures in a row that are bypassed
+            failed INT brokers that failed
+            run INT counted per point
+            second INT of the window, from 0
+            published BIGINT publications in it
+            deliveries BIGINT in it, to all subscribers
+        """),
+        _table("judged_draws", "Of an experiment around a failure: what each draw came to.", """
+            point STRING what tells its point from the others
+            run INT counted per point
+            deliveries BIGINT of the whole draw
+            violations BIGINT deliveries out of order, twice, with a gap, or of something else
+            violated ARRAY<STRING> the rules that were broken
+        """),
+        _table("bypasses", "Of dft11.bypass: per subscriber behind a silent broker.", """
+            delta INT failures in a row that are bypassed
+            suspicion_ms INT silence after which a peer is suspected
+            run INT counted per point
+            broker INT of the subscriber
+            latency_us BIGINT from the silence to the first delivery of anything published later
+        """),
+        _table("starts", "Of dft11.starts: per subscription.", """
+            brokers INT of the tree
+            delta INT failures in a row that are bypassed
+            failed_percent INT brokers that failed before
+            run INT counted per point
+            subscription INT counted per draw
+            broker INT of the subscriber
+            latency_us BIGINT from asking to being told of the start, null for never
+        """),
+        _table("overheads", "Of dft11.overhead: per draw.", """
+            variant STRING of the parameters
+            delta INT failures in a row that are bypassed
+            failed INT brokers that fell silent during the window
+            run INT counted per point
+            published BIGINT publications in the window
+            deliveries BIGINT to brokers that live on
+            duplicates BIGINT receptions of what a broker had received before
+            resent BIGINT publications sent again, over another session
+            bytes_between_brokers BIGINT of frames, heartbeats not counted
+        """),
+        _table("exclusions", "Of dft11.exclusions: per draw and source.", """
+            length INT brokers in a row that were down
+            partitioned_s INT from the subscription to their return
+            run INT counted per point
+            source STRING behind or inside: where the publisher is, seen from the subscriber
+            published BIGINT by it since the subscription
+            deliveries BIGINT of these
+            withheld BIGINT of these, announced as withheld
+            neither BIGINT of these, neither delivered nor announced
+            open_us BIGINT from the return to the first delivery, null for never
+        """),
+        _table("queues", "Of dft11.queue: per draw and sample.", """
+            length INT brokers in a row that were down
+            run INT counted per point
+            t_ms BIGINT since they fell silent
+            queue_publications BIGINT held by the broker before them
+            published BIGINT so far
+            deliveries BIGINT so far, behind them
+        """),
+    )
+}  # fmt: skip
+
+
+def schema_markdown() -> str:
+    """The text of SCHEMA.md."""
+    return "\n".join(_markdown_lines()) + "\n"
+
+
+def _markdown_lines() -> Iterator[str]:
+    yield "# Tables of a run"
+    yield ""
+    yield "Made from `results/tables/schema.py`; `python -m results.tables.schema` prints it."
+    yield ""
+    yield (
+        "`pubsubctl check` writes these as Parquet into `tables/` of a run's folder. Times are"
+        " nanoseconds on the run's own time line: 0 is the start of the measure phase. Tables of"
+        " several runs can be read together; each has a `run_id`."
+    )
+    for table in TABLES.values():
+        yield ""
+        yield f"## {table.name}"
+        yield ""
+        yield table.meaning
+        yield ""
+        yield "| column | type | meaning |"
+        yield "|---|---|---|"
+        for column in table.columns:
+            yield f"| `{column.name}` | {column.type} | {column.meaning} |"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(schema_markdown())

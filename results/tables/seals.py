@@ -1,0 +1,129 @@
+"""The seal of a run: SHA256SUMS, written when it ended, by whoever wrote its files.
+
+Judging a run adds files that are made from the others. Their lines are kept up to date; those of
+what the run itself left are never written again, and a run without a seal does not get one.
+"""
+
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from results.tables.json_files import IntegrityError, write_whole
+
+CHECKSUMS = "SHA256SUMS"
+NOT_SEALED = ("tables",)
+"""Made anew from the rest at any time, and not the same bytes twice."""
+DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
+
+_PROBLEMS_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a run's files were found to be.
+
+    Attributes:
+        is_there: whether the run has a seal at all; if so, it holds.
+        digest: equal for equal files, but for those that are made from the others.
+    """
+
+    is_there: bool
+    digest: str
+
+
+def seal(folder: Path) -> None:
+    """Write SHA256SUMS over all files of a run but its tables: whoever does so answers for them."""
+    _write(folder, {name: _sha256(path) for name, path in _files(folder).items()})
+
+
+def seal_derived(folder: Path) -> None:
+    """Bring the lines of what is made from the other files up to date, where there is a seal."""
+    if not (folder / CHECKSUMS).is_file():
+        return
+    lines = {name: line for name, line in _listed(folder).items() if not is_derived(name)}
+    derived = {name: path for name, path in _files(folder).items() if is_derived(name)}
+    _write(folder, lines | {name: _sha256(path) for name, path in derived.items()})
+
+
+def verify_seal(folder: Path) -> Seal:
+    """Compare a run's files with its SHA256SUMS, where it has one.
+
+    Files that are made from the others (verdict, evidence, figures, report) may differ.
+
+    Raises:
+        IntegrityError: a file was changed, removed or added, names the first few; or there is
+            something that is no file.
+    """
+    found = {name: path for name, path in _files(folder).items() if not is_derived(name)}
+    actual = {name: _sha256(path) for name, path in found.items()}
+    if not (folder / CHECKSUMS).is_file():
+        return Seal(False, _digest(actual))
+    listed = {name: digest for name, digest in _listed(folder).items() if not is_derived(name)}
+    problems = [f"{name} is missing" for name in listed if name not in actual]
+    problems += [f"{name} is not in {CHECKSUMS}" for name in actual if name not in listed]
+    problems += [
+        f"{name} has changed"
+        for name, digest in actual.items()
+        if name in listed and digest != listed[name]
+    ]
+    if problems:
+        more = len(problems) - _PROBLEMS_NAMED
+        named = ", ".join(problems[:_PROBLEMS_NAMED]) + (f" and {more} more" if more > 0 else "")
+        raise IntegrityError(f"{folder}: {named}")
+    return Seal(True, _digest(actual))
+
+
+def is_derived(name: str) -> bool:
+    """Whether a file of a run is made from the others."""
+    return name.partition("/")[0] in DERIVED
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file below a folder, by its name from there."""
+    return {
+        path.relative_to(folder).as_posix(): _sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """All files by name, but the seal and what no seal covers.
+
+    Raises:
+        IntegrityError: something is neither file nor folder: a link may lead to what is not sealed.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        mode = path.lstat().st_mode
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            what = "a link" if stat.S_ISLNK(mode) else "no file"
+            raise IntegrityError(f"{folder}: {name} is {what}; a run's files are its own")
+        if stat.S_ISREG(mode) and path.name != CHECKSUMS and name.parts[0] not in NOT_SEALED:
+            found[name.as_posix()] = path
+    return found
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    listed: dict[str, str] = {}
+    for line in (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        listed[name] = digest
+    return listed
+
+
+def _write(folder: Path, lines: dict[str, str]) -> None:
+    ordered = sorted(lines.items(), key=lambda line: Path(line[0]))
+    write_whole(folder / CHECKSUMS, "".join(f"{digest}  {name}\n" for name, digest in ordered))
+
+
+def _digest(actual: dict[str, str]) -> str:
+    text = "".join(f"{digest}  {name}\n" for name, digest in sorted(actual.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
