@@ -134,6 +134,14 @@ class ByVector:
                 self._seen[broker] = highest
         return until
 
+    def restarted(self, path: Path, vector: SequenceVector) -> list[BrokerNumber]:
+        """Brokers of the vector that are known to have restarted; this copy may be from before."""
+        return [
+            broker
+            for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False)
+            if stamp is not None and self._seen[broker].incarnation > 1
+        ]
+
     def accept(self, run: PublicationRun, vector: SequenceVector | None) -> SequenceVector | None:
         """See DuplicateDetection."""
         own = Stamp(self._state.incarnation, self._queued + 1)
@@ -178,11 +186,7 @@ class BySourceWithVectors:
         old_by_source: bool,
     ) -> None:
         self._state.counters["dedupe_disagreements"] += len(disputed)
-        restarted = [
-            broker
-            for broker, stamp in zip(path[-2::-1], vector.stamps, strict=False)
-            if stamp is not None and stamp.incarnation > 1
-        ]
+        restarted = self._by_vector.restarted(path, vector)
         if self._state.incarnation > 1:
             restarted.append(self._state.broker)
         self._state.machine.record(

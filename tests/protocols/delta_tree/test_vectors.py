@@ -180,6 +180,25 @@ def test_when_two_ways_disagree_the_record_names_who_restarted():
     assert subscriber.got() == [1], "the source decides"
 
 
+def test_a_copy_from_before_a_restart_names_who_restarted_since():
+    """Broker 1 restarts; what it sent before comes late, on a session that went past it."""
+    exchange, publisher, subscriber = chain(BOTH)
+    exchange.publish(publisher, 1, A)
+    (first,) = exchange.sent(1, 2, PublicationCopy)
+    for sequence, vector in (
+        (2, SequenceVector(2, (Stamp(2, 1), Stamp(1, 2)))),
+        (3, SequenceVector(3, (Stamp(1, 2), Stamp(1, 3)))),
+    ):
+        run = replace(first.run, sequences=range(sequence, sequence + 1))
+        copy = replace(first, run=run, vector=vector)
+        exchange.handle(2, MessageReceived(1, exchange.sessions[2, 1], copy))
+    effects = exchange.log[-1][2]
+    (details,) = [e.details for e in effects if getattr(e, "event", "") == "dedupe_disagreement"]
+    assert (details["old_by"], details["restarted"]) == ("vector", [1])
+    exchange.settle()
+    assert subscriber.got() == [1, 2, 3], "the source decides"
+
+
 GOOD = SequenceVector(1, (Stamp(1, 1), Stamp(1, 1), Stamp(1, 1)))
 BAD_VECTORS = {
     "none at all": None,
