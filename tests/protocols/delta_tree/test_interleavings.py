@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.simulator.scenario import play_scenario
+
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1]
 
@@ -77,3 +80,62 @@ def test_what_tells_it_is_there(number: int) -> None:
         file, _, name = place.partition("::")
         tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
         assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], place
+
+
+# Scenario → a named bug that leaves out a rule which the story is about.
+RULES = {
+    "01_bypass_resurrects": Mutant.NO_LAST_IN_CUT,
+    "02_paper_fig1": Mutant.NO_TAGS_UNREACHABLE_DONE,
+    "03_island_upstream_copy": Mutant.NO_UPSTREAM_COPY,
+    "04_island_slow_old_publication": Mutant.NO_UPSTREAM_COPY,
+    "05_pending_upstream_drops_out": Mutant.NO_UPSTREAM_COPY,
+    "06_barrier_heals_farthest_first": Mutant.NO_NOTIFIERS,
+    "06_barrier_heals_nearest_first": Mutant.NO_NOTIFIERS,
+    "07_prefix_stays_dead": Mutant.NO_NOTIFIERS,
+    "10_notifier_overtakes_the_confirmation": Mutant.NOTIFIER_BEFORE_TABLES,
+    "11_session_flaps_amid_a_confirmation": Mutant.TAGS_DROPPED_FROM_CONFIRMATION,
+    "12_half_open": Mutant.NO_RESEND_ON_ACTIVATION,
+    "14_bypass_without_a_verdict": Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION,
+    "15_switch_back": Mutant.NO_RESEND_ON_ACTIVATION,
+    "16_late_duplicate": Mutant.NO_RESEND_ON_ACTIVATION,
+    "16_late_duplicate_by_vector": Mutant.NO_RESEND_ON_ACTIVATION,
+    "17_lost_confirmation_and_another_way": Mutant.NO_RESEND_ON_ACTIVATION,
+    "18_source_crashes_before_the_confirmation": Mutant.MISSING_PUBLISHERS_IGNORED,
+    "19_edge_crashes_after_the_start": Mutant.NO_RESEND_ON_ACTIVATION,
+    "19_edge_crashes_before_the_start": Mutant.PENDING_NOT_REISSUED,
+    "19_edge_crashes_between_delivery_and_disk": Mutant.EDGE_FORGETS,
+    "20_detector_crashes": Mutant.RESTARTED_IS_EDGE,
+    "21_neighbours_crash_in_a_row": Mutant.SYNC_END_BEFORE_PENDING,
+    "22_recovery_from_the_far_side": Mutant.NO_RESEND_ON_ACTIVATION,
+    "23_cold_start": Mutant.NO_HOME_AUTHORITY,
+    "24_away_when_it_ends": Mutant.TOMBSTONES_VOLATILE,
+    "24_end_overtakes_the_subscription": Mutant.NO_TOMBSTONES,
+    "24_home_crashes_before_the_start": Mutant.PENDING_NOT_REISSUED,
+    "25_legitimacy_hold": Mutant.HOLD_OUT_OF_ORDER,
+    "26_false_suspicions": Mutant.RESEND_AFTER_NEWER,
+    "27_vector_killer": Mutant.SHORT_VECTORS,
+    "27_vector_killer_by_source": Mutant.ANSWER_FORGETS_CUT,
+    "29_stall_then_kill": Mutant.DROP_UNREACHABLE_DESTINATIONS,
+    "30_two_subscriptions_one_partition": Mutant.HALF_AN_INTERSECTION,
+}
+ELSEWHERE = {"13_simultaneous_open": "tests/sessions/test_session.py"}
+"""Stories of rules that sessions have, and where those are tested."""
+
+
+def test_each_numbered_scenario_names_its_rule() -> None:
+    numbered = {path.stem for path in (HERE / "scenarios").glob("[0-9]*.txt")}
+    assert numbered == RULES.keys() | ELSEWHERE.keys()
+    assert all((TESTS.parent / place).exists() for place in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+    told = (HERE / "scenarios" / f"{name}.txt").read_text(encoding="utf-8")
+    with mutated([RULES[name]]):
+        assert play_scenario(told) != told
+
+
+def test_without_the_start_cut_a_bypass_brings_back_one_and_loses_the_next() -> None:
+    told = (HERE / "scenarios" / "01_bypass_resurrects.txt").read_text(encoding="utf-8")
+    with mutated([Mutant.NO_LAST_IN_CUT]):
+        assert "gap: c-s/1 got (3, 0, 1) 3 after 1, without 2" in play_scenario(told)
