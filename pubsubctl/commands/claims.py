@@ -1,8 +1,8 @@
 """`claims list|run|explain`: what papers say, and whether our figures bear it out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -96,13 +96,18 @@ def explain(
         f"{row['claim']}: {row['statement']}",
         f"  the paper says   {row['paper_value']}",
         f"  holds when       {row['metric']} of {row['figure']} is {row['tolerance']}",
-        f"  at the scale     {scale or 'of any size'}",
+        f"  at the scale     {scale}",
         f"  we measured      {ours}",
         f"  so it            {_painted(call, outcome)}: {row['because']}",
         f"  to measure it    {again}",
     ]
-    if row["explanation"]:
-        lines.insert(-1, f"  why              {row['explanation']}")
+    for label, key in (
+        ("unlike the paper", "differs"),
+        ("set afterwards", "set_after_results"),
+        ("why", "explanation"),
+    ):
+        if row[key]:
+            lines.insert(-1, f"  {label:<17}{row[key]}")
     document = {"schema": "pubsubctl/claim/1", **row, "scale": outcome.claim.scale, "again": again}
     return Result(document=document, text="\n".join(lines))
 
@@ -121,10 +126,23 @@ def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result
     )  # fmt: skip
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
     whys = [f"{row['claim']}: {row['explanation']}" for row in rows if row["explanation"]]
+    notes = [
+        *_noted(rows, "differs", "unlike the paper: {said}"),
+        *_noted(rows, "set_after_results", "set after first results: {said}"),
+    ]
     return Result(
         document={"schema": "pubsubctl/claims-judged/1", "claims": rows, "total": counts},
-        text="\n".join([table, *whys, total]),
+        text="\n".join([table, *whys, *notes, total]),
     )
+
+
+def _noted(rows: Sequence[Mapping[str, Any]], key: str, form: str) -> list[str]:
+    """One line for each thing said under a key, with the claims it is said of."""
+    of: dict[str, list[str]] = {}
+    for row in rows:
+        if row[key]:
+            of.setdefault(row[key], []).append(row["claim"])
+    return [f"{form.format(said=said)} ({', '.join(names)})" for said, names in of.items()]
 
 
 def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:

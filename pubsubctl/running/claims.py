@@ -60,6 +60,8 @@ class Claim(_Closed):
         paper_value: what the paper says, in words.
         needs: another number of that file, without which this one says nothing: it must not be 0.
         scale: what the experiment's scale must have been, by name.
+        differs: in what our number is another than the paper's; "" where it is the same.
+        set_after_results: what of it was chosen when first results were known; "" for nothing.
         explanation: why it fails, where it is known to.
     """
 
@@ -70,7 +72,9 @@ class Claim(_Closed):
     metric: Annotated[str, Field(min_length=1)]
     tolerance: Tolerance
     needs: str = ""
-    scale: dict[str, int] = {}
+    scale: Annotated[dict[str, int], Field(min_length=1)]
+    differs: str = ""
+    set_after_results: str = ""
     explanation: str = ""
 
 
@@ -135,6 +139,8 @@ class Outcome:
             "ci": "" if self.interval is None else "{:.4g} … {:.4g}".format(*self.interval),
             "verdict": self.state,
             "because": self.because,
+            "differs": self.claim.differs,
+            "set_after_results": self.claim.set_after_results,
             "explanation": self.claim.explanation if self.state == "fails" else "",
         }
 

@@ -277,9 +277,10 @@ def _fig9_caption(run: ExperimentRun, rows: Sequence[Row]) -> str:
         f"Pairs of live brokers with more than δ failed brokers in a row between them, "
         f"{_tree(run)}. Failed brokers are drawn at random; mean of {run.experiment['runs']} draws "
         "per point, shaded: 95 % bootstrap interval of the mean. Worked out on the tree; no broker "
-        "ran. The paper reports, for the same size, fan-outs and number of draws, that a larger δ "
-        "loses fewer pairs and that fan-out 3 loses more than fan-out 7; its values cannot be read "
-        f"any more. Here {failed} failed brokers cut off, for δ = {deltas}: {ours}."
+        "ran. The paper counts chains of brokers, where this counts pairs. The paper reports, for "
+        "the same size, fan-outs and number of draws, that a larger δ loses fewer and that fan-out "
+        "3 loses more than fan-out 7; its values cannot be read any more. "
+        f"Here {failed} failed brokers cut off, for δ = {deltas}: {ours}."
     )
 
 

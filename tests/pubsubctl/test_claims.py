@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.papers.dft11.figure_experiments import load_figure_experiment
 from pubsubctl.errors import IntegrityError, UserError
 from pubsubctl.running.claims import Claim, Tolerance, judge, load_claims, measurement
 
@@ -112,6 +113,8 @@ def test_tolerances_say_what_they_allow():
         (("{ at_least = 97.0 }", "{}"), "at_least, at_most or both"),
         (("at_least = 97.0", "at_least = 3, at_most = 2"), "at least 3.0 and at most 2.0"),
         (('metric = "delivered_percent"\n', ""), "key 'metric' is missing"),
+        (("scale = { brokers = 500 }\n", ""), "key 'scale' is missing"),
+        (("scale = { brokers = 500 }", "scale = {}"), "scale"),
         (('"dft11.fig10"', '"fig 10"'), "figure = 'fig 10'"),
         (('schema = "pubsubctl/claims/1"', 'schema = "pubsubctl/topology/1"'), "this reads"),
     ],
@@ -147,3 +150,35 @@ def test_our_claims_can_all_be_read_and_none_runs_by_itself():
     for path in files:
         outcomes = judge(load_claims(path), [])
         assert {outcome.state for outcome in outcomes} == {"not run"}
+
+
+def test_what_we_counted_otherwise_or_set_afterwards_stands_with_the_claim():
+    ours = {claim.name: claim for claim in load_claims(OURS / "dft11.toml")}
+    beyond_the_paper = ("bypass.", "starts.", "overhead.", "exclusions.", "queue.")
+    afterwards = {name for name, claim in ours.items() if claim.set_after_results}
+    assert afterwards == {
+        *(name for name in ours if name.startswith(beyond_the_paper)),
+        *("fig9.fanout-points", "fig10.barriers"),
+        *("fig12.grows-3", "fig12.grows-7", "fig12.protocol"),
+    }
+    differs = {name: claim.differs for name, claim in ours.items() if claim.differs}
+    assert set(differs) == {name for name in ours if name.startswith("fig9.")}
+    assert all("pairs" in said and "chains" in said for said in differs.values())
+
+
+def test_what_holds_of_short_partitions_is_no_evidence_for_long_ones():
+    ours = [claim for claim in load_claims(OURS / "dft11.toml") if claim.name == "queue.empties"]
+    scale = load_figure_experiment("dft11.queue").scale()
+    for broken_s, state in ((20, "holds"), (2, "not run")):
+        document = {
+            "schema": "pubsubctl/figure/1", "figure": "dft11.queue", "run_ids": ["1"],
+            "scale": {**scale, "broken_s": broken_s}, "metrics": {"drained_s": {"value": 1.0}},
+        }  # fmt: skip
+        assert the_outcome(*ours, measurement(document, "queue.json")).state == state
+
+
+def test_every_claim_can_be_held_against_the_experiment_of_its_figure():
+    for claim in load_claims(OURS / "dft11.toml"):
+        experiment = load_figure_experiment(claim.figure)
+        scale = experiment.scale() if hasattr(experiment, "scale") else vars(experiment)
+        assert {name: scale[name] for name in claim.scale} == claim.scale, claim.name

@@ -43,6 +43,9 @@ statement = "everything arrives"
 paper_value = "100 %"
 metric = "delivered_percent.delta_0.failed_2"
 tolerance = { at_least = 100.0 }
+scale = { brokers = 12 }
+differs = "counts deliveries, not brokers"
+set_after_results = "the bound"
 [[claims]]
 name = "large"
 figure = "dft11.fig10"
@@ -58,6 +61,8 @@ statement = "few"
 paper_value = "few"
 metric = "few"
 tolerance = { at_most = 0 }
+scale = { brokers = 12 }
+set_after_results = "the bound"
 """
 
 
@@ -94,7 +99,14 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     told = call("claims", "explain", "large")
     assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
     assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10 latest" in told.out
-    assert call("claims").out.splitlines()[-1] == "1 holds, 1 fails, 2 not run"
+    assert call("claims").out.splitlines()[-3:] == [
+        "unlike the paper: counts deliveries, not brokers (loss)",
+        "set after first results: the bound (loss, other)",
+        "1 holds, 1 fails, 2 not run",
+    ]
+    told = call("claims", "explain", "loss").out
+    assert "  unlike the paper counts deliveries, not brokers\n" in told
+    assert "  set afterwards   the bound\n" in told
 
 
 def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:

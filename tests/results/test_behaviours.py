@@ -58,6 +58,7 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
     claim = {
         "claim": "queue.empties", "verdict": "fails", "ours": "12", "ci": "", "tolerance": "≤ 10",
         "paper_value": "none", "statement": "it empties", "explanation": "because <it> is small",
+        "differs": "counts others", "set_after_results": "the bound",
     }  # fmt: skip
     clean = Campaign(commit="c0ffee", dirty=False, protocol="delta_tree")
     ledger = with_runs(empty_ledger(), clean, [])
@@ -71,6 +72,8 @@ def test_the_page_on_an_experiment_holds_all_it_shows(spark, tmp_path):
     wanted = (
         "VALID 3 deliveries",
         "because &lt;it&gt; is small",
+        "unlike the paper: counts others",
+        "set after first results: the bound",
         "data:image/svg+xml",
         "The paper has no such figure",
         "0 violations",

@@ -52,6 +52,8 @@ def test_a_figure_is_the_same_bytes_for_the_same_run(spark, run_of, tmp_path, na
     assert words["scale"]["brokers"] == 40
     assert "The paper reports" in words["caption"]
     assert "tree of 40 brokers" in words["caption"]
+    of_fig9 = "The paper counts chains of brokers, where this counts pairs"
+    assert (of_fig9 in words["caption"]) == (words["figure"] == "dft11.fig9")
     for metric in words["metrics"].values():
         assert isinstance(metric["value"], int | float)
     with (folders[0] / f"{name}.csv").open() as stream:

@@ -177,7 +177,12 @@ class _ChainExperiment(BehaviourExperiment):
         return self
 
     def scale(self) -> Row:
-        return {"brokers": self.brokers, "delta": self.delta, "runs": self.runs}
+        return {
+            "brokers": self.brokers,
+            "delta": self.delta,
+            "runs": self.runs,
+            "failed_in_a_row": max(self.lengths),
+        }
 
 
 class ExclusionsExperiment(_ChainExperiment):
@@ -189,6 +194,9 @@ class ExclusionsExperiment(_ChainExperiment):
 
     question: Literal["exclusions"]
     partitioned_s: Positives
+
+    def scale(self) -> Row:
+        return {**super().scale(), "partitioned_s": max(self.partitioned_s)}
 
     def points(self) -> list[Row]:
         return [
@@ -210,6 +218,9 @@ class QueueExperiment(_ChainExperiment):
     broken_s: Positive
     after_s: Positive
     sample_every_ms: Positive = 100
+
+    def scale(self) -> Row:
+        return {**super().scale(), "broken_s": self.broken_s}
 
     def points(self) -> list[Row]:
         return [{"length": length} for length in self.lengths]
