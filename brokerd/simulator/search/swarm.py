@@ -261,14 +261,18 @@ class PlanRun:
             if self._is_out_of_patience():
                 self._give_up()
         self._heal_broken()
-        while not self._has_converged():
-            self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
-            self._look_at_gates()
-            if self._is_out_of_patience():
-                self._give_up()
-        last_ns = schedule.now_ns + self._bounds.sessions_ns
-        while schedule.pending and schedule.now_ns < last_ns:  # what is on its way arrives
-            self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
+        settled = False
+        while not settled:
+            while not self._has_converged():
+                self._run_clock(schedule.now_ns + 50 * MILLISECOND_NS)
+                self._look_at_gates()
+                if self._is_out_of_patience():
+                    self._give_up()
+            last_ns = schedule.now_ns + self._bounds.sessions_ns
+            while schedule.pending and schedule.now_ns < last_ns:  # what is on its way arrives
+                self._run_clock(schedule.now_ns + 10 * MILLISECOND_NS)
+            # Meanwhile brokers may have found out that a session is over which had seemed well.
+            settled = self._has_converged()
 
     def _run_clock(self, until_ns: int) -> None:
         schedule = self._cluster.schedule
