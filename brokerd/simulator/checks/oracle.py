@@ -140,16 +140,20 @@ class Oracle:
     def moved(self, client: ClientId, successor: ClientId, *, whole: bool) -> None:
         """A client goes on at another broker, as `successor`, with the same subscriptions.
 
-        Nothing that it had may come again. With `whole` nothing failed meanwhile and the old
-        broker has delivered all it had: its streams go on without a step. Else they begin anew,
-        at the latest with the first publication after the subscription had started at the new
-        broker.
+        Of a subscription that it has ended there meanwhile, since that broker had refused it, it
+        is owed nothing more. Nothing that it had may come again. With `whole` nothing failed
+        meanwhile and the old broker has delivered all it had: its streams go on without a step.
+        Else they begin anew, at the latest with the first publication after the subscription had
+        started at the new broker.
         """
         for (name, number), before in list(self._subscriptions.items()):
             if name != client:
                 continue
             self.unsubscribed(name, number)
-            after = self._subscriptions[successor, number]
+            after = self._subscriptions.get((successor, number))
+            if after is None:
+                assert (successor, number) in self._ended, f"{successor} never had {number}"
+                continue
             for publisher in self._publishers.values():
                 self._go_on(
                     self._stream(before, publisher),
