@@ -80,6 +80,7 @@ class DeliveryCheck:
         self._lookups = Lookups(spark, facts)
         self.findings = {run_id: Findings() for run_id in facts}
         self._kept: list[DataFrame] = []
+        self._may_be_undone = False
         self._arrived_in_spite: dict[Names, int] = {}
         self._matches = self._keep(self._lookups.matches)
         # Of a large run, reading twice what is needed twice costs less than keeping it.
@@ -93,6 +94,7 @@ class DeliveryCheck:
         self._wanted = self._publications.join(
             F.broadcast(self._matches), ["run_id", "attrs_expected"]
         )
+        self._look_for_undone()
         counted = self._count_spans(pairs)
         bad = self._compare(pairs, counted)
         self._has_objections = any(row["objections"] for row in pairs.values())
@@ -210,8 +212,10 @@ class DeliveryCheck:
             F.count_if(F.col("attrs_ref") != F.col("attrs_expected")).alias("other_content"),
             F.min_by("t_sent_ns", fence).alias("opened_ns"),
             F.max_by("t_sent_ns", fence).alias("closed_ns"),
+            F.count_if(~F.col("is_fence") & ~F.col("happened")).alias("not_happened"),
         )
         for row in rows.toArrow().to_pylist():
+            self._may_be_undone |= bool(row["not_happened"])
             both = row["opening"] is not None and row["opening"] < row["closing"]
             self.findings[row["run_id"]].sources[row["pubend"]] = SourceSummary(
                 row["opening"] if both else None,
@@ -226,6 +230,38 @@ class DeliveryCheck:
                 self.findings[run_id].sources.setdefault(
                     source.pubend, SourceSummary(None, None, 0, 0)
                 )
+
+    def _look_for_undone(self) -> None:
+        """Note what somebody wants and never happened, though later ones of its incarnation did.
+
+        A client gets its publications done in their order; only when it ends may the last ones
+        be left undone.
+        """
+        from pyspark.sql import functions as F
+
+        if not self._may_be_undone:
+            return
+        of_incarnation = ["run_id", "pubend", "incarnation"]
+        last_done = (
+            self._publications.where("happened")
+            .groupBy(*of_incarnation)
+            .agg(F.max("seq").alias("last_done"))
+        )
+        rows = (
+            self._wanted.where(~F.col("happened") & ~F.col("is_fence") & ~F.col("matches_fence"))
+            .join(F.broadcast(self._lookups.started), ["run_id", "predicate_id"])
+            .join(F.broadcast(self._fence_table()), ["run_id", "pubend"])
+            .join(last_done, of_incarnation)
+            .where(owed_column() & (F.col("seq") < F.col("last_done")))
+            .groupBy(*of_incarnation)
+            .agg(F.count_distinct("seq").alias("n"), F.min("seq").alias("first"))
+        )
+        found = sorted(rows.toArrow().to_pylist(), key=lambda row: row["incarnation"])
+        for row in found:
+            sources = self.findings[row["run_id"]].sources
+            source = sources[row["pubend"]]
+            undone = {**source.undone, row["incarnation"]: (row["n"], row["first"])}
+            sources[row["pubend"]] = replace(source, undone=undone)
 
     def _walk(self, judged: "DataFrame") -> dict[Names, Walked]:
         """Walk through each pair's deliveries in the order of its log."""

@@ -3,9 +3,12 @@
 Of each source, number the committed publications that match a predicate (their ranks). Committed
 is what was acknowledged, and what nobody answered if anybody received it. A subscription that
 walked through its deliveries of that source must have seen each rank from the opening fence to the
-closing one once, in order, and before the fence none left out once it had begun. What it was told
-that it does not get is not owed to it, if faults bear that out. A log that was not closed says
-nothing about its end, and a subscription that was never accepted is owed nothing.
+closing one once, in order, and before the fence none left out once it had begun. What was not
+committed although later ones of its incarnation were leaves the verdict open where anybody wants
+it: a client gets its publications done in their order, so only the last ones can be left undone,
+when it ends. What a subscription was told that it does not get is not owed to it, if faults bear
+that out. A log that was not closed says nothing about its end, and a subscription that was never
+accepted is owed nothing.
 """
 
 from collections import Counter
@@ -147,6 +150,25 @@ class _Source:
         times = Counter(publication.key for publication in self.log.published)
         for key in sorted(key for key, n in times.items() if n > 1):
             yield Violation("sequence_reuse", "", self.log.source, *key)
+
+    def undone(self, predicates: Iterable[str]) -> Iterator[str]:
+        """Owed if they had been committed, as later ones were that were sent after them."""
+        predicates = [*predicates]
+        done = {publication.key for publication in self.committed}
+        last = dict(sorted(done))  # by incarnation
+        found: dict[int, list[int]] = {}
+        for (incarnation, sequence), publication in sorted(self.by_key.items()):
+            if publication.key in done or sequence > last.get(incarnation, 0):
+                continue
+            if self.is_between_fences(publication) and any(
+                self.is_wanted(publication, predicate) for predicate in predicates
+            ):
+                found.setdefault(incarnation, []).append(sequence)
+        for incarnation, sequences in found.items():
+            yield doubt(
+                "unanswered", source=self.log.source, incarnation=incarnation,
+                n=len(sequences), first=sequences[0],
+            )  # fmt: skip
 
     def doubts(self) -> Iterator[str]:
         source = self.log.source
@@ -430,6 +452,7 @@ def _doubts(
             yield doubt("late_start", who=who, source=source_name)
     for source in sources:
         yield from source.doubts()
+        yield from source.undone(s.predicate for s in history.subscriptions if s.started)
         error_ns = history.timeline_errors.get(source.log.source, 0)
         if source.closed_before(history.measured_until_ns, error_ns):
             yield doubt("closed_early", source=source.log.source)

@@ -14,6 +14,10 @@ def doubts_of(facts: RunFacts, findings: Findings) -> list[str]:
     for pubend, source in findings.sources.items():
         if source.other_content:
             found.append(doubt("other_content", source=pubend))
+        for incarnation, (n, first) in source.undone.items():
+            found.append(
+                doubt("unanswered", source=pubend, incarnation=incarnation, n=n, first=first)
+            )
     found += doubts_about_faults(facts.faults)
     if findings.other_kind:
         found.append(doubt("kind", n=findings.other_kind))

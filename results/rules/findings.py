@@ -1,5 +1,6 @@
 """What a check finds out about a run, before anything is decided."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from results.rules.terms import Counts, Recovery
@@ -13,6 +14,8 @@ class SourceSummary:
         opening, closing: keys of the fences, and when they were sent; None where one is not there.
         measured: data publications of the measure phase.
         other_content: publications whose log and seed disagree.
+        undone: by incarnation, data publications between the fences that a subscription matches,
+            that were neither acknowledged nor received though later ones were, and their first.
     """
 
     opening: int | None
@@ -21,6 +24,7 @@ class SourceSummary:
     other_content: int
     opened_ns: int | None = None
     closed_ns: int | None = None
+    undone: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class Lookups:
 
     Attributes:
         subscriptions: with the number of the predicate, and that of a fence's attributes.
+        started: numbers of the predicates of subscriptions that started.
         sources: whether their logs were ended in order.
         matches: which attribute sets each predicate matches.
     """
@@ -38,6 +39,13 @@ class Lookups:
             subscriptions,
             "run_id STRING, sub_id STRING, predicate_id INT, all_closed BOOLEAN, fence_set INT",
         )
+        started = {
+            (run_id, of_run.predicates.index(s.predicate))
+            for run_id, of_run in facts.items()
+            for s in of_run.subscriptions
+            if s.started
+        }
+        self.started = small_frame(spark, sorted(started), "run_id STRING, predicate_id INT")
         self.sources = small_frame(
             spark, sources, "run_id STRING, pubend STRING, source_closed BOOLEAN"
         )

@@ -130,6 +130,9 @@ DOUBTS: Mapping[str, str] = {
     "numbers": "source {source}, incarnation {incarnation}: {n:,} of the numbers up to {highest} "
     "are not in its publisher's log, the first is {first}",
     "unreserved": "source {source} used numbers up to {highest} before they were reserved",
+    "unanswered": "source {source}, incarnation {incarnation}: {n:,} publications that are "
+    "wanted were not acknowledged and reached nobody, though later ones were or did; the first is "
+    "{first}",
     "not_asked": "{who} is not of the workload",
     "twice": "two logs are of {what}",
     "elsewhere": "{who} was at {found}; the workload says {wanted}",

@@ -410,6 +410,18 @@ def a_number_is_in_no_log_at_all(run: RunFolder) -> None:
     _forget(run, 20, "publications", "acks")
 
 
+@_forgery("doubt", "not acknowledged and reached nobody", online="missing")
+def one_was_neither_answered_nor_received(run: RunFolder) -> None:
+    _forget(run, 20, "acks")
+
+
+@_forgery("doubt", "not acknowledged and reached nobody", online="missing")
+def one_was_refused_and_not_received(run: RunFolder) -> None:
+    _forget(run, 20)
+    with run.records(PUBLISHERS, "acks") as rows:
+        rows.all["outcome"][rows.of(publisher=0, first=20)] = 2
+
+
 @_forgery("doubt", "are not in its publisher's log", blind="publishers' logs")
 def the_last_number_was_only_acknowledged(run: RunFolder) -> None:
     with run.records(PUBLISHERS, "acks") as rows:

@@ -410,6 +410,36 @@ def acknowledged_and_lost_for_everyone(history: History, rng: random.Random) -> 
 
 
 @_register(MUTATIONS)
+def unanswered_and_lost_for_everyone(history: History, rng: random.Random) -> History | None:
+    """Somebody takes back that a publication was acknowledged, and all its deliveries."""
+    if (picked := _pick(history, rng)) is None:
+        return None
+    _, rows, places = picked
+    lost = rows[rng.choice(places)]
+    publishers = [
+        replace(log, answers=tuple(a for a in log.answers if a[:2] != lost.key))
+        if log.source == lost.source
+        else log
+        for log in history.publishers
+    ]
+    (answers,) = (log.answers for log in publishers if log.source == lost.source)
+    if not any(a[0] == lost.incarnation and a[1] > lost.sequence and a[3] == 1 for a in answers):
+        return None  # the last of its incarnation may be left undone
+    subscriptions = [
+        replace(
+            subscription,
+            delivered=tuple(
+                row
+                for row in subscription.delivered
+                if (row.source, row.key) != (lost.source, lost.key)
+            ),
+        )
+        for subscription in history.subscriptions
+    ]
+    return replace(history, publishers=tuple(publishers), subscriptions=tuple(subscriptions))
+
+
+@_register(MUTATIONS)
 def not_matching_delivered(history: History, rng: random.Random) -> History | None:
     for number, subscription in enumerate(history.subscriptions):
         for log in history.publishers:

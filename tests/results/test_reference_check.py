@@ -8,6 +8,7 @@ import pytest
 from results.reference.history import (
     ACKNOWLEDGED,
     History,
+    Judgement,
     Published,
     PublisherLog,
     SubscriptionLog,
@@ -29,6 +30,7 @@ from tests.helpers.histories import (
 
 SEEDS = range(40)
 UNDECIDED = {
+    "unanswered_and_lost_for_everyone",
     "log_truncated", "line_lost_in_the_publishers_log", "records_of_an_old_run", "nothing_at_risk",
 }  # fmt: skip
 
@@ -40,7 +42,7 @@ def spoiled(mutation: Mutation, seed: int) -> tuple[History, History] | None:
 
 
 def test_the_design_asks_for_this_many_mutations() -> None:
-    assert (len(MUTATIONS), len(LEGAL)) == (23, 2)
+    assert (len(MUTATIONS), len(LEGAL)) == (24, 2)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS.keys())
@@ -164,6 +166,63 @@ def test_without_a_closing_fence_the_end_is_open() -> None:
     assert judgement.verdict == "UNKNOWN"
     assert judgement.because == ("source a/0 has no opening and closing fence",)
     assert check(history).verdict == "INVALID"
+
+
+def test_only_the_last_of_an_incarnation_may_be_left_undone() -> None:
+    """A publisher that was killed leaves its last ones unanswered, and maybe unseen."""
+    whole = story(faults=(STALL, KILL))
+    (log,) = whole.publishers
+    (subscription,) = whole.subscriptions
+    # The publisher starts again before its seventh.
+    log = replace(
+        log,
+        published=[
+            row if row.sequence < 7 else replace(row, incarnation=1, sequence=row.sequence - 6)
+            for row in log.published
+        ],
+    )
+    log = replace(
+        log,
+        published=[
+            row
+            if row.attribute_set == whole.content.fence_set
+            else replace(row, attribute_set=whole.content.choice(0, *row.key)[0])
+            for row in log.published
+        ],
+    )
+
+    def without(*undone: int) -> Judgement:
+        known = [row for row in log.published if row.incarnation or row.sequence not in undone]
+        told = [delivery(whole.content, log, row, row.sent_ns + 250_000) for row in known]
+        answers = [(*row.key, row.sequence, ACKNOWLEDGED) for row in known]
+        return check(
+            replace(
+                whole,
+                publishers=[replace(log, answers=answers)],
+                subscriptions=[replace(subscription, delivered=told)],
+            )
+        )
+
+    assert without().verdict == "VALID"
+    assert without(5, 6).verdict == "VALID"
+    assert without(3, 6).because == (
+        "source a/0, incarnation 0: 1 publications that are wanted were not acknowledged and "
+        "reached nobody, though later ones were or did; the first is 3",
+    )
+
+
+def test_what_nobody_wants_may_be_left_undone() -> None:
+    history = story(calm=True, lost=(5,))
+    (log,) = history.publishers
+    (subscription,) = history.subscriptions
+    answers = [(0, 1, 4, ACKNOWLEDGED), (0, 6, 12, ACKNOWLEDGED)]
+    fences = [row for row in subscription.delivered if row.sequence in (1, 12)]
+    never = replace(subscription, predicate="symbol = 'NONE'", delivered=fences)
+    history = replace(history, publishers=[replace(log, answers=answers)])
+    assert "reached nobody" in check(history).because[0]
+    assert not any(
+        "reached nobody" in said for said in check(replace(history, subscriptions=[never])).because
+    )
 
 
 def test_content_that_the_seed_does_not_say_is_not_trusted() -> None:
