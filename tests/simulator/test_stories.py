@@ -4,14 +4,16 @@ Each runs with the strict oracle: a violation of any rule ends the story where i
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.config import DeltaTreeParameters, SessionParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.wire.attributes import encode_attributes
 from tests.helpers.cluster import STEADY, chain, star, tree
 
 
@@ -401,3 +403,39 @@ def test_a_gate_that_opened_stays_open_when_its_broker_crashes_at_once() -> None
     sent.append(cluster.publish("b2", n=9))
     _settle(cluster)
     assert s.received == sent
+
+
+def test_parts_of_a_frame_that_are_done_one_by_one_are_all_heard_of() -> None:
+    """n=2 and n=4 are for s, n=3 between them is for t, and each is done before the next one.
+
+    The three come to p as one frame, and leave it late, in three: together with n=1 and n=5
+    they are too large. When n=2 is done, what is left of p's entry for s begins behind n=3.
+    """
+    session = SessionParameters(frame_limit_bytes=1_000)
+    network = replace(STEADY, encode=True, session=session)
+    cluster = SimulatedCluster(chain("s", "t", "p"), network=network).start()
+    at_once = cluster.subscribe("s", "n = 1 or n = 2", "at-once")
+    soon = cluster.subscribe("t", "n = 3", "soon")
+    late = cluster.subscribe("s", "n = 4 or n = 5", "late")
+    soon.client.take_after_ns = 1 * SECOND_NS
+    late.client.take_after_ns = 2 * SECOND_NS
+    cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    for broker in ("s", "t"):
+        cluster.link("p", broker).cut()
+    sent = []
+    for numbers in ((1,), (2, 3, 4), (5,)):
+        sizes = {4: 500, 5: 500}
+        contents = [(encode_attributes({"n": n}), bytes(sizes.get(n, 100))) for n in numbers]
+        sent += cluster.publish_run("p", contents)
+    cluster.run_for(1)
+    assert not cluster.network.counters["frames_split"]
+    for broker in ("s", "t"):
+        cluster.link("p", broker).heal()
+    cluster.run_for(20)
+    _settle(cluster)
+    assert cluster.network.counters["frames_split"]
+    assert at_once.received == sent[:2]
+    assert soon.received == sent[2:3]
+    assert late.received == sent[3:]
+    assert not list(cluster.oracle.unacknowledged())

@@ -203,7 +203,7 @@ class PublicationQueue:
                 else:
                     self._cut_transfer(transfer, first, last)
                     kept.append(transfer)
-            transfers.extendleft(reversed(kept))
+            _put_back(transfers, kept)
             if not transfers:
                 del sent[source]
         if self.careful and self.propagation.blocks:
@@ -393,6 +393,21 @@ class PublicationQueue:
             )
         elif self._over_limit and self.publications < limit // 2:
             self._over_limit = False
+
+
+def _put_back(transfers: deque[Transfer], kept: list[Transfer]) -> None:
+    """Add transfers of which parts are confirmed; all stay ordered by first sequence.
+
+    What is left of one may begin behind another one, for the entries of one frame alternate
+    where its publications differ in audience.
+    """
+    if not kept:
+        return
+    last = max(map(_first, kept))
+    while transfers and transfers[0].first < last:
+        kept.append(transfers.popleft())
+    kept.sort(key=_first)
+    transfers.extendleft(reversed(kept))
 
 
 def _first(transfer: Transfer) -> int:
