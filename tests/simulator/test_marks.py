@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+import brokerd
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.simulator.checks import delta_tree_marks
 from brokerd.simulator.checks.mark_registry import make_observer, marks_of
 from brokerd.simulator.checks.marks import Mark, in_words, reached
 from brokerd.simulator.search.swarm import run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
-DOCUMENT = Path(delta_tree_marks.__file__).parents[1] / "PROTOCOLS.md"
+DOCUMENT = Path(brokerd.__path__[0]) / "PROTOCOLS.md"
 
 
 def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists() -> None:

@@ -95,7 +95,7 @@ ABLATIONS: dict[str, Ablation] = {
     "M17": Ablation(
         mutants=(Mutant.PARTITIONS_SPREAD_DELTA,),
         row="links-beyond-chain",
-        settings=("profile=paper",),
+        settings=("profile=paper", "assist=off"),  # a relayed session brings what was not told
     ),
     "late-and-source-cut": Ablation(
         row="links",
