@@ -26,7 +26,8 @@ app = typer.Typer(
 )
 
 FILE_HELP = "Files of claims, or bare names in bench/claims; by default all of those."
-RUNS_HELP = "Where the runs lie, in place of results/runs."
+RUNS_HELP = "Where the runs lie, in place of results/runs and of those that came with this."
+ARCHIVED = Path("results", "samples", "experiments")
 _STYLES: dict[State, Style] = {"holds": "good", "fails": "bad", "not run": "dim"}
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="[FILE...]", help=FILE_HELP)]
@@ -44,7 +45,10 @@ def judged_without_a_word(context: typer.Context) -> Result | None:
 
 @app.command("list")
 def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
-    """Judge every claim by the figures that have been drawn: holds, fails, or not run."""
+    """Judge every claim by the figures that have been drawn: holds, fails, or not run.
+
+    One small run of most figures comes with the repository, and counts until there is a later one.
+    """
     return _judged(invocation(context), files or [], runs)
 
 
@@ -127,6 +131,8 @@ def _judged(call: Invocation, files: Sequence[str], runs: Path | None) -> Result
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
     whys = [f"{row['claim']}: {row['explanation']}" for row in rows if row["explanation"]]
     notes = [
+        *_noted([r for r in rows if r["verdict"] != "not run"], "because", "by {said}"),
+        *_noted([r for r in rows if r["verdict"] == "not run"], "because", "not run: {said}"),
         *_noted(rows, "differs", "unlike the paper: {said}"),
         *_noted(rows, "set_after_results", "set after first results: {said}"),
     ]
@@ -158,7 +164,11 @@ def _claims(call: Invocation, files: Sequence[str]) -> list[Claim]:
 
 def _outcomes(call: Invocation, claims: Sequence[Claim], runs: Path | None) -> list[Outcome]:
     folder = call.project.results_folder(runs)
-    return judge(claims, measurements(folder, [claim.figure for claim in claims]))
+    figures = [claim.figure for claim in claims]
+    found = measurements(folder, figures)
+    if runs is None:
+        found += measurements(call.project.folder / ARCHIVED, figures, archived=True)
+    return judge(claims, found)
 
 
 def _painted(call: Invocation, outcome: Outcome) -> str:

@@ -101,6 +101,7 @@ class Measurement:
     Attributes:
         metrics: name → value and, where there is one, both ends of its 95 % interval.
         run_ids: the runs it was drawn from.
+        archived: whether these came with the repository.
     """
 
     figure: str
@@ -108,6 +109,14 @@ class Measurement:
     metrics: Mapping[str, tuple[float, tuple[float, float] | None]]
     run_ids: tuple[str, ...]
     source: str
+    archived: bool = False
+
+    @property
+    def origin(self) -> str:
+        """Which runs it was drawn from, and at what scale."""
+        size = ", ".join(f"{name} = {value}" for name, value in self.scale.items())
+        runs = f"{'archived ' if self.archived else ''}run {', '.join(self.run_ids)}"
+        return f"{runs}, with {size}" if size else runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ class Outcome:
     Attributes:
         ours: the value measured; None where it was not run.
         interval: 95 %, where the figure gives one.
-        because: why it was not run, or which runs say so.
+        because: why it was not run, or which runs say so, and at what scale.
     """
 
     claim: Claim
@@ -156,7 +165,7 @@ def load_claims(path: Path) -> list[Claim]:
     return validated(ClaimsFile, file).claims
 
 
-def measurement(document: Mapping[str, Any], source: str) -> Measurement:
+def measurement(document: Mapping[str, Any], source: str, *, archived: bool = False) -> Measurement:
     """What a figure's JSON file says.
 
     Raises:
@@ -177,19 +186,25 @@ def measurement(document: Mapping[str, Any], source: str) -> Measurement:
             },
             run_ids=tuple(document["run_ids"]),
             source=source,
+            archived=archived,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise IntegrityError(f"{source}: {type(error).__name__}: {error}") from None
 
 
-def measurements(runs: Path, figures: Iterable[str]) -> list[Measurement]:
+def measurements(
+    runs: Path, figures: Iterable[str], *, archived: bool = False
+) -> list[Measurement]:
     """What the figures of these names say that were drawn of the runs in a folder.
+
+    Args:
+        archived: whether the folder came with the repository.
 
     Raises:
         IntegrityError: a file beside a figure is not what was written.
     """
     return [
-        measurement(read_json(path), str(path))
+        measurement(read_json(path), str(path), archived=archived)
         for figure in dict.fromkeys(figures)
         for path in sorted(runs.glob(f"*/[0-9]*/figures/{figure}.json"))
     ]
@@ -222,8 +237,10 @@ def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
         return Outcome(claim, "not run", None, None, f"{claim.figure} was not drawn")
     fitting = [found for found in drawn if not _misfit(claim, found)]
     if not fitting:
-        why = _misfit(claim, max(drawn, key=_age))
-        return Outcome(claim, "not run", None, None, f"{claim.figure} was drawn {why}")
+        latest = max(drawn, key=_age)
+        why = f"{claim.figure} was drawn {_misfit(claim, latest)}"
+        why += " (archived run)" if latest.archived else ""
+        return Outcome(claim, "not run", None, None, why)
     found = max(fitting, key=_age)
     for name in (claim.metric, *([claim.needs] if claim.needs else ())):
         if name not in found.metrics:
@@ -235,7 +252,7 @@ def _judge(claim: Claim, measurements: Sequence[Measurement]) -> Outcome:
         return Outcome(claim, "not run", None, None, f"{claim.needs} is 0: nothing was compared")
     value, interval = found.metrics[claim.metric]
     state: State = "holds" if claim.tolerance.allows(value) else "fails"
-    return Outcome(claim, state, value, interval, f"run {', '.join(found.run_ids)}")
+    return Outcome(claim, state, value, interval, found.origin)
 
 
 def _misfit(claim: Claim, found: Measurement) -> str:

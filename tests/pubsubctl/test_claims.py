@@ -93,7 +93,10 @@ def test_the_latest_run_at_the_right_scale_counts():
     late = drawn(90.0, run_id="20261120T113503Z-000000")
     small = drawn(99.0, run_id="20261121T000000Z-000000", brokers=100)
     outcome = the_outcome(claim(), late, small, early)
-    assert (outcome.state, outcome.because) == ("fails", "run 20261120T113503Z-000000")
+    assert (outcome.state, outcome.because) == (
+        "fails",
+        "run 20261120T113503Z-000000, with brokers = 500",
+    )
 
 
 def test_a_number_the_figure_does_not_give_is_an_error():

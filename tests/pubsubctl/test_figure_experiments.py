@@ -99,7 +99,10 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     told = call("claims", "explain", "large")
     assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
     assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10 latest" in told.out
-    assert call("claims").out.splitlines()[-3:] == [
+    assert call("claims").out.splitlines()[-6:] == [
+        f"by run {run.name}, with brokers = 12, measured_s = 3, runs = 1 (safety, loss)",
+        "not run: dft11.fig10 was drawn with brokers = 12 instead of 500 (large)",
+        "not run: dft11.fig12 was not drawn (other)",
         "unlike the paper: counts deliveries, not brokers (loss)",
         "set after first results: the bound (loss, other)",
         "1 holds, 1 fails, 2 not run",
@@ -107,6 +110,41 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     told = call("claims", "explain", "loss").out
     assert "  unlike the paper counts deliveries, not brokers\n" in told
     assert "  set afterwards   the bound\n" in told
+
+
+def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path) -> None:
+    def draw(folder: Path, brokers: int, violations: int) -> None:
+        run_id = f"2026112{brokers % 10}T000000Z-000000"
+        figures = folder / "small" / run_id / "figures"
+        figures.mkdir(parents=True)
+        document = {
+            "schema": "pubsubctl/figure/1",
+            "figure": "dft11.fig10",
+            "run_ids": [run_id],
+            "scale": {"brokers": brokers, "runs": 1},
+            "metrics": {
+                "violations": {"value": violations},
+                "delivered_percent.delta_0.failed_2": {"value": 100.0},
+            },
+        }
+        (figures / "dft11.fig10.json").write_text(json.dumps(document))
+
+    draw(claimed / "results" / "samples" / "experiments", 12, 0)
+    lines = call("claims").out.splitlines()
+    archived = "archived run 20261122T000000Z-000000, with brokers = 12, runs = 1"
+    assert f"by {archived} (safety, loss)" in lines
+    below = "dft11.fig10 was drawn with brokers = 12 instead of 500 (archived run)"
+    assert f"not run: {below} (large)" in lines
+    assert f"holds: {archived}" in call("claims", "explain", "safety").out
+    assert f"not run: {below}" in call("claims", "explain", "large").out
+
+    draw(claimed / "results" / "runs", 500, 1)
+    states = {row["claim"]: row["verdict"] for row in call("claims", "-j").document["claims"]}
+    assert states == {"safety": "holds", "loss": "holds", "large": "fails", "other": "not run"}
+
+    (claimed / "elsewhere").mkdir()
+    listed = call("claims", "list", "--runs", "elsewhere", "-j").document
+    assert listed["total"]["not run"] == 4
 
 
 def test_in_full_a_figure_has_all_its_draws(call: Call, claimed: Path) -> None:
