@@ -25,7 +25,8 @@ _FARTHEST_JUMP = 1 << 26  # no publisher is that far ahead of what was delivered
 class LaneCounts:
     """What one subscription saw of one source, by the checker's names for what is wrong.
 
-    Once the last fence is known, owed = delivered + missing.
+    Always owed = delivered + missing; while the closing fence is not known, of what lies between
+    the opening one and the highest number delivered.
 
     Attributes:
         deliveries: data publications delivered, repeated ones and wrong ones too, fences not.
@@ -282,8 +283,8 @@ class Lane:
         return sum(self._owed_between(part.first - 1, part.last) for part in self.told if part.late)
 
     def _window(self) -> tuple[int, int]:
-        """The outermost fences."""
-        return self._fences[0], self._fences[-1]
+        """The opening fence, and the last number of which anybody has said that it was sent."""
+        return self._fences[0], self._last()
 
     def _last(self) -> int:
         """The highest number that was published, as far as anybody has said."""

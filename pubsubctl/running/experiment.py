@@ -267,7 +267,7 @@ def numbers_text(outcome: RunOutcome) -> str:
     begins = "" if outcome.state == "complete" else f"the run is {outcome.state}; "
     parts = [
         f"{begins}in measure: {outcome.published:,} published",
-        f"{outcome.delivered:,} delivered",
+        f"{outcome.delivered:,} received",
         f"{outcome.delivered_per_s:,.0f}/s",
     ]
     if outcome.response_us:

@@ -75,7 +75,8 @@ _CAPTIONS = {
     ),
     "rate": (
         "Lines: publications sent and deliveries made, by when they happened. Grey: what was "
-        "offered to the publishers, and what each subscription was owed, by when it was sent. "
+        "offered to the publishers, and what each subscription was owed (delivered + missing; what "
+        "is undecided is left out), by when it was sent. "
         "Red: what never came or came again, and what was still behind when the load ended."
     ),
     "spectrum": (

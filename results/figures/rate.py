@@ -56,7 +56,8 @@ def collect(spark: "SparkSession", loaded: LoadedRun, facts: RunFacts) -> Figure
     deliveries = loaded.table(spark, "deliveries")
     published = published_per_bin(loaded.table(spark, "publications"), bin_ns)
     received = delivered_per_bin(deliveries, bin_ns).withColumn("series", F.lit("delivered"))
-    # What was owed is what arrived at least once and what never did, by when it was sent.
+    # What was owed is what arrived at least once and what surely never did, by when it was sent;
+    # what is undecided is of neither kind.
     arrived = (
         deliveries.where((F.col("layer") == "application") & (F.col("kind") == "data"))
         .where(F.col("t_sent_ns").isNotNull())

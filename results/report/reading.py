@@ -52,7 +52,7 @@ class SubscriptionRow:
     """One subscription, what it was owed and got, and how long that took.
 
     Attributes:
-        owed, missing, duplicates, out_of_order: None where nobody judged the run.
+        owed, missing, undecided, duplicates, out_of_order: None where nobody judged the run.
         latency_us: since it was due, by the names of SHOWN_PERCENTILES, of what was due while
             measuring; empty where nothing came.
     """
@@ -62,6 +62,7 @@ class SubscriptionRow:
     predicate: str
     owed: int | None = None
     missing: int | None = None
+    undecided: int | None = None
     duplicates: int | None = None
     out_of_order: int | None = None
     latency_us: Mapping[str, int] = field(default_factory=dict)
@@ -69,9 +70,9 @@ class SubscriptionRow:
     @property
     def delivered(self) -> int | None:
         """How many of those owed arrived."""
-        if self.owed is None or self.missing is None:
+        if self.owed is None or self.missing is None or self.undecided is None:
             return None
-        return self.owed - self.missing
+        return self.owed - self.missing - self.undecided
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,8 @@ def _rows(run: Run, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 def _subscriptions(run: Run) -> list[SubscriptionRow]:
     by_sub: dict[str, list[Row]] = {}
-    for row in _rows(run, "coverage", ("sub_id", "n_dup", "n_out_of_order", "n_owed", "n_missing")):
+    columns = ("sub_id", "n_dup", "n_out_of_order", "n_owed", "n_missing", "n_undecided")
+    for row in _rows(run, "coverage", columns):
         by_sub.setdefault(row["sub_id"], []).append(row)
     found = []
     for row in _rows(run, "subscriptions", ("sub_id", "broker", "predicate")):
@@ -187,6 +189,7 @@ def _subscriptions(run: Run) -> list[SubscriptionRow]:
                 told,
                 owed=_sum(pairs, "n_owed"),
                 missing=_sum(pairs, "n_missing"),
+                undecided=_sum(pairs, "n_undecided"),
                 duplicates=_sum(pairs, "n_dup"),
                 out_of_order=_sum(pairs, "n_out_of_order"),
             )

@@ -127,6 +127,14 @@ def verdict_word(story: RunStory) -> str:
     return "VALID (calm)" if calm else story.word
 
 
+def balance(story: RunStory) -> str:
+    """What was owed, and the parts that add up to it."""
+    parts = [f"{story.counted('delivered') or 0:,} delivered"]
+    for name in ("missing", "undecided"):
+        parts += [f"{story.counted(name):,} {name}"] if story.counted(name) else []
+    return f"{story.counted('owed') or 0:,} owed = {' + '.join(parts)}"
+
+
 def outcome(story: RunStory) -> str:
     """What the run came to, in a sentence or two."""
     name = sentence(protocol(story))
@@ -142,9 +150,7 @@ def outcome(story: RunStory) -> str:
             f"{name} delivered everything it owed. Nothing was broken on purpose in this run.{told}"
         )
     if story.word == "INVALID":
-        return (
-            f"{name} broke the guarantee: {violations(story)}, of {owed:,} owed deliveries.{told}"
-        )
+        return f"{name} broke the guarantee: {violations(story)}. {sentence(balance(story))}.{told}"
     if story.word == "UNKNOWN":
         return f"Whether {protocol(story)} kept the guarantee is not known from this run."
     return f"Nobody has judged this run of {protocol(story)} yet."

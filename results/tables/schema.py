@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,7 @@ TABLES: Mapping[str, Table] = {
             n_out_of_order BIGINT of which after a later one
             n_owed BIGINT data publications it had to receive, without those withheld
             n_missing BIGINT of which it never did
+            n_undecided BIGINT of which it may have, where a log is not whole
             n_withheld BIGINT data publications announced as withheld, and not received
             first_ns BIGINT first receipt
             last_ns BIGINT last receipt

@@ -138,6 +138,17 @@ VIOLATIONS = (
 )
 
 
+def test_before_the_closing_fence_is_known_the_parts_add_up_too() -> None:
+    world = World(EVERYTHING)
+    lost = {20, 21, 30}
+    world.deliver([n for n in world.owed if n not in lost and n <= 40], Random(1))
+    world.checker.know_fence(PUBLISHER, 1, 1)
+    totals = world.checker.report()["totals"]
+    owed = sum(1 < n <= 40 for n in world.owed)
+    assert (totals["owed"], totals["delivered"]) == (owed, owed - len(lost))
+    assert totals["missing"] == len(lost)
+
+
 def judged(totals: dict[str, int]) -> dict[str, int]:
     """The counts that both checkers have."""
     parts = totals.get("delivered", 0) + totals.get("missing", 0)

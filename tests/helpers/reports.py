@@ -52,7 +52,13 @@ INVALID: Mapping[str, Any] = {
     "verdict": "invalid",
     "exit_code": 1,
     "because": ["2,199 missing: owed and never delivered"],
-    "counts": {**VALID["counts"], "delivered": 6724, "violations": {"missing": 2199}},
+    "counts": {
+        **VALID["counts"],
+        "delivered": 6720,
+        "missing": 2199,
+        "undecided": 4,
+        "violations": {"missing": 2199},
+    },
     "exercised": {"at_risk_deliveries": 408, "recovered": 0},
     "recoveries": [{**VALID["recoveries"][0], "recovered": 0, "recovered_after_ns": None}],
 }
