@@ -45,7 +45,10 @@ def judged_without_a_word(context: typer.Context) -> Result | None:
 
 @app.command("list")
 def list_claims(context: typer.Context, files: Files = None, runs: Runs = None) -> Result:
-    """Judge every claim by the figures that have been drawn: holds, fails, or not run."""
+    """Judge every claim by the figures that have been drawn: holds, fails, or not run.
+
+    A run of some figures comes with the repository, and counts until there is a later one.
+    """
     return _judged(invocation(context), files or [], runs)
 
 

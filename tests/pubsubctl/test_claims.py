@@ -8,7 +8,14 @@ import pytest
 
 from bench.papers.dft11.figure_experiments import load_figure_experiment
 from pubsubctl.errors import IntegrityError, UserError
-from pubsubctl.running.claims import Claim, Tolerance, judge, load_claims, measurement
+from pubsubctl.running.claims import (
+    Claim,
+    Tolerance,
+    judge,
+    load_claims,
+    measurement,
+    measurements,
+)
 
 OURS = Path(__file__).parents[2] / "bench" / "claims"
 TEXT = """
@@ -185,3 +192,17 @@ def test_every_claim_can_be_held_against_the_experiment_of_its_figure():
         experiment = load_figure_experiment(claim.figure)
         scale = experiment.scale() if hasattr(experiment, "scale") else vars(experiment)
         assert {name: scale[name] for name in claim.scale} == claim.scale, claim.name
+
+
+def test_in_a_clone_archived_runs_bear_claims_out_and_small_ones_say_so():
+    samples = OURS.parents[1] / "results" / "samples" / "experiments"
+    ours = load_claims(OURS / "dft11.toml")
+    archived = measurements(samples, [claim.figure for claim in ours], archived=True)
+    outcomes = judge(ours, archived)
+    assert {o.claim.figure for o in outcomes if o.state == "holds"} == {
+        f"dft11.{name}" for name in ("fig9", "fig11", "fig12", "bypass", "exclusions", "queue")
+    }
+    assert all(o.because.startswith("archived run ") for o in outcomes if o.state == "holds")
+    small = "dft11.fig10 was drawn with brokers = 100 instead of 500"
+    assert {o.because[: len(small)] for o in outcomes if o.claim.figure == "dft11.fig10"} == {small}
+    assert not any(o.state == "fails" for o in outcomes)

@@ -13,6 +13,7 @@ from results.figures import draw
 from results.reference.reading import read_history
 from results.reference.rule import check
 from results.tables.manifest import read_run
+from results.tables.seals import verify_seal
 from tests.helpers.histories import SECOND
 
 SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "delta-tree-crash"
@@ -93,3 +94,34 @@ def test_the_sample_is_judged_and_drawn_again_to_the_byte(
     assert (run / "verdict.json").read_bytes() == (SAMPLE / "verdict.json").read_bytes()
     first, second = [[path.read_bytes() for path in draw("timeline", spark, run)] for _ in range(2)]
     assert first == second
+
+
+# --- Archived experiments -------------------------------------------------------------------
+
+EXPERIMENTS = sorted(SAMPLE.parent.glob("experiments/*/*/manifest.json"))
+
+
+def test_archived_experiments_are_sealed_and_hold_what_claims_are_judged_by() -> None:
+    assert {path.parent.parent.name for path in EXPERIMENTS} == {
+        f"dft11-{name}"
+        for name in ("bypass", "exclusions", "fig9", "fig10-small", "fig11", "fig12", "queue")
+    }
+    for path in EXPERIMENTS:
+        run, manifest = path.parent, json.loads(path.read_text())
+        assert verify_seal(run).is_there
+        assert (manifest["state"], manifest["git_dirty"]) == ("complete", False)
+        words = json.loads((run / "figures" / f"{manifest['figure']}.json").read_text())
+        assert (words["run_ids"], words["scale"]) == ([run.name], manifest["scale"])
+        assert [file.name for file in (run / "figures").iterdir()] == [f"{words['figure']}.json"]
+
+
+def test_what_claims_are_judged_by_follows_from_the_archived_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """For those that are drawn at once; the numbers of the others are drawn the same way."""
+    for path in EXPERIMENTS:
+        if (figure := json.loads(path.read_text())["figure"]) in ("dft11.queue", "dft11.bypass"):
+            run = Path(shutil.copytree(path.parent, tmp_path / figure))
+            archived = json.loads((run / "figures" / f"{figure}.json").read_text())
+            draw(figure, spark, run)
+            assert json.loads((run / "figures" / f"{figure}.json").read_text()) == archived
