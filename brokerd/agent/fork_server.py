@@ -85,6 +85,8 @@ class ForkServer:
                 reply = await self._ask("fork", arguments)
         finally:
             self._in_flight -= 1
+            # Who was told of a child's end meanwhile left it alone, and is told again.
+            signal.raise_signal(signal.SIGCHLD)
         if isinstance(reply, Refusal):
             raise ControlError(reply.kind, reply.text)
         assert isinstance(reply, Answer), reply

@@ -10,7 +10,7 @@ import trio
 
 from brokerd.agent.processes import ProcessIdentity
 from brokerd.errors import ControlError
-from tests.helpers.agents import Lab, happening, make_lab, run, until
+from tests.helpers.agents import Lab, happening, is_reaped, make_lab, run, until
 from tests.helpers.patience import PATIENCE_S
 
 
@@ -241,7 +241,7 @@ def test_a_frozen_process_that_is_killed_takes_its_freeze_with_it(lab: Lab) -> N
             assert not (await client.status())["processes"]["b1"]["frozen"]
             await until(lambda: not any(dog.is_alive() for dog in watchdogs))
             # Waited for, too: a zombie of it would be a child of the agent for ever.
-            await until(lambda: not any(os.path.exists(f"/proc/{dog.pid}") for dog in watchdogs))
+            await until(lambda: all(is_reaped(dog) for dog in watchdogs))
 
     run(story)
 

@@ -134,6 +134,14 @@ def make_lab() -> Iterator[Lab]:
             lab.clear()
 
 
+def is_reaped(process: ProcessIdentity) -> bool:
+    """Whether it is over and not even a zombie; its pid may be somebody else's by now."""
+    try:
+        return ProcessIdentity.of(process.pid) != process
+    except ProcessLookupError:
+        return True
+
+
 async def until(condition: Callable[[], Any], what: str = "") -> None:
     """Wait for a condition that only the other process can make true."""
     with trio.move_on_after(PATIENCE_S):
