@@ -2,11 +2,14 @@
 
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 import trio
+from paramiko.common import MSG_CHANNEL_CLOSE, MSG_CHANNEL_EOF
 
 from pubsubctl.errors import HostError, Unreachable, UserError
 from pubsubctl.hosts.ssh.connections import Completed, SshConnections
@@ -395,3 +398,30 @@ def test_a_key_file_that_is_not_there_is_told_with_the_line_that_names_it(
                 await connections.run(inventory.hosts[0], ["true"])
 
     trio.run(main)
+
+
+def test_a_channel_is_not_closed_while_its_end_of_input_is_being_sent(
+    tell: Tell, server: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSH ends a whole connection on a message for a channel that is closed."""
+    before = server.log.count("Accepted publickey")
+    closed = threading.Event()
+    send = paramiko.Transport._send_user_message  # type: ignore[attr-defined]
+
+    def hold_back_end_of_input(transport: paramiko.Transport, data: paramiko.Message) -> None:
+        kind = data.asbytes()[0]
+        if kind == MSG_CHANNEL_EOF:
+            closed.wait(0.5)  # `true` has ended long before
+        send(transport, data)
+        if kind == MSG_CHANNEL_CLOSE:
+            closed.set()
+
+    monkeypatch.setattr(paramiko.Transport, "_send_user_message", hold_back_end_of_input)
+
+    async def story(connections: SshConnections, host: Host) -> None:
+        assert (await connections.run(host, ["true"])).status == 0
+        assert (await connections.run(host, ["true"])).status == 0
+
+    tell(story)
+    assert "nonexistent channel" not in server.log
+    assert server.log.count("Accepted publickey") == before + 1

@@ -25,6 +25,7 @@ from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.ssh.known_hosts import HostKey
 from pubsubctl.hosts.ssh.stream import Channel
 from pubsubctl.hosts.ssh.transfers import REQUEST_BYTES, Sftp
+from pubsubctl.hosts.ssh.transport import OrderedTransport
 from pubsubctl.inventory.inventory import Gateway, Host
 
 Hop = Host | Gateway
@@ -455,7 +456,7 @@ def _open_files(transport: paramiko.Transport) -> _Files:
 
 
 def _transport(sock: Any, key_types: Sequence[str], timeout_s: float) -> paramiko.Transport:
-    transport = paramiko.Transport(
+    transport = OrderedTransport(
         sock, disabled_algorithms={"keys": _SHA1, "pubkeys": _SHA1, "kex": []}
     )
     transport.handshake_timeout = timeout_s

@@ -24,6 +24,9 @@ STDERR_TAIL_BYTES: Final = 4096
 STATUS_DEADLINE_S: Final = 2.0  # from the end of the output to the exit status
 CLOSE_DEADLINE_S: Final = 1.0
 
+# EOFError: the connection broke while a message was being written.
+_SEND_FAILURES: Final = (OSError, EOFError)
+
 # Commands of 16 hosts may all wait at once. A task that waits for a thread would wait for others.
 _THREADS = 4096
 
@@ -266,7 +269,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 raise trio.ClosedResourceError
             try:
                 await self._workers.run(self._channel.shutdown_write)
-            except OSError:
+            except _SEND_FAILURES:
                 await self._look_why()
                 raise self._broken() from None
 
@@ -308,7 +311,7 @@ class CommandStream(trio.abc.HalfCloseableStream):
                 if sent == 0:
                     return False
                 view = view[sent:]
-        except OSError:
+        except _SEND_FAILURES:
             return False
         return True
 
