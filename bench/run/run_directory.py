@@ -25,6 +25,8 @@ RunState = Literal["running", "complete", "partial", "aborted"]
 
 RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 _PROJECT = Path(__file__).parents[2]
+# Counting seeds changes it, and no run depends on it.
+_LEDGER = "results/reliability.json"
 
 
 def new_run_directory(runs: Path, experiment: str) -> Path:
@@ -180,13 +182,18 @@ def machine_facts() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def program_facts() -> dict[str, Any]:
-    """Which version of the tool ran, and from which commit if it ran from a checkout."""
+    """Which version of the tool ran, and from which commit if it ran from a checkout.
+
+    A ledger that has counted seeds since is no change on top of the commit.
+    """
     try:
         version = metadata.version("pubsubctl")
     except metadata.PackageNotFoundError:
         version = "unknown"
     commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no")
+    changes = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", ":(top)", f":(top,exclude){_LEDGER}"
+    )
     return {
         "tool_version": version,
         "git_commit": commit,

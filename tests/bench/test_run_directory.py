@@ -4,7 +4,16 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.run.run_directory import RUN_ID, RunDirectory, boot_id, new_run_directory
+import pytest
+
+from bench.run import run_directory
+from bench.run.run_directory import (
+    RUN_ID,
+    RunDirectory,
+    boot_id,
+    new_run_directory,
+    program_facts,
+)
 
 
 def manifest_of(path: Path) -> dict[str, object]:
@@ -69,3 +78,28 @@ def test_the_index_has_a_line_per_run(tmp_path: Path) -> None:
 
 def test_the_boot_id_is_one_word() -> None:
     assert boot_id().count("-") == 4
+
+
+def test_counting_seeds_in_the_ledger_is_no_change_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, code = tmp_path / "results" / "reliability.json", tmp_path / "code.py"
+    ledger.parent.mkdir()
+    ledger.write_text("{}\n")
+    code.write_text("rate = 1\n")
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    commit = ("-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
+    for arguments in (("init", "-q"), ("add", "."), commit):
+        subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True)
+    monkeypatch.setattr(run_directory, "_PROJECT", tmp_path)
+
+    def is_dirty() -> object:
+        return program_facts.__wrapped__()["git_dirty"]  # not what the first call has kept
+
+    assert is_dirty() is False
+    ledger.write_text('{"entries": ["a first count"]}\n')
+    assert is_dirty() is False
+    code.write_text("rate = 1_000\n")
+    assert is_dirty() is True
