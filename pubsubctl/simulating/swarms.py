@@ -1,7 +1,5 @@
 """Swarms and campaigns for the command line: run, add up, write the ledger, shrink."""
 
-import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,7 @@ from brokerd.simulator.checks.marks import Reached, in_words, reached
 from brokerd.simulator.search.ablations import ABLATIONS, SEEDS, Caught, catch_all
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
-from brokerd.simulator.search.ledger import (
-    Campaign,
-    LedgerError,
-    check_ledger,
-    empty_ledger,
-    in_one_line,
-    with_caught,
-    with_runs,
-)
+from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
 from brokerd.simulator.search.plan import PlanError, read_plan
 from brokerd.simulator.search.seed_report import SeedReport, total
 from brokerd.simulator.search.shrink import shrink
@@ -32,6 +22,7 @@ from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
 from pubsubctl.errors import PubsubctlError, UserError, VerdictInvalid, VerdictUnknown
 from pubsubctl.hosts.files import shown
+from pubsubctl.simulating.ledger_file import campaign_of, read_ledger, update_ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,9 @@ class Swarm:
 
 def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     """Run a range of seeds, its canaries, and what else was asked for."""
-    ledger = _read_ledger(swarm.ledger)
+    read_ledger(swarm.ledger)  # refuses what is no ledger before anything runs
+    settings = (*swarm.settings, *(("moves",) if swarm.moves else ()))
+    campaign = campaign_of(swarm.protocol, swarm.row, swarm.mutants, settings, swarm.profile)
     options = SwarmOptions(
         mutants=swarm.mutants,
         campaign=swarm.row,
@@ -87,10 +80,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             progress.phase("the same seeds in two fresh interpreters")
             differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
     counted = total(reports)
-    if swarm.ledger is not None:
-        chosen = (*swarm.settings, *(("moves",) if swarm.moves else ()))
-        campaign = _campaign(swarm.protocol, swarm.row, swarm.mutants, chosen, swarm.profile)
-        _write_ledger(swarm.ledger, with_runs(ledger, campaign, reports, canaries))
+    update_ledger(swarm.ledger, lambda document: with_runs(document, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
     marks = reached(marks_of(swarm.protocol), reports)
     sentences = [in_one_line(counted)]
@@ -144,7 +134,9 @@ def simulate_campaign(
     call: Invocation, rows: tuple[str, ...], runs: int | None, processes: int, ledger: Path | None
 ) -> Result:
     """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
-    document = _read_ledger(ledger)
+    read_ledger(ledger)  # refuses what is no ledger before anything runs
+    campaigns = {name: campaign_of("delta_tree", name) for name, _ in _chosen(rows)}
+    counted_rows: list[tuple[Campaign, list[SeedReport]]] = []
     played: list[dict[str, Any]] = []
     because: list[PubsubctlError] = []
     lines: list[str] = []
@@ -177,9 +169,8 @@ def simulate_campaign(
             )
             if row.bound:
                 because += [_complaint(report) for report in wrong[:5]]
-            document = with_runs(document, _campaign("delta_tree", name, frozenset()), reports)
-    if ledger is not None:
-        _write_ledger(ledger, document)
+            counted_rows.append((campaigns[name], reports))
+    document = update_ledger(ledger, lambda document: _with_rows(document, counted_rows))
     marks = reached(marks_of("delta_tree"), all_reports)
     if not rows:
         because += _unreached(marks)
@@ -202,7 +193,8 @@ def simulate_mutants(
     for name in names:
         if name not in ABLATIONS:
             raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ABLATIONS))}")
-    document = _read_ledger(ledger)
+    read_ledger(ledger)  # refuses what is no ledger before anything runs
+    commit = campaign_of("delta_tree").commit
     chosen = names or tuple(ABLATIONS)
     caught: list[Caught] = []
     with call.console.progress() as progress:
@@ -210,9 +202,7 @@ def simulate_mutants(
         for one in catch_all(chosen, SEEDS if runs is None else runs, processes):
             caught.append(one)
             progress.update({"mutants": f"{len(caught)}/{len(chosen)}"})
-    if ledger is not None:
-        commit = _campaign("delta_tree", "", frozenset()).commit
-        _write_ledger(ledger, with_caught(document, commit, caught))
+    update_ledger(ledger, lambda document: with_caught(document, commit, caught))
     rows = [
         (
             one.name,
@@ -314,6 +304,14 @@ def _chosen(rows: tuple[str, ...]) -> Iterator[tuple[str, Setting]]:
     return ((name, row) for name, row in ROWS.items() if not rows or name in rows)
 
 
+def _with_rows(
+    document: dict[str, Any], rows: Iterable[tuple[Campaign, list[SeedReport]]]
+) -> dict[str, Any]:
+    for campaign, reports in rows:
+        document = with_runs(document, campaign, reports)
+    return document
+
+
 def _row_of(report: SeedReport) -> dict[str, Any]:
     return {
         "seed": report.seed,
@@ -365,48 +363,3 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
                 f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
                 f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
             )
-
-
-# ---------------------------------------------------------------- the ledger's file
-
-
-def _campaign(
-    protocol: str,
-    row: str,
-    mutants: frozenset[Mutant],
-    settings: tuple[str, ...] = (),
-    profile: str = "",
-) -> Campaign:
-    from bench.run.run_directory import program_facts
-
-    facts = program_facts()
-    return Campaign(
-        commit=facts["git_commit"] or "",
-        dirty=facts["git_dirty"] is not False,
-        protocol=protocol,
-        row=row,
-        mutants=tuple(sorted(mutants)),
-        settings=settings,
-        profile=profile,
-    )
-
-
-def _read_ledger(path: Path | None) -> dict[str, Any]:
-    if path is None or not path.exists():
-        return empty_ledger()
-    try:
-        return check_ledger(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, LedgerError) as error:
-        raise UserError(f"{path}: no ledger: {error}") from None
-
-
-def _write_ledger(path: Path, document: dict[str, Any]) -> None:
-    """Replace the file at once, so that no half of it is ever read."""
-    draft = path.with_name(f"{path.name}.new")
-    try:
-        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as error:
-        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None

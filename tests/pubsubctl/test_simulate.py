@@ -1,14 +1,20 @@
 """Stories about `simulate` at the command line."""
 
+import fcntl
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bench
 from brokerd.simulator.checks.marks import Mark
 from brokerd.simulator.search import campaign
+from brokerd.simulator.search.seed_report import SeedReport
 from pubsubctl.simulating import swarms
+from pubsubctl.simulating.ledger_file import update_ledger
 from results.reference.reading import read_history
 from results.reference.rule import check
 from tests.pubsubctl.conftest import Call
@@ -239,6 +245,66 @@ def test_what_was_run_stands_in_the_ledger_once(call: Call, tmp_path: Path) -> N
     refused = call("simulate", "swarm", "--seeds", "1..1", "--ledger", str(ledger))
     assert refused.status == 2
     assert "no ledger" in refused.err
+
+
+@pytest.mark.parametrize(
+    "meanwhile", [("swarm", "--seeds", "5..6"), ("campaign", "links", "--runs", "2")]
+)
+def test_what_another_command_counts_meanwhile_stays_in_the_ledger(
+    meanwhile: tuple[str, ...], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "ledger.json"
+    counting = ("--processes", "1", "--ledger", str(ledger))
+    run_swarm = swarms.run_swarm
+    clean = {"git_commit": "abc", "git_dirty": False}
+    monkeypatch.setattr("bench.run.run_directory.program_facts", lambda: clean)
+
+    def while_another_counts(*arguments: Any) -> Iterator[SeedReport]:
+        monkeypatch.setattr(swarms, "run_swarm", run_swarm)
+        call("simulate", *meanwhile, *counting)
+        return run_swarm(*arguments)
+
+    monkeypatch.setattr(swarms, "run_swarm", while_another_counts)
+    call("simulate", "swarm", "--seeds", "1..2", *counting)
+    document = json.loads(ledger.read_text())
+    assert document["total"]["runs"] == 4
+    counted = [(entry["row"], entry["seeds"]) for entry in document["entries"]]
+    assert counted in ([("", [[1, 2], [5, 6]])], [("links", [[0, 1]]), ("", [[1, 2]])])
+
+
+def test_a_ledger_counts_for_the_code_that_began_to_run(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody commits while the swarm runs."""
+    facts = {"git_commit": "abc", "git_dirty": False}
+    monkeypatch.setattr("bench.run.run_directory.program_facts", lambda: facts.copy())
+    run_swarm = swarms.run_swarm
+
+    def while_somebody_commits(*arguments: Any) -> Iterator[SeedReport]:
+        facts.update(git_commit="def")
+        return run_swarm(*arguments)
+
+    monkeypatch.setattr(swarms, "run_swarm", while_somebody_commits)
+    ledger = tmp_path / "ledger.json"
+    call("simulate", "swarm", "--seeds", "1..1", "--processes", "1", "--ledger", str(ledger))
+    assert [entry["commit"] for entry in json.loads(ledger.read_text())["entries"]] == ["abc"]
+
+
+def test_a_ledger_is_added_to_by_one_command_at_a_time(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.json"
+
+    def add_while_another_wants_to(document: dict[str, Any]) -> dict[str, Any]:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(folder)
+        return document
+
+    update_ledger(ledger, add_while_another_wants_to)
+    update_ledger(ledger, lambda document: document)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.json"]
 
 
 def test_seeds_go_the_same_way_in_two_fresh_interpreters(call: Call) -> None:

@@ -1,0 +1,86 @@
+"""The ledger's file: which code it counts for, and counts that go on at the same time."""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.search.ledger import Campaign, LedgerError, check_ledger, empty_ledger
+from pubsubctl.errors import UserError
+
+
+def campaign_of(
+    protocol: str,
+    row: str = "",
+    mutants: frozenset[Mutant] = frozenset(),
+    settings: tuple[str, ...] = (),
+    profile: str = "",
+) -> Campaign:
+    """What is run, with the code as it stands: ask before it runs."""
+    from bench.run.run_directory import program_facts
+
+    facts = program_facts()
+    return Campaign(
+        commit=facts["git_commit"] or "",
+        dirty=facts["git_dirty"] is not False,
+        protocol=protocol,
+        row=row,
+        mutants=tuple(sorted(mutants)),
+        settings=settings,
+        profile=profile,
+    )
+
+
+def read_ledger(path: Path | None) -> dict[str, Any]:
+    """The ledger in a file; an empty one where there is no file yet, or none was asked for.
+
+    Raises:
+        UserError: names the file and what is wrong with it.
+    """
+    if path is None or not path.exists():
+        return empty_ledger()
+    try:
+        return check_ledger(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, LedgerError) as error:
+        raise UserError(f"{path}: no ledger: {error}") from None
+
+
+def update_ledger(
+    path: Path | None, add: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The ledger with something added, in its file too, where there is one.
+
+    It is read again for this: another command may have counted since this one began. No two
+    add at the same time, and nobody ever reads half a file.
+
+    Raises:
+        UserError: names the file and what is wrong with it.
+    """
+    if path is None:
+        return add(empty_ledger())
+    try:
+        with _locked(path.parent):
+            document = add(read_ledger(path))
+            draft = path.with_name(f"{path.name}.new")
+            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            os.replace(draft, path)
+    except OSError as error:
+        raise UserError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    return document
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone among those that lock this folder; leaves no file behind."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
