@@ -201,13 +201,26 @@ def measurements(
         archived: whether the folder came with the repository.
 
     Raises:
-        IntegrityError: a file beside a figure is not what was written.
+        IntegrityError: a file beside a figure is not what was written; says how to make it again.
     """
     return [
-        measurement(read_json(path), str(path), archived=archived)
+        measurement(_sealed_json(path, figure), str(path), archived=archived)
         for figure in dict.fromkeys(figures)
         for path in sorted(runs.glob(f"*/[0-9]*/figures/{figure}.json"))
     ]
+
+
+def _sealed_json(path: Path, figure: str) -> dict[str, Any]:
+    """What is beside a figure as it was drawn: claims do not draw it again."""
+    from results.tables.json_files import IntegrityError as Damaged
+    from results.tables.seals import verify_derived
+
+    run = path.parents[1]
+    try:
+        verify_derived(run, path.relative_to(run).as_posix())
+    except Damaged as error:
+        raise IntegrityError(f"{error}; `pubsubctl plot {figure} {run}` draws it again") from None
+    return read_json(path)
 
 
 def undrawn(runs: Path, figures: Iterable[str]) -> list[tuple[str, Path]]:

@@ -14,6 +14,9 @@ from results.tables.json_files import IntegrityError, write_whole
 CHECKSUMS = "SHA256SUMS"
 NOT_SEALED = ("tables",)
 """Made anew from the rest at any time, and not the same bytes twice."""
+# `check`, `plot` and `report` make these again from files that are verified first, so a run whose
+# figures were changed is still whole. Who believes one of them as it lies there, without making
+# it again, asks `verify_derived`: its line is in the seal.
 DERIVED = ("verdict.json", "report.html", "evidence", "figures", *NOT_SEALED)
 
 _PROBLEMS_NAMED = 4
@@ -72,6 +75,25 @@ def verify_seal(folder: Path) -> Seal:
         named = ", ".join(problems[:_PROBLEMS_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise IntegrityError(f"{folder}: {named}")
     return Seal(True, _digest(actual))
+
+
+def verify_derived(folder: Path, name: str) -> None:
+    """Compare one file that is made from the others with its line, where the run has a seal.
+
+    Args:
+        name: from the run's folder, as in "figures/dft11.fig9.json".
+
+    Raises:
+        IntegrityError: it was changed or added since it was made.
+    """
+    assert is_derived(name), f"{name} is a file that the run itself left"
+    if not (folder / CHECKSUMS).is_file():
+        return
+    digest = _listed(folder).get(name)
+    if digest is None:
+        raise IntegrityError(f"{folder}: {name} is not in {CHECKSUMS}")
+    if digest != _sha256(folder / name):
+        raise IntegrityError(f"{folder}: {name} has changed")
 
 
 def is_derived(name: str) -> bool:

@@ -1,6 +1,9 @@
 """Claims: what a number says about a sentence, and what it does not."""
 
+import hashlib
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,3 +209,20 @@ def test_in_a_clone_archived_runs_bear_claims_out_and_small_ones_say_so():
     small = "dft11.fig10 was drawn with brokers = 100 instead of 500"
     assert {o.because[: len(small)] for o in outcomes if o.claim.figure == "dft11.fig10"} == {small}
     assert not any(o.state == "fails" for o in outcomes)
+
+
+@pytest.mark.parametrize("seal", ["{digest}  figures/dft11.fig9.json", "{digest}  manifest.json"])
+def test_a_number_that_was_changed_by_hand_decides_no_claim(tmp_path, seal):
+    samples = OURS.parents[1] / "results" / "samples" / "experiments" / "dft11-fig9"
+    archived = next(samples.glob("*/figures"))
+    run = Path(shutil.copytree(archived.parent, tmp_path / "dft11-fig9" / archived.parent.name))
+    numbers = run / "figures" / "dft11.fig9.json"
+    assert len(measurements(tmp_path, ["dft11.fig9"])) == 1
+    digest = hashlib.sha256(numbers.read_bytes()).hexdigest()
+    (run / "SHA256SUMS").write_text(seal.format(digest=digest) + "\n")
+    document = json.loads(numbers.read_text())
+    numbers.write_text(json.dumps(document))
+    with pytest.raises(IntegrityError, match=f"plot dft11.fig9 {run}` draws it again"):
+        measurements(tmp_path, ["dft11.fig9"])
+    (run / "SHA256SUMS").unlink()
+    assert len(measurements(tmp_path, ["dft11.fig9"])) == 1
