@@ -68,7 +68,7 @@ class Guarantee(_Closed):
     """What the run is judged against, whatever the protocol promises."""
 
     delivery: Literal["exactly-once", "at-least-once", "at-most-once"] = "exactly-once"
-    order: Literal["publisher", "none"] = "publisher"
+    order: Literal["publisher", "total", "none"] = "publisher"
     gapless: bool = True
 
 

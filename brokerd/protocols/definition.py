@@ -7,6 +7,7 @@ one line in `registry`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
@@ -16,20 +17,47 @@ from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.interface import DeliveryProtocol
 
 
+class Order(StrEnum):
+    """In which order subscribers get publications."""
+
+    PUBLISHER = "publisher"
+    """Those of one publisher in the order it published them."""
+    TOTAL = "total"
+    """That, and any two subscribers get what both get in the same order."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:
     """What holds within the failures that a protocol tolerates.
 
     Attributes:
-        exactly_once: each publication that matches reaches each subscriber once, in the order of
-            its publisher, without a gap; without, some are lost when something fails.
+        exactly_once: each publication that matches reaches each subscriber once, in `order`,
+            without a gap but for those announced; without, some are lost when something fails.
         members_may_change: brokers may join and leave meanwhile.
         bypasses: publications go past brokers that have failed, so others do not wait for them.
+        order: in which subscribers get publications.
+        gaps: the reasons for which a subscriber may be told that it does not get some; none:
+            never.
+        redelivers: a subscriber that starts again may get once more, marked as such, what it had
+            not committed.
     """
 
     exactly_once: bool
     members_may_change: bool
     bypasses: bool
+    order: Order = Order.PUBLISHER
+    gaps: tuple[str, ...] = ()
+    redelivers: bool = False
+
+    def as_mapping(self) -> dict[str, Any]:
+        """What deliveries are judged by, for the manifest of a run."""
+        return {
+            "exactly_once": self.exactly_once,
+            "order": str(self.order),
+            "gaps": list(self.gaps),
+            "redelivers": self.redelivers,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

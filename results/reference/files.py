@@ -28,7 +28,7 @@ LAYOUTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 NOTICE = 3
 JITTER_NS = 1_000_000
 _MADE_FROM_THE_REST = ("verdict.json", "report.html", "evidence", "figures", "tables")
-_LARGEST = {"kind": 3, "layer": 1, "outcome": 2}
+_LARGEST = {"kind": 4, "layer": 1, "outcome": 2}
 
 
 class Refused(Exception):

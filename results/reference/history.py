@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 from results.reference.contents import Contents
 from results.rules.terms import (
     EXACTLY_ONCE,
+    PUBLISHER_ORDER,
+    Commit,
     Counts,
     Fault,
+    Gap,
     Guarantee,
     Notice,
+    Promises,
     Recovery,
     VerdictName,
 )
 
 ACKNOWLEDGED, REJECTED = 1, 2
-DATA, FENCE, GAP = 0, 1, 2
+DATA, FENCE, GAP, REDELIVERED = 0, 1, 2, 4
 
 Key = tuple[int, int]
 """Incarnation and sequence: a publication among those of its source."""
@@ -60,7 +64,12 @@ class PublisherLog:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One row of a subscriber's log, as the application saw it."""
+    """One row of a subscriber's log, as the application saw it.
+
+    Attributes:
+        kind: DATA; FENCE; GAP: declared lost; or REDELIVERED: one of the first two, marked as
+            given again to a subscriber that has started again.
+    """
 
     source: str
     incarnation: int
@@ -84,6 +93,8 @@ class SubscriptionLog:
             `delivered` came before it.
         started: whether its broker ever accepted it; if not, nothing is owed to it.
         issued_ns, accepted_ns: when it was asked for, and when that was; None for unknown.
+        gaps: what it was told that it does not get, now or ever; with places like notices.
+        commits: what its application was done with; with places like notices.
     """
 
     subscription: str
@@ -95,6 +106,8 @@ class SubscriptionLog:
     started: bool = True
     issued_ns: int | None = None
     accepted_ns: int | None = None
+    gaps: Sequence[Gap] = ()
+    commits: Sequence[Commit] = ()
 
     @property
     def subscriber(self) -> str:
@@ -116,6 +129,7 @@ class History:
         measured_until_ns: when the measure phase was over; None where nobody says.
         to_be_reached: brokers for whose subscribers something must have been at risk.
         doubts: why the records are less than complete, found while they were read.
+        promises: what the protocol says of deliveries.
     """
 
     content: Contents
@@ -133,6 +147,7 @@ class History:
     timeline_errors: Mapping[str, int | None] = field(default_factory=dict)
     measured_until_ns: int | None = None
     to_be_reached: tuple[str, ...] = ()
+    promises: Promises = PUBLISHER_ORDER
 
 
 @dataclass(frozen=True, slots=True)

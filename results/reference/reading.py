@@ -1,6 +1,7 @@
 """A run folder as a history, read row by row with nothing but the standard library."""
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from results.reference.history import (
     SubscriptionLog,
 )
 from results.reference.rule import check
-from results.rules.terms import Guarantee, Notice, Partition, doubt
+from results.rules.terms import Commit, Gap, Guarantee, Notice, Partition, Promises, doubt
 
 _APPLICATION = 1
 
@@ -78,6 +79,10 @@ class _Folder:
             tuple(read_lines(folder / "clock.jsonl")),
         )
         self.host_of: dict[str, str] = {}
+        try:
+            self.promises = Promises.of_mapping(self.manifest.get("promises") or {})
+        except (AttributeError, TypeError, ValueError) as error:
+            raise Refused(f"{folder / 'manifest.json'}: {error}") from None
 
     @property
     def is_simulated(self) -> bool:
@@ -119,6 +124,7 @@ class _Folder:
             },
             measured_until_ns=self.measured_until_ns,
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
+            promises=self.promises,
         )
 
     def _asked(self) -> Mapping[str, Any]:
@@ -239,7 +245,7 @@ class _Folder:
                 self.doubts.append(doubt("twice", what=f"deliveries to subscription {name}"))
                 continue
             self.host_of[name] = process.parent.name
-            yield self._subscription(name, lines.get(name, {}), records, process.parent.name)
+            yield self._subscription(name, lines.get(name, {}), records, process)
 
     def _verified(self, process: Path, line: Mapping[str, Any]) -> str:
         texts = [line.get(name) for name in ("sub_id", "subscriber", "broker", "predicate")]
@@ -267,11 +273,13 @@ class _Folder:
         return sub_id
 
     def _subscription(
-        self, name: str, line: Mapping[str, Any], records: Records | None, host: str
+        self, name: str, line: Mapping[str, Any], records: Records | None, process: Path
     ) -> SubscriptionLog:
+        host = process.parent.name
         delivered: list[Delivered] = []
         notices: list[Notice] = []
-        for row in records.rows if records is not None else ():
+        places: list[int] = []  # in the file, of what was delivered
+        for place, row in enumerate(records.rows if records is not None else ()):
             assert records is not None
             named = records.tables["subscriptions"][row["subscription"]] == name
             if not named or row["layer"] != _APPLICATION:
@@ -288,6 +296,7 @@ class _Folder:
                     )
                 )  # fmt: skip
             else:
+                places.append(place)
                 delivered.append(
                     Delivered(
                         source, row["incarnation"], row["sequence"], at_ns, row["digest"],
@@ -305,12 +314,49 @@ class _Folder:
             started=bool(accepted_ns),
             issued_ns=self._moved(issued_ns, host) if issued_ns else None,
             accepted_ns=self._moved(accepted_ns, host) if accepted_ns else None,
+            gaps=_gaps(process / "gaps.jsonl", name, places),
+            commits=_commits(process / "commits.jsonl", name, places),
         )
 
     def _home_of(self, subscription: str) -> str:
         clients = clients_of(self.workload, "subscribers", "sub")
         brokers = {name: broker for name, broker, _ in clients}
         return brokers.get(subscription.partition("/")[0], "unknown")
+
+
+def _gaps(path: Path, subscription: str, places: Sequence[int]) -> list[Gap]:
+    return [
+        Gap(*_said_of(path, line), str(line.get("reason")), bisect_left(places, line["place"]))
+        for line in read_lines(path)
+        if _is_of(path, line, subscription, "reason")
+    ]
+
+
+def _commits(path: Path, subscription: str, places: Sequence[int]) -> list[Commit]:
+    return [
+        Commit(*_said_of(path, line), bisect_left(places, line["place"]))
+        for line in read_lines(path)
+        if _is_of(path, line, subscription)
+    ]
+
+
+def _is_of(path: Path, line: Mapping[str, Any], subscription: str, *texts: str) -> bool:
+    """Whether a line is of a subscription; refuses what makes no sense, of whomever it is."""
+    if not all(isinstance(line.get(name), str) for name in ("sub_id", "source", *texts)):
+        raise Refused(f"{path}: {dict(line)} has not the texts that it needs")
+    _said_of(path, line)
+    return bool(line["sub_id"] == subscription)
+
+
+def _said_of(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int, int]:
+    """Source, incarnation, first and last sequence number."""
+    values = [line.get(name) for name in ("incarnation", "first", "last", "place")]
+    if any(type(value) is not int or value < 0 for value in values):
+        raise Refused(f"{path}: {values} are no numbers")
+    incarnation, first, last = (int(line[name]) for name in ("incarnation", "first", "last"))
+    if incarnation >= 2**16 or not 0 < first <= last < 2**47:
+        raise Refused(f"{path}: {values} are no publications")
+    return str(line["source"]), incarnation, first, last
 
 
 def _of_source(records: Records | None, source: str) -> list[dict[str, int]]:

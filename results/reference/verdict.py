@@ -18,7 +18,7 @@ from results.rules.terms import (
 )
 
 _SHORTFALLS = {"missing", "fence_missing", "left_out", "gap_not_permitted"}
-_SHORTFALLS |= {"withheld_unjustified", "withheld_late"}
+_SHORTFALLS |= {"withheld_unjustified", "withheld_late", "gap_unpromised"}
 
 
 def broken(guarantee: Guarantee, kind: str) -> bool:
@@ -27,8 +27,8 @@ def broken(guarantee: Guarantee, kind: str) -> bool:
         return guarantee.gapless or guarantee.delivery != "at-most-once"
     if kind == "duplicate":
         return guarantee.delivery != "at-least-once"
-    if kind == "reordered":
-        return guarantee.order == "publisher"
+    if kind in {"reordered", "order_differs"}:
+        return guarantee.order in {"publisher", "total"}
     return True
 
 

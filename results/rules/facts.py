@@ -4,9 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.rules.expectation import ExpectedContent
-from results.rules.terms import EXACTLY_ONCE, Fault, Guarantee, Notice
+from results.rules.terms import (
+    EXACTLY_ONCE,
+    PUBLISHER_ORDER,
+    Commit,
+    Fault,
+    Gap,
+    Guarantee,
+    Notice,
+    Promises,
+)
 from results.tables.load import LoadedRun
-from results.tables.logs import Logs, Source, Subscription, notices_of
+from results.tables.logs import (
+    Logs,
+    Source,
+    Subscription,
+    commits_of,
+    gaps_of,
+    notices_of,
+)
 from results.tables.manifest import Run
 
 
@@ -20,6 +36,9 @@ class RunFacts:
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
         notices: by subscription and source, what was announced as withheld, in order.
+        promises: what its protocol said of deliveries.
+        gaps: by subscription and source, what was announced as a gap, in order.
+        commits: by subscription and source, what its application was done with, in order.
         doubts: what is incomplete about the records.
         clock_errors: by subscription and source, how far the clocks of their stamps may be apart,
             None where nobody knows; those that are not named have one clock.
@@ -44,6 +63,9 @@ class RunFacts:
     clock_errors: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
     timeline_errors: Mapping[str, int | None] = field(default_factory=dict)
     measured_until_ns: int | None = None
+    promises: Promises = PUBLISHER_ORDER
+    gaps: Mapping[tuple[str, str], Sequence[Gap]] = field(default_factory=dict)
+    commits: Mapping[tuple[str, str], Sequence[Commit]] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -68,7 +90,15 @@ class RunFacts:
             clock_errors=_clock_errors(run, logs),
             timeline_errors=_timeline_errors(run, logs),
             measured_until_ns=run.phase("measure").to_ns if run.has_measured else None,
+            promises=run.promises,
+            gaps=gaps_of(logs),
+            commits=commits_of(logs),
         )
+
+    @property
+    def order(self) -> str:
+        """In which order deliveries must be: as promised, or total where that is asked for."""
+        return "total" if self.guarantee.order == "total" else self.promises.order
 
     @property
     def predicates(self) -> list[str]:

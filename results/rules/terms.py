@@ -93,12 +93,83 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A subscriber was told that it does not get some publications, now or ever.
+
+    Attributes:
+        first, last: sequence numbers, both included; of these, what its predicate matches.
+        place: in the log; what was delivered before has a lower one.
+    """
+
+    source: str
+    incarnation: int
+    first: int
+    last: int
+    reason: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A subscriber is done with these publications, and need not get them when it starts again.
+
+    Attributes:
+        first, last: sequence numbers, both included.
+        place: in the log; what was delivered before has a lower one.
+    """
+
+    source: str
+    incarnation: int
+    first: int
+    last: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the protocol of a run says of deliveries; what runs without a word of it are held to.
+
+    Attributes:
+        order: "publisher"; "total": and any two subscribers get what both get in the same order;
+            or "none".
+        gaps: the reasons for which a gap may be announced; none: never.
+        redelivers: a subscriber that starts again may get once more, marked as such, what it had
+            not committed.
+    """
+
+    order: str = "publisher"
+    gaps: tuple[str, ...] = ()
+    redelivers: bool = False
+
+    @classmethod
+    def of_mapping(cls, values: Mapping[str, Any]) -> "Promises":
+        """From a run's manifest.
+
+        Raises:
+            ValueError: it promises nothing that is known.
+        """
+        order, gaps = values.get("order", "publisher"), values.get("gaps", ())
+        redelivers = values.get("redelivers", False)
+        if order not in ORDERS:
+            raise ValueError(f"order = {order!r} is none of {', '.join(ORDERS)}")
+        if isinstance(gaps, str) or not all(isinstance(reason, str) for reason in gaps):
+            raise ValueError(f"gaps = {gaps!r} are no reasons")
+        if not isinstance(redelivers, bool):
+            raise ValueError(f"redelivers = {redelivers!r} is neither true nor false")
+        return cls(order, tuple(gaps), redelivers)
+
+
+ORDERS = ("publisher", "total", "none")
+PUBLISHER_ORDER = Promises()
+
+
+@dataclass(frozen=True, slots=True)
 class Guarantee:
     """What a run is judged against: the workload's own words.
 
     Attributes:
         delivery: "exactly-once", "at-least-once" or "at-most-once".
-        order: "publisher" or "none".
+        order: "publisher", "total" or "none".
         gapless: whether nothing may be left out between what was delivered.
     """
 
@@ -107,7 +178,7 @@ class Guarantee:
     gapless: bool = True
 
     def __str__(self) -> str:
-        return self.delivery + (", publisher order" if self.order == "publisher" else "")
+        return self.delivery + (f", {self.order} order" if self.order != "none" else "")
 
 
 EXACTLY_ONCE = Guarantee()
@@ -180,12 +251,15 @@ VIOLATIONS: Mapping[str, str] = {
     "left_out": "left out before the opening fence or behind the closing one, between deliveries",
     "duplicate": "delivered more than once",
     "reordered": "delivered after a later one of its source",
+    "order_differs": "delivered in another order than to another subscription",
     "phantom": "delivered though its publisher never sent it",
     "rejected": "delivered though its publication was refused",
     "wrong_match": "delivered though the predicate does not match it",
     "corrupted": "delivered with other content than was published",
     "sequence_reuse": "a sequence number was used for two publications",
     "gap_not_permitted": "declared lost where nothing may be lost",
+    "gap_unpromised": "announced as a gap for a reason that the protocol does not promise",
+    "gap_delivered": "delivered, and announced as a gap",
     "withheld_unjustified": "announced as withheld when no fault was a reason for it",
     "withheld_late": "announced as withheld after its source had been heard",
     "withheld_delivered": "delivered though it, or a later one, had been announced as withheld",
@@ -239,7 +313,7 @@ class Counts:
     Attributes:
         pairs: of subscription and source; those of subscriptions that never started are none.
         owed: data publications between the fences that match, summed over pairs, without
-            those withheld.
+            those withheld and those in announced gaps.
         delivered: of those, how many arrived at least once.
         undecided: of those, how many did not arrive where a log is not whole, so that they may
             have.
@@ -249,6 +323,9 @@ class Counts:
         violations: by kind; kinds without any are absent.
         withheld: by partition, how many data publications between the fences that match were
             announced and never arrived.
+        announced: by reason, how many were in an announced gap that the protocol promises, and
+            never arrived.
+        redelivered: given again to a subscriber that may get them again.
     """
 
     pairs: int
@@ -260,6 +337,8 @@ class Counts:
     withheld: Mapping[str, int] = field(default_factory=dict)
     undecided: int = 0
     least_owed: tuple[str, str, int] | None = None
+    announced: Mapping[str, int] = field(default_factory=dict)
+    redelivered: int = 0
 
     @property
     def missing(self) -> int:

@@ -15,8 +15,9 @@ from results.rules.words import withheld_in_words
 
 _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
-    *("withheld_unjustified", "withheld_late"),
+    *("withheld_unjustified", "withheld_late", "gap_unpromised"),
 )
+_DISORDERS = ("reordered", "order_differs")
 
 
 def forbids(guarantee: Guarantee, violation: str) -> bool:
@@ -25,7 +26,7 @@ def forbids(guarantee: Guarantee, violation: str) -> bool:
         return guarantee.delivery != "at-most-once" or guarantee.gapless
     if violation == "duplicate":
         return guarantee.delivery != "at-least-once"
-    return violation != "reordered" or guarantee.order == "publisher"
+    return violation not in _DISORDERS or guarantee.order != "none"
 
 
 def decide(

@@ -39,7 +39,7 @@ BATCH_ROWS = 1 << 16
 BROADCAST_PUBLICATIONS = 1 << 20
 HASHED_PUBLICATIONS = 1 << 22
 OUTCOMES = ("unknown", "acked", "rejected")
-KINDS = ("data", "fence", "gap")
+KINDS = ("data", "fence", "gap", "notice", "redelivered")
 LAYERS = ("wire", "application")
 
 BULK_TABLES = ("publications", "deliveries")

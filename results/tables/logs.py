@@ -16,10 +16,10 @@ from results.rules.log_doubts import (
     doubts_about_numbers,
     doubts_about_subscription,
 )
-from results.rules.terms import Notice, Partition, doubt
+from results.rules.terms import Commit, Gap, Notice, Partition, doubt
 from results.tables.json_files import IntegrityError, read_json_lines
 from results.tables.manifest import Run
-from results.tables.record_files import RecordFile, read_record_file
+from results.tables.record_files import LARGEST_SEQUENCE, RecordFile, read_record_file
 
 
 @dataclass(frozen=True)
@@ -175,6 +175,58 @@ def notices_of(logs: Logs, moved: Callable[[int, str], int]) -> dict[tuple[str, 
             )
             found.setdefault(pair, []).append(notice)
     return found
+
+
+def gaps_of(logs: Logs) -> dict[tuple[str, str], list[Gap]]:
+    """What each subscription was told of each source that it does not get, in order.
+
+    Raises:
+        IntegrityError: a line says nothing that can be.
+    """
+    found: dict[tuple[str, str], list[Gap]] = {}
+    for path, line in _lines(logs, "gaps.jsonl"):
+        names = _names_in(path, line, "sub_id", "source", "reason")
+        gap = Gap(names["source"], *_range_in(path, line), names["reason"], line["place"])
+        found.setdefault((names["sub_id"], gap.source), []).append(gap)
+    return found
+
+
+def commits_of(logs: Logs) -> dict[tuple[str, str], list[Commit]]:
+    """What the application of each subscription was done with of each source, in order.
+
+    Raises:
+        IntegrityError: a line says nothing that can be.
+    """
+    found: dict[tuple[str, str], list[Commit]] = {}
+    for path, line in _lines(logs, "commits.jsonl"):
+        names = _names_in(path, line, "sub_id", "source")
+        commit = Commit(names["source"], *_range_in(path, line), line["place"])
+        found.setdefault((names["sub_id"], commit.source), []).append(commit)
+    return found
+
+
+def _lines(logs: Logs, name: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for process in logs.processes:
+        for line in process.lines(name):
+            yield process.folder / name, line
+
+
+def _names_in(path: Path, line: Mapping[str, Any], *names: str) -> dict[str, str]:
+    for name in names:
+        if not isinstance(line.get(name), str):
+            raise IntegrityError(f"{path}: {name} = {line.get(name)!r} is no text")
+    return {name: line[name] for name in names}
+
+
+def _range_in(path: Path, line: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Incarnation, first and last sequence number; and `place` is a number too."""
+    numbers = [line.get(name) for name in ("incarnation", "first", "last", "place")]
+    if not all(type(number) is int for number in numbers):
+        raise IntegrityError(f"{path}: {numbers} are no numbers")
+    incarnation, first, last, place = (int(number or 0) for number in numbers)
+    if not (0 <= incarnation < 1 << 16 and 1 <= first <= last <= LARGEST_SEQUENCE and place >= 0):
+        raise IntegrityError(f"{path}: {numbers} are no publications")
+    return incarnation, first, last
 
 
 def _miss(doubts: list[str], role: str, wanted: Any, found: Sequence[str]) -> None:

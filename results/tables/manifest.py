@@ -12,7 +12,7 @@ from typing import Any
 from results.checker.clocks import CLOCK_FILE, Clocks
 from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
-from results.rules.terms import Fault, Guarantee, doubt
+from results.rules.terms import PUBLISHER_ORDER, Fault, Guarantee, Promises, doubt
 from results.tables.derived import derived_folder
 from results.tables.json_files import (
     IntegrityError,
@@ -46,6 +46,7 @@ class Run:
         doubts: what is missing from these facts themselves.
         seal: what its files were found to be.
         clocks: how far the clocks of its hosts are apart.
+        promises: what its protocol said of deliveries.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class Run:
     doubts: tuple[str, ...]
     seal: Seal
     clocks: Clocks = field(default_factory=lambda: Clocks(""))
+    promises: Promises = PUBLISHER_ORDER
 
     @cached_property
     def derived(self) -> Path:
@@ -192,6 +194,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             str((manifest.get("clock") or {}).get("host_id", "")),
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),
+        promises=Promises.of_mapping(manifest.get("promises") or {}),
     )
     rows = tuple(fault_rows(run))
     doubts = [

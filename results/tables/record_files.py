@@ -35,7 +35,7 @@ RECORDS: Mapping[str, np.dtype[Any]] = {
 }  # fmt: skip
 # Column → the string table of the sidecar that it points into, or the values it may have.
 POINTERS = {"publisher": "publishers", "subscription": "subscriptions"}
-LARGEST_VALUE = {"kind": 3, "layer": 1, "outcome": 2}
+LARGEST_VALUE = {"kind": 4, "layer": 1, "outcome": 2}
 # The stamp of when a row was written, by a clock that only goes forward.
 STAMPS = {
     "publications": "sent_ns",

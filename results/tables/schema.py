@@ -191,7 +191,7 @@ TABLES: Mapping[str, Table] = {
             pubend STRING source
             incarnation INT of the publisher's counter
             seq BIGINT sequence number
-            kind STRING data, fence or gap
+            kind STRING data, fence, gap, or redelivered: one of the first two, given again
             layer STRING application: what the client library handed on; wire: what it was given
             order_idx BIGINT place in the subscriber's log
             t_recv_ns BIGINT received
