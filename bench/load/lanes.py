@@ -74,7 +74,7 @@ class ToldStretch:
     """Consecutive sequence numbers that a subscriber was told it does not get.
 
     Attributes:
-        partition: which withholds them.
+        partition: which withholds them, or "gap: " and the reason of a gap.
         told_ns: when the first of them was announced.
         late: whether something of the source had been delivered before.
     """
@@ -130,8 +130,14 @@ class Lane:
 
     def withhold(self, first: int, last: int, partition: str, told_ns: int) -> None:
         """The subscriber was told that it does not get the numbers from `first` to `last`."""
+        self._tell(first, last, partition, told_ns, self.counts.high > 0)
+
+    def announce_gap(self, first: int, last: int, reason: str, told_ns: int) -> None:
+        """The same, wherever the stream has come to."""
+        self._tell(first, last, f"gap: {reason}", told_ns, late=False)
+
+    def _tell(self, first: int, last: int, partition: str, told_ns: int, late: bool) -> None:
         last = min(last, self.counts.high + _FARTHEST_JUMP)
-        late = self.counts.high > 0
         for low, high in _left_of(first, last, self.told):
             before = self.told[-1] if self.told else None
             if before is not None and (before.last + 1, before.partition, before.late) == (

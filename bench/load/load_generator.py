@@ -77,6 +77,7 @@ class LoadGenerator:
         self.receiver = Receiver(
             setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
             self._directory, partial(self.files.append, "deliveries"), self._received,
+            self.files.write_line,
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)

@@ -4,7 +4,9 @@ Every delivery becomes a row of deliveries.rec and a step of the online checker.
 runs: what is exactly what had to come next costs a few comparisons, however long the run is.
 
 Rows have layer 1 (application): what the client library gave on, after its duplicate check.
-What it withheld gets a row of layer 0 (wire), so the wire saw the rows of both layers.
+What it withheld gets a row of layer 0 (wire), so the wire saw the rows of both layers. What is
+said of many publications at once, and seldom, are lines of gaps.jsonl and commits.jsonl, each with
+its place: how many rows of deliveries.rec came before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +20,7 @@ from bench.load.lanes import Lane
 from bench.load.matching_sequences import match_table
 from bench.load.online_checker import OnlineChecker
 from bench.load.recording import delivery_rows, notice_rows
+from brokerd.client.core import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
@@ -128,6 +131,7 @@ class Receiver:
         delivered: rows of layer 1 so far, fences too.
         withheld: rows of layer 0.
         notices: rows that announce what a partition withholds.
+        rows: all of these together.
         partitions: the partitions of notices, by their numbers in our records.
     """
 
@@ -140,6 +144,7 @@ class Receiver:
         directory: SourceDirectory,
         record: Callable[[bytes | bytearray], None],
         glimpses: Glimpses | None = None,
+        write_line: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -148,6 +153,7 @@ class Receiver:
         self.subscriptions = [setting.subscription for setting in settings]
         self._directory = directory
         self._record = record
+        self._write_line = write_line
         self._glimpses = glimpses
         self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
@@ -160,10 +166,14 @@ class Receiver:
             directory.content,
         )
 
+    @property
+    def rows(self) -> int:
+        return self.delivered + self.withheld + self.notices
+
     def receive(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The application of subscription number `subscription` was given this run."""
         stream = self._stream(subscription, run.source)
-        examined = self._write(stream, run, received_ns, APPLICATION)
+        examined = self._write_run(stream, run, received_ns, APPLICATION)
         self.delivered += len(run)
         if self._glimpses is not None:
             self._glimpses.note(stream.source, run.sequences, received_ns, received_ns)
@@ -188,9 +198,33 @@ class Receiver:
             for first, last in notice.ranges:
                 stream.lane.withhold(first, last, str(partition), received_ns)
 
+    def note_gap(self, subscription: int, gap: GapAnnounced, received_ns: int) -> None:
+        """The subscription does not get these publications, now or ever."""
+        stream = self._stream(subscription, gap.source)
+        line = self._line(stream, gap.first, gap.last, received_ns)
+        self._write("gaps", {**line, "reason": gap.reason})
+        if stream.lane is not None:
+            stream.lane.announce_gap(gap.first, gap.last, gap.reason, received_ns)
+
+    def note_commit(
+        self, subscription: int, source: SourceId, first: int, last: int, committed_ns: int
+    ) -> None:
+        """The application is done with these, and need not get them when it starts again."""
+        stream = self._stream(subscription, source)
+        self._write("commits", self._line(stream, first, last, committed_ns))
+
+    def note_redelivered(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
+        """The application started again, and was given this run as one that it may have had.
+
+        Whether it may have been is for those to say who know what the protocol promises.
+        """
+        stream = self._stream(subscription, run.source)
+        self._write_run(stream, run, received_ns, APPLICATION, again=True)
+        self.delivered += len(run)
+
     def note_withheld(self, subscription: int, run: PublicationRun, received_ns: int) -> None:
         """The client library kept this run to itself, because the application has had it."""
-        self._write(self._stream(subscription, run.source), run, received_ns, WIRE)
+        self._write_run(self._stream(subscription, run.source), run, received_ns, WIRE)
         self.withheld += len(run)
 
     def _stream(self, subscription: int, source: SourceId) -> "_Stream":
@@ -208,14 +242,35 @@ class Receiver:
             self._streams[subscription, source] = stream
         return stream
 
-    def _write(
-        self, stream: "_Stream", run: PublicationRun, received_ns: int, layer: int
+    def _write(self, name: str, line: Mapping[str, Any]) -> None:
+        if self._write_line is not None:
+            self._write_line(name, line)
+
+    def _line(self, stream: "_Stream", first: int, last: int, t_ns: int) -> dict[str, Any]:
+        return {
+            "t_ns": t_ns,
+            "sub_id": self.subscriptions[stream.subscription],
+            "source": self._directory.names[stream.publisher],
+            "incarnation": stream.incarnation,
+            "first": first,
+            "last": last,
+            "place": self.rows,
+        }
+
+    def _write_run(
+        self,
+        stream: "_Stream",
+        run: PublicationRun,
+        received_ns: int,
+        layer: int,
+        *,
+        again: bool = False,
     ) -> RunContent:
         examined = self._content_check.examine(run, stream.content)
         self._record(
             delivery_rows(
                 run.sequences, received_ns, examined.digests, stream.subscription,
-                stream.publisher, stream.incarnation, examined.fences, layer,
+                stream.publisher, stream.incarnation, examined.fences, layer, again=again,
             )
         )  # fmt: skip
         return examined

@@ -14,6 +14,7 @@ from brokerd.history.records import (
     FENCE,
     NOTICE,
     PUBLICATIONS,
+    REDELIVERED,
     ROW_BYTES,
 )
 
@@ -78,17 +79,23 @@ def delivery_rows(
     incarnation: int,
     fences: Sequence[int] = (),
     layer: int = APPLICATION,
+    *,
+    again: bool = False,
 ) -> bytes | bytearray:
     """Rows of deliveries.rec for a run that was received at one instant.
 
-    `fences` are the positions of the fences in it.
+    Args:
+        fences: the positions of the fences in it.
+        again: it is marked as given again, fences too.
     """
     count = len(sequences)
+    kind = REDELIVERED if again else DATA
+    fences = () if again else fences
     if count <= _SINGLE:
         return b"".join(
             DELIVERIES.row.pack(
                 sequence, received_ns, digest, subscription, publisher, incarnation,
-                FENCE if position in fences else DATA, layer, 0,
+                FENCE if position in fences else kind, layer, 0,
             )
             for position, (sequence, digest) in enumerate(zip(sequences, digests, strict=True))
         )  # fmt: skip
@@ -99,7 +106,7 @@ def delivery_rows(
     halves = memoryview(rows).cast("I")
     halves[4::8] = memoryview(digests)
     halves[5::8] = memoryview(array("I", [subscription]) * count)
-    last = publisher | incarnation << 16 | DATA << 32 | layer << 40
+    last = publisher | incarnation << 16 | kind << 32 | layer << 40
     words[3::4] = memoryview(array("q", [last]) * count)
     for position in fences:
         rows[ROW_BYTES * position + 28] = FENCE

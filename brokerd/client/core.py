@@ -94,6 +94,23 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
+class GapAnnounced:
+    """Matching publications that a subscription does not get, now or ever.
+
+    Attributes:
+        number: of the subscription.
+        first, last: both included; what does not match may lie between.
+        reason: one of those that the protocol promises to have.
+    """
+
+    number: int
+    source: SourceId
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Withheld:
     """Publications that the broker repeated and the application has had."""
 

@@ -15,6 +15,8 @@ ROW_BYTES: Final = 32
 
 ACKNOWLEDGED, REJECTED = 1, 2
 DATA, FENCE, GAP, NOTICE = 0, 1, 2, 3
+REDELIVERED = 4
+"""Data or a fence, marked as given again to a subscriber that has started again."""
 WIRE, APPLICATION = 0, 1
 
 

@@ -40,21 +40,21 @@ def test_publication_rows(
 
 @given(
     st.lists(st.tuples(st.integers(1, 2**62), WORDS, st.booleans()), min_size=1),
-    INSTANTS, WORDS, SHORTS, SHORTS, st.integers(0, 1),
+    INSTANTS, WORDS, SHORTS, SHORTS, st.integers(0, 1), st.booleans(),
 )  # fmt: skip
 def test_delivery_rows(
     rows: list[tuple[int, int, bool]], received_ns: int, subscription: int, publisher: int,
-    incarnation: int, layer: int,
+    incarnation: int, layer: int, again: bool,
 ) -> None:  # fmt: skip
     fences = [position for position, row in enumerate(rows) if row[2]]
     built = delivery_rows(
         [row[0] for row in rows], received_ns, array("I", [row[1] for row in rows]),
-        subscription, publisher, incarnation, fences, layer,
+        subscription, publisher, incarnation, fences, layer, again=again,
     )  # fmt: skip
     assert bytes(built) == b"".join(
         struct.pack(
             "<qqIIHHBBxx", sequence, received_ns, digest, subscription, publisher, incarnation,
-            int(fence), layer,
+            4 if again else int(fence), layer,
         )
         for sequence, digest, fence in rows
     )  # fmt: skip

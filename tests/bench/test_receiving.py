@@ -1,0 +1,82 @@
+"""What subscribers are told of many publications at once becomes lines with a place among rows."""
+
+import struct
+from typing import Any
+
+from bench.load.content import ContentTables, SourceContent
+from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
+from brokerd.client.core import GapAnnounced
+from brokerd.history.records import APPLICATION, DATA, REDELIVERED
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from results.rules.expectation import encode_attributes
+
+SOURCE = SourceId(0, 3, 1)
+SETS = ({"n": 0}, {"n": 1})
+FENCE = encode_attributes({"fence": "run-1"})
+
+
+class Load:
+    """One subscriber at broker a; the publisher a/3 publishes what seed 5 says."""
+
+    def __init__(self) -> None:
+        tables = ContentTables.build(5, SETS, 8, encode_attributes)
+        directory = SourceDirectory(["a"], 5, {8: tables})
+        directory.know("a/3", 0, 8)
+        self.content = SourceContent(tables, 5, 0, 1)
+        self.rows = b""
+        self.lines: list[tuple[str, Any]] = []
+        setting = SubscriberSetting("a-sub-1", "a-sub-1@1", "a", "", "true")
+        blobs = [encode_attributes(one) for one in SETS]
+        self.receiver = Receiver(
+            [setting], SETS, blobs, FENCE, directory, self._record,
+            write_line=lambda name, line: self.lines.append((name, line)),
+        )  # fmt: skip
+        self.receiver.checker.know_fence("a/3", 1, 1)
+
+    def _record(self, rows: bytes | bytearray) -> None:
+        self.rows += rows
+
+    def run(self, first: int, last: int) -> PublicationRun:
+        sequences = range(first, last + 1)
+        chosen = [self.content.choice(n) for n in sequences]
+        tables = self.content.tables
+        return PublicationRun(
+            SOURCE, sequences, tuple(tables.blobs), [place for place, _ in chosen], 8,
+            tuple(tables.payloads[number] for _, number in chosen),
+        )  # fmt: skip
+
+    @property
+    def kinds(self) -> list[tuple[int, int]]:
+        """Sequence number and kind of each row."""
+        rows = struct.iter_unpack("<qqIIHHBBH", self.rows)
+        found = [(row[0], row[6], row[7]) for row in rows]
+        assert all(layer == APPLICATION for _, _, layer in found)
+        return [(sequence, kind) for sequence, kind, _ in found]
+
+
+def test_a_gap_is_a_line_with_its_place_and_nothing_of_it_is_missing() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(2, 4), 10)
+    load.receiver.note_gap(0, GapAnnounced(1, SOURCE, 5, 7, "released"), 11)
+    load.receiver.receive(0, load.run(8, 9), 12)
+    about = {"sub_id": "a-sub-1/1", "source": "a/3", "incarnation": 1}
+    assert load.lines == [
+        ("gaps", {"t_ns": 11, **about, "first": 5, "last": 7, "place": 3, "reason": "released"})
+    ]
+    totals = load.receiver.checker.report()["totals"]
+    assert (totals["missing"], totals["withheld"], totals["withheld_late"]) == (0, 3, 0)
+
+
+def test_a_commit_has_its_place_and_what_comes_again_is_marked_so() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(2, 4), 10)
+    load.receiver.note_commit(0, SOURCE, 1, 3, 11)
+    load.receiver.note_redelivered(0, load.run(4, 4), 12)
+    load.receiver.note_redelivered(0, load.run(2, 9), 12)
+    ((name, line),) = load.lines
+    assert name == "commits"
+    assert (line["first"], line["last"], line["place"]) == (1, 3, 3)
+    assert load.kinds[:3] == [(2, DATA), (3, DATA), (4, DATA)]
+    assert load.kinds[3:] == [(4, REDELIVERED)] + [(n, REDELIVERED) for n in range(2, 10)]
+    assert load.receiver.rows == 12
