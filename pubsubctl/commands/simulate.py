@@ -88,7 +88,7 @@ def simulate(
     ] = None,
     moves: Annotated[
         bool,
-        typer.Option("--moves", help="With swarm: clients also move, brokers join and leave."),
+        typer.Option("--moves", help="Clients also move, brokers join and leave."),
     ] = False,
     runs: Annotated[
         int | None,
@@ -189,6 +189,7 @@ def simulate(
         check_options(context, what, WORKLOAD)
         folder = call.project.results_folder(output) if record else None
         return _workload(call, what, protocol, faults, seed, mutants, folder)
+    from brokerd.simulator.search.swarm import SwarmOptions
     from pubsubctl.simulating import swarms
 
     protocol = protocol or "delta_tree"
@@ -204,12 +205,13 @@ def simulate(
         return swarms.simulate_campaign(call, tuple(rows), runs, processes, ledger)
     if what == "mutants":
         return swarms.simulate_mutants(call, tuple(which or ()), runs, processes, ledger)
+    options = SwarmOptions(
+        mutants=mutants, campaign=campaign, profile=profile, settings=chosen, moves=moves
+    )
     if what == "shrink":
         if which is None or len(which) != 1 or not re.fullmatch(r"\d{1,18}", which[0]):
             raise UserError("simulate shrink takes one seed, such as 17")
-        return swarms.shrink_seed(
-            int(which[0]), protocol, mutants, campaign, profile, chosen, plan_file
-        )
+        return swarms.shrink_seed(int(which[0]), protocol, options, plan_file)
     first, last = _seeds(seeds)
     if what == "adversary":
         from pubsubctl.simulating.adversaries import Adversary, simulate_adversary
@@ -228,11 +230,7 @@ def simulate(
         protocol=protocol,
         first=first,
         last=last,
-        mutants=mutants,
-        row=campaign,
-        profile=profile,
-        settings=chosen,
-        moves=moves,
+        options=options,
         processes=processes,
         ledger=ledger,
         verify_determinism=verify_determinism,

@@ -9,14 +9,15 @@ FIGURE = "a figure"
 FILE = "a scenario or plan"
 WORKLOAD = "a workload"
 
-_OF_SWARM = ("--protocol", "--seeds", "--mutant", "--campaign", "--profile", "--set", "--moves")
+_OF_SEEDS = ("--protocol", "--mutant", "--campaign", "--profile", "--set", "--moves")
+"""What a seed of the swarm does not decide."""
 
 TAKEN: dict[str, tuple[str, ...]] = {
-    "swarm": (*_OF_SWARM, "--ledger", "--verify-determinism"),
+    "swarm": (*_OF_SEEDS, "--seeds", "--ledger", "--verify-determinism"),
     "adversary": ("--protocol", "--seeds", "--mutant", "--setting", "--shrink"),
     "campaign": ("--runs", "--ledger"),
     "mutants": ("--runs", "--ledger"),
-    "shrink": ("--protocol", "--mutant", "--campaign", "--profile", "--set", "--output"),
+    "shrink": (*_OF_SEEDS, "--output"),
     "dedupe": ("--schedules",),
     "stalls": ("--seeds",),
     "speed": (),

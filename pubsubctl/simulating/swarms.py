@@ -7,7 +7,6 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.checks.mark_registry import marks_of
 from brokerd.simulator.checks.marks import Reached, in_words, reached
 from brokerd.simulator.search.ablations import ABLATIONS, SEEDS, Caught, catch_all
@@ -31,7 +30,7 @@ class Swarm:
 
     Attributes:
         first, last: seeds, both included.
-        moves: clients move, and brokers join and depart, besides.
+        options: what no seed decides.
         ledger: the file that is to count what was run; None for none.
         verify_determinism: run every seed in two more interpreters and compare.
     """
@@ -39,11 +38,7 @@ class Swarm:
     protocol: str
     first: int
     last: int
-    mutants: frozenset[Mutant]
-    row: str
-    profile: str
-    settings: tuple[str, ...]
-    moves: bool
+    options: SwarmOptions
     processes: int
     ledger: Path | None
     verify_determinism: bool
@@ -52,16 +47,12 @@ class Swarm:
 def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     """Run a range of seeds, its canaries, and what else was asked for."""
     read_ledger(swarm.ledger)  # refuses what is no ledger before anything runs
-    settings = (*swarm.settings, *(("moves",) if swarm.moves else ()))
-    campaign = campaign_of(swarm.protocol, swarm.row, swarm.mutants, settings, swarm.profile)
-    options = SwarmOptions(
-        mutants=swarm.mutants,
-        campaign=swarm.row,
-        profile=swarm.profile,
-        settings=swarm.settings,
-        moves=swarm.moves,
+    options = swarm.options
+    settings = (*options.settings, *(("moves",) if options.moves else ()))
+    campaign = campaign_of(
+        swarm.protocol, options.campaign, options.mutants, settings, options.profile
     )
-    plain = not (swarm.mutants or swarm.row or swarm.profile or swarm.settings or swarm.moves)
+    plain = options == SwarmOptions()
     seeds = range(swarm.first, swarm.last + 1)
     with_canaries = swarm.protocol == "delta_tree" and plain
     with call.console.progress() as progress:
@@ -78,7 +69,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             from brokerd.simulator.search.determinism import differing_seeds
 
             progress.phase("the same seeds in two fresh interpreters")
-            differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, swarm.row)
+            differing = differing_seeds(swarm.first, swarm.last, swarm.protocol, options.campaign)
     counted = total(reports)
     update_ledger(swarm.ledger, lambda document: with_runs(document, campaign, reports, canaries))
     wrong = [report for report in reports if report.violations]
@@ -97,9 +88,9 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         document={
             "schema": "pubsubctl/swarm/1",
             "protocol": swarm.protocol,
-            "row": swarm.row,
-            "profile": swarm.profile,
-            "mutants": sorted(swarm.mutants),
+            "row": options.campaign,
+            "profile": options.profile,
+            "mutants": sorted(options.mutants),
             "seeds": [_row_of(report) for report in reports],
             "canaries": [_canary_row(canary) for canary in canaries],
             "differing_seeds": differing,
@@ -108,7 +99,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
         },
         text="\n".join(sentences),
         because=(
-            *(_complaint(report) for report in wrong[:20]),
+            *_complaints(wrong[:20], options),
             *(_unreached(marks) if plain else ()),
             *_survivors(canaries),
             *(
@@ -168,7 +159,7 @@ def simulate_campaign(
                 f"{grouped(counted['deliveries']):>12} deliveries  {row.in_words()}"
             )
             if row.bound:
-                because += [_complaint(report) for report in wrong[:5]]
+                because += _complaints(wrong[:5], options)
             counted_rows.append((campaigns[name], reports))
     document = update_ledger(ledger, lambda document: _with_rows(document, counted_rows))
     marks = reached(marks_of("delta_tree"), all_reports)
@@ -242,27 +233,16 @@ def check_settings(settings: tuple[str, ...]) -> None:
         raise UserError(f"--set: {error}") from None
 
 
-def shrink_seed(
-    seed: int,
-    protocol: str,
-    mutants: frozenset[Mutant],
-    row: str,
-    profile: str,
-    settings: tuple[str, ...],
-    output: Path | None,
-) -> Result:
+def shrink_seed(seed: int, protocol: str, options: SwarmOptions, output: Path | None) -> Result:
     """Cut a failing seed down and write what is left as a plan."""
-    options = SwarmOptions(mutants=mutants, campaign=row, profile=profile, settings=settings)
     plan = plan_of(seed, protocol, options)
     shrunk = shrink(plan)
+    which = f"{seed} of {protocol}{options.as_arguments()}"
     if shrunk is None:
-        raise UserError(
-            f"seed {seed} of {protocol} shows no violation; there is nothing to cut down"
-        )
-    named = "".join(f"-{mutant}" for mutant in sorted(mutants))
+        raise UserError(f"seed {which} shows no violation; there is nothing to cut down")
+    named = "".join(f"-{mutant}" for mutant in sorted(options.mutants))
     path = output or Path(f"seed-{seed}{named}.plan")
-    with_mutants = f" with {', '.join(sorted(mutants))}" if mutants else ""
-    text = shrunk.in_words(f"Seed {seed} of {protocol}{with_mutants}")
+    text = shrunk.in_words(f"Seed {which}")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -351,8 +331,14 @@ def _unreached(marks: Iterable[Reached]) -> list[PubsubctlError]:
     ]
 
 
-def _complaint(report: SeedReport) -> PubsubctlError:
-    return VerdictInvalid(f"seed {report.seed}: {report.rule}; {report.command}")
+def _complaints(wrong: Iterable[SeedReport], options: SwarmOptions) -> Iterator[PubsubctlError]:
+    """What is wrong with which seeds; of the first, how to cut it down."""
+    for place, report in enumerate(wrong):
+        arguments = f"{report.seed} --protocol {report.protocol}{options.as_arguments()}"
+        yield VerdictInvalid(
+            f"seed {report.seed}: {report.rule}; {report.command}",
+            *(() if place else (f"cut down with: pubsubctl simulate shrink {arguments}",)),
+        )
 
 
 def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:

@@ -209,6 +209,29 @@ def test_a_failing_seed_is_cut_down_to_a_file_that_fails_in_the_same_way(
     assert "did you mean 'heal'?" in refused.err
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ("--moves", "--mutant", "move-forgets-positions"),
+        ("--campaign", "links", "--mutant", "M21"),
+        ("--profile", "paper", "--set", "queue_limit=20", "--mutant", "M21"),
+    ],
+    ids=lambda chosen: chosen[0],
+)
+def test_a_swarm_says_how_to_cut_its_first_violation_down(
+    chosen: tuple[str, ...], call: Call, project: Path
+) -> None:
+    swarm = call("simulate", "swarm", "--seeds", "1..4", *chosen, "--processes", "1", "-j")
+    first = next(row for row in swarm.document["seeds"] if row["violations"])
+    [said] = [line for line in swarm.err.splitlines() if "cut down with: " in line]
+    command = said.partition("cut down with: pubsubctl ")[2].split()
+    assert command[:3] == ["simulate", "shrink", str(first["seed"])]
+    shrunk = call(*command, "-j")
+    assert shrunk.status == 0, shrunk.err
+    assert f"# Seed {first['seed']} of delta_tree {' '.join(chosen)}, " in shrunk.document["plan"]
+    assert call("simulate", shrunk.document["file"], "-j").document["rule"]
+
+
 def test_mutants_stand_in_a_table_with_their_first_seeds(call: Call, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     arguments = ("--processes", "1", "--ledger", str(ledger))

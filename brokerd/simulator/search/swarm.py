@@ -109,6 +109,17 @@ class SwarmOptions:
     moves: bool = False
     check_purity: bool = True
 
+    def as_arguments(self) -> str:
+        """What `simulate` needs to be told for the same choice, each after a space.
+
+        It cannot be told faults, layer and check_purity, which are for tests.
+        """
+        words = f" --campaign {self.campaign}" if self.campaign else ""
+        words += f" --profile {self.profile}" if self.profile else ""
+        words += " --moves" if self.moves else ""
+        words += "".join(f" --set {setting}" for setting in self.settings)
+        return words + "".join(f" --mutant {mutant}" for mutant in sorted(self.mutants))
+
 
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
     """The plan that a seed stands for."""
@@ -136,14 +147,9 @@ def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Pl
 def run_seed(seed: int, protocol: str, options: SwarmOptions | None = None) -> SeedReport:
     """Run one seed; never raises for what the protocol does wrong."""
     options = options or SwarmOptions()
-    mutants = "".join(f" --mutant {mutant}" for mutant in sorted(options.mutants))
-    row = f" --campaign {options.campaign}" if options.campaign else ""
-    row += f" --profile {options.profile}" if options.profile else ""
-    row += " --moves" if options.moves else ""
-    row += "".join(f" --set {setting}" for setting in options.settings)
-    command = f"pubsubctl simulate swarm --protocol {protocol} --seeds {seed}..{seed}{row}{mutants}"
+    which = f"--protocol {protocol} --seeds {seed}..{seed}{options.as_arguments()}"
     run = PlanRun(plan_of(seed, protocol, options), check_purity=options.check_purity)
-    return run.report(seed, command)
+    return run.report(seed, f"pubsubctl simulate swarm {which}")
 
 
 def run_swarm(
