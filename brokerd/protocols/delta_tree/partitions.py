@@ -217,6 +217,7 @@ class PartitionTable:
             elif number not in detector.live:
                 detector.live[number] = partition
                 fresh.append(partition)
+        self._correct_about_departed(peer, message)
         if stale:
             self._send_gone(self._sessions.node(peer), stale)
         if fresh:
@@ -263,6 +264,40 @@ class PartitionTable:
         self.detectors.pop(broker, None)
 
     # ------------------------------------------------------------ inside
+
+    def _correct_about_departed(self, peer: BrokerNumber, message: PartitionNew) -> None:
+        """Tell a peer that partitions made by a leaf that has left, or for one, are over.
+
+        Brokers within δ + 1 links of the leaf are told that it has left. Those up to 2δ links
+        from the detector may not even know it, and have only what others say, which may be lost
+        with a session.
+
+        Raises:
+            RemoteProtocolError: a detector's path does not end here.
+        """
+        departed = [
+            partition
+            for partition in message.partitions
+            if self._has_left((partition.detector, *partition.nodes))
+        ]
+        detectors = dict.fromkeys(partition.detector for partition in departed)
+        to_peer = self._sessions.node(peer).path
+        paths: dict[BrokerNumber, Path] = {}
+        for path in message.paths:
+            if path and path[0] in detectors:
+                if path[-1] != self._state.broker or not is_plain_path(path):
+                    raise RemoteProtocolError(peer, f"no detector's path: {path[:20]}")
+                onward = onward_path(path, to_peer)
+                if 1 < len(onward) <= self.reach + 1:
+                    paths[path[0]] = onward
+        told = [
+            PartitionNumbers(each.detector, each.incarnation, each.number, each.number)
+            for each in departed
+            if each.detector in paths
+        ]
+        over = tuple(numbers for numbers in told if self._possible(numbers))
+        if over:
+            self._state.machine.send(peer, PartitionGone(over, tuple(paths.values())))
 
     def _has_left(self, brokers: Iterable[BrokerNumber]) -> bool:
         return any(map(self._state.has_left, brokers))

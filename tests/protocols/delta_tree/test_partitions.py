@@ -157,7 +157,35 @@ def test_a_leaf_that_left_takes_its_partitions_along():
     assert (3, (2,)) not in table(exchange, 0), "three links from the detector"
     exchange.handle(1, TopologyShrunk(3))
     assert table(exchange, 1) == []
-    assert exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told)) == []
+    over = PartitionGone((PartitionNumbers(3, 1, 1, 1),), ((3, 2),))
+    assert exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told)) == [Send(2, over)]
+    assert table(exchange, 1) == []
+
+
+def test_who_was_too_far_to_hear_that_a_leaf_left_is_told_that_its_partitions_are_over():
+    """Broker 4 is 2δ links from the leaf 0, and cut off from all others while that leaves."""
+    exchange = line(5, delta=2)
+    exchange.cut(0, 1)
+    exchange.advance(1)
+    assert table(exchange, 4) == [(0, (1,)), (1, (0,))]
+    for other in (1, 2, 3):
+        exchange.unreachable[other, 4] = None
+    exchange.cut(3, 4)
+    exchange.advance(1)
+    exchange.unreachable.clear()
+    exchange.leave(0)
+    assert (0, (1,)) in table(exchange, 4)
+    exchange.mend(3, 4)
+    exchange.advance(10)
+    assert [table(exchange, broker) for broker in range(1, 5)] == [[], [], [], []]
+
+
+def test_a_path_from_a_departed_leaf_to_elsewhere_is_refused():
+    exchange = line(4)
+    exchange.handle(1, TopologyShrunk(3))
+    told = PartitionNew((PartitionId(3, 1, 1, (2,)),), ((3, 2),))
+    with pytest.raises(RemoteProtocolError):
+        exchange.handle(1, MessageReceived(2, exchange.sessions[1, 2], told))
 
 
 def gone_while_a_notifier_is_under_way():
