@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tests.end_to_end.conftest import Answer, wait_until
 from tests.end_to_end.test_bench import SCHEDULE, WORKLOAD
 from tests.helpers.patience import PATIENCE_S
 from tests.lab.conftest import Controller, lab_seed
+from tests.lab.kills_table import Kill, kills_table
 
 pytestmark = pytest.mark.lab
 
@@ -89,8 +90,8 @@ def usual_duration_s(lab: Controller, verb: str, seen: dict[str, float]) -> floa
     return seen[verb]
 
 
-def kill(lab: Controller, moment: Moment, duration_s: float) -> tuple[float, str]:
-    """Kill a command; when, and the last thing it had said."""
+def kill(lab: Controller, moment: Moment, duration_s: float) -> Kill:
+    """Kill a command; when, the last thing it had said, and whether it was still there."""
     if moment.verb == "inject":
         assert lab.call(*COMMANDS["deploy"]).status == 0
     process = lab.start(*COMMANDS[moment.verb])
@@ -101,7 +102,8 @@ def kill(lab: Controller, moment: Moment, duration_s: float) -> tuple[float, str
         process.send_signal(signal.SIGKILL)
     after_s = time.monotonic() - started
     _, err = process.communicate()
-    return after_s, (err.strip().splitlines() or ["nothing"])[-1].strip()
+    said = (err.strip().splitlines() or ["nothing"])[-1].strip()
+    return Kill(moment.verb, after_s, said, process.returncode)
 
 
 def test_a_killed_controller_leaves_nothing_beyond_its_lease(
@@ -115,16 +117,16 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
     chosen = moments(seed, KILLS if is_long else 3)
     said = f"controllers killed at moments of --lab-seed {seed}"
     request.node.user_properties.append(("measured", said))
-    rows: list[str] = []
+    kills: list[Kill] = []
     durations: dict[str, float] = {}
     usual = {"deploy": 4.0, "bench": 14.0, "inject": 8.0}  # for three, a guess is good enough
     for number, moment in enumerate(chosen, start=1):
         duration_s = (
             usual_duration_s(lab, moment.verb, durations) if is_long else usual[moment.verb]
         )
-        after_s, said = kill(lab, moment, duration_s)
+        killed = kill(lab, moment, duration_s)
         killed_at = time.monotonic()
-        what = f"{moment.verb} killed after {after_s:.2f} s (`{said}`), seed {seed}"
+        what = f"{moment.verb} killed after {killed.after_s:.2f} s (`{killed.said}`), seed {seed}"
         wait_until(
             f"clean by its lease: {what}",
             lambda verb=moment.verb: clean_by_lease(lab, verb),  # type: ignore[misc]
@@ -134,13 +136,20 @@ def test_a_killed_controller_leaves_nothing_beyond_its_lease(
         answer = down(lab)
         assert answer.status == 0, f"{what}: {answer.err}"
         assert lab.left_behind() == [], what
-        rows.append(
-            f"| {number} | {moment.verb} | {after_s:.2f} | {said} | {healed_s:.1f} | clean |"
-        )
-        request.node.user_properties.append(("measured", rows[-1]))
+        kills.append(replace(killed, healed_s=healed_s))
+        request.node.user_properties.append(("measured", kills[-1].row(number)))
         if is_long:
-            TABLE.write_text(_table(seed, rows))
-    assert len(rows) == len(chosen)
+            TABLE.write_text(
+                kills_table(
+                    seed,
+                    kills,
+                    first_lease_s=FIRST_LEASE_MS / 1000,
+                    lease_s=LEASE_S,
+                    slack_s=SLACK_S,
+                ),
+                encoding="utf-8",
+            )
+    assert len(kills) == len(chosen)
 
 
 @pytest.mark.parametrize("step", ["starting agents", "starting brokers", "waiting for sessions"])
@@ -175,18 +184,3 @@ def _interrupted_when(lab: Controller, command: tuple[str, ...], step: str) -> t
             break
     _, rest = process.communicate(timeout=PATIENCE_S)
     return process.returncode, "".join(said) + rest
-
-
-def _table(seed: int, rows: list[str]) -> str:
-    head = (
-        "# Controllers killed over SSH\n\n"
-        f"`make lab-long`, seed {seed}: the controller gets SIGKILL while it works on three test "
-        "hosts.\nNobody helps until what it had begun has ended, which the test demands within "
-        f"{FIRST_LEASE_MS / 1000 + SLACK_S:.0f} s: the longest lease, until all agents are "
-        f"reached, is {FIRST_LEASE_MS / 1000:.0f} s, and {LEASE_S:.0f} s after that. Then comes "
-        "`down --verify`.\nOf a `deploy` nothing has to end by itself, because its brokers stay: "
-        "its time is that of one look.\n\n"
-        "| # | command | killed after (s) | the last it said | ended by itself after (s) "
-        "| `down --verify` |\n|---|---|---|---|---|---|\n"
-    )
-    return head + "\n".join(rows) + "\n"

@@ -1,0 +1,56 @@
+"""The table of controllers that were killed, as `results/lab_kills.md` has it."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A command that was to be killed, and what came of it.
+
+    Attributes:
+        after_s: when the signal was sent.
+        said: the last line before that.
+        status: of the process: -9 where the signal found it.
+        healed_s: how long what it had begun took to end by itself.
+    """
+
+    verb: str
+    after_s: float
+    said: str
+    status: int
+    healed_s: float = 0.0
+
+    def row(self, number: int) -> str:
+        """Its row of the table."""
+        return (
+            f"| {number} | {self.verb} | {self.after_s:.2f} | {self.said} | {self.healed_s:.1f} "
+            "| clean |"
+        )
+
+
+def kills_table(
+    seed: int, kills: Sequence[Kill], *, first_lease_s: float, lease_s: float, slack_s: float
+) -> str:
+    """The whole file; rows whose command had ended before are named above the table."""
+    head = (
+        "# Controllers killed over SSH\n\n"
+        f"`make lab-long`, seed {seed}: the controller gets SIGKILL while it works on three test "
+        "hosts.\nNobody helps until what it had begun has ended, which the test demands within "
+        f"{first_lease_s + slack_s:.0f} s: the longest lease, until all agents are "
+        f"reached, is {first_lease_s:.0f} s, and {lease_s:.0f} s after that. Then comes "
+        "`down --verify`.\nOf a `deploy` nothing has to end by itself, because its brokers stay: "
+        "its time is that of one look.\n"
+    )
+    columns = (
+        "\n| # | command | killed after (s) | the last it said | ended by itself after (s) "
+        "| `down --verify` |\n|---|---|---|---|---|---|\n"
+    )
+    too_late = "".join(
+        f"Row {number} killed nothing: that `{kill.verb}` had already ended.\n"
+        for number, kill in enumerate(kills, start=1)
+        if kill.status != -signal.SIGKILL
+    )
+    rows = "".join(f"{kill.row(number)}\n" for number, kill in enumerate(kills, start=1))
+    return head + too_late + columns + rows
