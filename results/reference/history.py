@@ -149,6 +149,11 @@ class History:
     to_be_reached: tuple[str, ...] = ()
     promises: Promises = PUBLISHER_ORDER
 
+    @property
+    def order(self) -> str:
+        """In which order deliveries must be: as promised, or total where that is asked for."""
+        return "total" if self.guarantee.order == "total" else self.promises.order
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:

@@ -9,19 +9,25 @@ it: a client gets its publications done in their order, so only the last ones ca
 when it ends. What a subscription was told that it does not get is not owed to it, if faults bear
 that out. A log that was not closed says nothing about its end, and a subscription that was never
 accepted is owed nothing.
+
+A protocol may promise more or less than that. In a total order any two subscriptions got what both
+got in the same order; without any, none is asked for. A gap that was announced for a promised
+reason excuses what is in it. Where redelivery is promised, what is marked as given again is no
+duplicate unless it had been committed before, and may have been in a gap.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, pairwise
 
-from results.reference import predicates, verdict
+from results.reference import ordering, predicates, verdict
 from results.reference.history import (
     ACKNOWLEDGED,
     DATA,
     FENCE,
     GAP,
+    REDELIVERED,
     REJECTED,
     Delivered,
     History,
@@ -32,10 +38,11 @@ from results.reference.history import (
     SubscriptionLog,
     Violation,
 )
+from results.reference.ordering import Publication
 from results.reference.paths import Tree
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.withholding import Reasons
-from results.rules.terms import Counts, Notice, Recovery, RiskWindow, doubt
+from results.rules.terms import Commit, Counts, Gap, Notice, Promises, Recovery, RiskWindow, doubt
 
 JITTER_NS = 1_000_000
 """Stamps of one process never go back; so much is forgiven."""
@@ -50,7 +57,7 @@ def check(history: History) -> Judgement:
     sources = [_Source(log, history) for log in history.publishers]
     reasons = Reasons(Tree(history.links), history.delta, history.faults, history.newcomers)
     pairs = [
-        _Pair(subscription, source, reasons)
+        _Pair(subscription, source, reasons, history)
         for subscription in history.subscriptions
         for source in sources
     ]
@@ -58,6 +65,8 @@ def check(history: History) -> Judgement:
     for subscription in history.subscriptions:
         violations += _strangers(subscription, sources)
     violations += [found for pair in pairs for found in pair.violations]
+    if history.order == "total":
+        violations += ordering.differences(_places(pairs))
     at_risk, recoveries, reached = _risks(history, pairs)
     started = [pair for pair in pairs if pair.subscription.started]
     counts = Counts(
@@ -74,6 +83,8 @@ def check(history: History) -> Judgement:
             key=lambda least: (least[2], *least[:2]),
             default=None,
         ),
+        announced={**sum((pair.announced for pair in started), Counter())},
+        redelivered=sum(pair.redelivered for pair in started),
     )
     doubts = [*history.doubts, *_doubts(history, sources, pairs, recoveries)]
     if spared := [broker for broker in history.to_be_reached if broker not in reached]:
@@ -203,9 +214,14 @@ class _Source:
 class _Pair:
     """What one subscription received of one source, and what it was owed."""
 
-    def __init__(self, subscription: SubscriptionLog, source: _Source, reasons: Reasons) -> None:
+    def __init__(
+        self, subscription: SubscriptionLog, source: _Source, reasons: Reasons, history: History
+    ) -> None:
         self.subscription = subscription
         self.source = source
+        self.promises: Promises = history.promises
+        self.order = history.order
+        self.redelivered = 0
         self.matching = [
             publication
             for publication in source.committed
@@ -218,11 +234,12 @@ class _Pair:
             if row.source == source.log.source
         ]
         self.notices = [n for n in subscription.notices if n.source == source.log.source]
+        self.gaps = [gap for gap in subscription.gaps if gap.source == source.log.source]
         self.arrived: dict[Key, int] = {}
         for _, row in self.rows:
             if row.kind != GAP:
                 self.arrived.setdefault(row.key, row.received_ns)
-        self.violations = [*self._wrong_notices(reasons), *self._walk()]
+        self.violations = [*self._wrong_notices(reasons), *self._wrong_gaps(), *self._walk()]
         absent = [*self._absent()]
         self.violations += absent
         missing = sum(violation.kind == "missing" for violation in absent)
@@ -243,12 +260,35 @@ class _Pair:
         return found
 
     @cached_property
+    def skipped(self) -> dict[Key, Gap]:
+        """The promised gap that had each publication first, but for those it was told of."""
+        found: dict[Key, Gap] = {}
+        for gap in self.gaps:
+            for key in self.rank:
+                if gap.reason in self.promises.gaps and _is_in(key, gap) and key not in self.told:
+                    found.setdefault(key, gap)
+        return found
+
+    @cached_property
+    def announced(self) -> Counter[str]:
+        """By reason, the data between the fences that was in a gap and never came."""
+        return Counter(
+            self.skipped[publication.key].reason
+            for publication in self.matching
+            if self.source.is_between_fences(publication)
+            and publication.key in self.skipped
+            and publication.key not in self.arrived
+        )
+
+    @cached_property
     def withheld(self) -> Counter[str]:
         """By partition, the data between the fences that it was told of and never got."""
         return Counter(
             str(self.told[publication.key].partition)
             for publication in self.matching
-            if self.source.is_between_fences(publication) and self._is_kept_back(publication.key)
+            if self.source.is_between_fences(publication)
+            and publication.key in self.told
+            and publication.key not in self.arrived
         )
 
     @cached_property
@@ -266,7 +306,7 @@ class _Pair:
         return sum(publication.key in self.arrived for publication in self.owed)
 
     def _is_kept_back(self, key: Key) -> bool:
-        return key in self.told and key not in self.arrived
+        return (key in self.told or key in self.skipped) and key not in self.arrived
 
     # --- Violations -------------------------------------------------------------------------
 
@@ -280,14 +320,44 @@ class _Pair:
             if row.kind == GAP or row.key not in self.rank:
                 continue
             if row.key in seen:
-                yield self._at("duplicate", row, place)
+                if self._may_come_again(row, place):
+                    self.redelivered += 1
+                else:
+                    yield self._at("duplicate", row, place)
                 continue
-            if before is not None and row.key < before:
+            if self.order != "none" and before is not None and row.key < before:
                 yield self._at("reordered", row, place)
             if any(n.place <= place and row.key <= (n.incarnation, n.last) for n in self.notices):
                 yield self._at("withheld_delivered", row, place)
+            if any(self._contradicts(gap, row, place) for gap in self.gaps):
+                yield self._at("gap_delivered", row, place)
             seen.add(row.key)
             before = row.key
+
+    def _may_come_again(self, row: Delivered, place: int) -> bool:
+        is_marked = row.kind == REDELIVERED
+        return is_marked and self.promises.redelivers and not self._is_committed(row.key, place)
+
+    def _is_committed(self, key: Key, place: int) -> bool:
+        """Whether the application was done with it when the log had come to a place."""
+        return any(
+            commit.place <= place and _is_in(key, commit)
+            for commit in self.subscription.commits
+            if commit.source == self.source.log.source
+        )
+
+    def _contradicts(self, gap: Gap, row: Delivered, place: int) -> bool:
+        """Whether a gap has what came at a place, and neither a restart is the reason."""
+        if not _is_in(row.key, gap):
+            return False
+        if gap.place <= place:
+            return not self._may_come_again(row, place)
+        return not self.promises.redelivers or self._is_committed(row.key, gap.place)
+
+    def _wrong_gaps(self) -> Iterator[Violation]:
+        for gap in self.gaps:
+            if gap.reason not in self.promises.gaps:
+                yield Violation("gap_unpromised", *self.names, gap.incarnation, gap.first)
 
     def _objection(self, row: Delivered) -> str:
         """What is wrong with a row, whatever came before it."""
@@ -337,7 +407,7 @@ class _Pair:
             key = publication.key
             if not lowest <= key <= highest:
                 continue
-            if key in self.arrived or key in self.told:
+            if key in self.arrived or key in self.told or key in self.skipped:
                 continue
             if self.source.is_between_fences(publication):
                 yield Violation("missing", *self.names, *key)
@@ -366,7 +436,8 @@ class _Pair:
     def of_wrong_kind(self) -> int:
         """How many rows are logged as fences and are none, or the other way round."""
         return sum(
-            row.kind != (FENCE if self.source.is_fence(self.source.by_key[row.key]) else DATA)
+            row.kind != REDELIVERED
+            and row.kind != (FENCE if self.source.is_fence(self.source.by_key[row.key]) else DATA)
             for _, row in self.rows
             if row.kind != GAP and row.key in self.source.by_key
         )
@@ -380,6 +451,22 @@ class _Pair:
             for _, row in self.rows
             if row.kind != GAP and row.key in self.source.by_key
         )
+
+
+def _is_in(key: Key, stretch: Gap | Commit) -> bool:
+    return key[0] == stretch.incarnation and stretch.first <= key[1] <= stretch.last
+
+
+def _places(pairs: Sequence[_Pair]) -> Mapping[str, Mapping[Publication, int]]:
+    """By subscription, where in its log each publication that it wants arrived first."""
+    found: dict[str, dict[Publication, int]] = {}
+    for pair in pairs:
+        who, source = pair.names
+        of_subscription = found.setdefault(who, {})
+        for place, row in pair.rows:
+            if row.kind != GAP and row.key in pair.rank:
+                of_subscription.setdefault((source, row.key), place)
+    return found
 
 
 def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Iterator[Violation]:

@@ -1,0 +1,364 @@
+"""Histories of protocols that promise more, or less, than publisher order; and what spoils them.
+
+Two publishers, and four subscriptions that got everything they want in one order. Each row of the
+table is what a protocol promises, what happens to such a history, and what comes of it: no
+violation where the promise covers it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from results.reference.contents import Contents
+from results.reference.history import (
+    ACKNOWLEDGED,
+    FENCE,
+    REDELIVERED,
+    Delivered,
+    History,
+    Published,
+    PublisherLog,
+    SubscriptionLog,
+)
+from results.rules.terms import Commit, Gap, Promises
+from tests.helpers.histories import CHAIN, MILLISECOND, delivery, wants, workload
+
+PUBLICATIONS = 16
+RELEASED = "released"
+PLAIN = Promises()
+TOTAL = Promises(order="total")
+NONE = Promises(order="none")
+GAPS = Promises(gaps=("full", RELEASED))
+AGAIN = Promises(redelivers=True)
+ALL = Promises("total", (RELEASED,), True)
+PREDICATES = ("true", "true", "price > 20", "price <= 90")
+
+
+def promised_history(rng: Random, promises: Promises, run_id: str = "run-1") -> History:
+    """A legal one in a total order, without gaps and without anything given again."""
+    places = [{"at": broker, "size": "12B"} for broker in "ab"]
+    content = Contents.of_workload(workload(rng.getrandbits(60), places), run_id)
+    logs = [
+        _publisher_log(content, name, f"{publisher.broker}/{number}")
+        for number, (name, publisher) in enumerate(content.publishers.items())
+    ]
+    order = _merged(rng, logs)
+    subscriptions = []
+    for number, predicate in enumerate(PREDICATES):
+        broker = "cd"[number % 2]
+        empty = SubscriptionLog(f"{broker}-sub-{number}/1", broker, predicate, ())
+        rows = [
+            delivery(content, log, row, place * MILLISECOND + 50 * MILLISECOND)
+            for place, (log, row) in enumerate(order)
+            if wants(content, empty, row)
+        ]
+        subscriptions.append(replace(empty, delivered=rows))
+    return History(
+        content, logs, subscriptions, CHAIN, calm=True, deliveries_per_pair_min=0,
+        promises=promises,
+    )  # fmt: skip
+
+
+def _publisher_log(content: Contents, name: str, source: str) -> PublisherLog:
+    index = content.publishers[name].index
+    rows = []
+    for sequence in range(1, PUBLICATIONS + 1):
+        fence = sequence in (1, PUBLICATIONS)
+        chosen = content.fence_set if fence else content.choice(index, 0, sequence)[0]
+        rows.append(Published(0, sequence, chosen, sequence * MILLISECOND))
+    return PublisherLog(source, name, rows, ((0, 1, PUBLICATIONS, ACKNOWLEDGED),))
+
+
+def _merged(rng: Random, logs: Sequence[PublisherLog]) -> list[tuple[PublisherLog, Published]]:
+    queues = [(log, [*log.published]) for log in logs]
+    merged = []
+    while waiting := [(log, rows) for log, rows in queues if rows]:
+        log, rows = rng.choice(waiting)
+        merged.append((log, rows.pop(0)))
+    return merged
+
+
+# --- What happens to them ---------------------------------------------------------------------
+
+Change = Callable[[History, Random], History]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    Attributes:
+        kinds: of violations, all of which are found in some histories, and no others in any.
+    """
+
+    promises: Promises
+    change: Change
+    kinds: frozenset[str]
+
+
+CASES: dict[str, Case] = {}
+
+
+def _case(promises: Promises, *kinds: str) -> Callable[[Change], Change]:
+    def register(change: Change) -> Change:
+        CASES[change.__name__] = Case(promises, change, frozenset(kinds))
+        return change
+
+    return register
+
+
+def with_log(history: History, place: int, **values: object) -> History:
+    """The same with one subscription log changed; its clock still goes forward."""
+    logs = [*history.subscriptions]
+    logs[place] = replace(logs[place], **values)  # type: ignore[arg-type]
+    stamped = [
+        replace(row, received_ns=n * MILLISECOND + 50 * MILLISECOND)
+        for n, row in enumerate(logs[place].delivered)
+    ]
+    logs[place] = replace(logs[place], delivered=stamped)
+    return replace(history, subscriptions=logs)
+
+
+def _data(rows: Sequence[Delivered], source: str) -> list[int]:
+    return [n for n, row in enumerate(rows) if row.source == source and row.kind != FENCE]
+
+
+def _swapped(history: History, rng: Random, *, alike: bool) -> History:
+    """Two neighbours at one subscription that others got too, of one source or of two."""
+    rows = [*history.subscriptions[0].delivered]
+    found = [
+        n
+        for n in range(1, len(rows))
+        if (rows[n - 1].source == rows[n].source) == alike
+        and FENCE not in (rows[n - 1].kind, rows[n].kind)
+    ]
+    place = rng.choice(found)
+    rows[place - 1 : place + 1] = rows[place], rows[place - 1]
+    return with_log(history, 0, delivered=rows)
+
+
+@_case(ALL)
+def nothing_happens(history: History, rng: Random) -> History:
+    return history
+
+
+@_case(TOTAL, "order_differs")
+def two_sources_are_swapped_at_one_of_two_subscriptions(history: History, rng: Random) -> History:
+    return _swapped(history, rng, alike=False)
+
+
+@_case(PLAIN)
+def two_sources_are_swapped_where_that_is_free(history: History, rng: Random) -> History:
+    return _swapped(history, rng, alike=False)
+
+
+@_case(TOTAL, "order_differs", "reordered")
+def one_source_is_swapped_in_a_total_order(history: History, rng: Random) -> History:
+    return _swapped(history, rng, alike=True)
+
+
+@_case(NONE)
+def one_source_is_swapped_without_any_order(history: History, rng: Random) -> History:
+    return _swapped(history, rng, alike=True)
+
+
+@_case(PLAIN, "reordered")
+def one_source_is_swapped_in_publisher_order(history: History, rng: Random) -> History:
+    return _swapped(history, rng, alike=True)
+
+
+@_case(NONE, "missing")
+def one_is_lost_without_any_order(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    del rows[rng.choice(_data(rows, "a/0"))]
+    return with_log(history, 0, delivered=rows)
+
+
+@_case(NONE, "duplicate")
+def one_comes_twice_without_any_order(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    return with_log(history, 0, delivered=[*rows, rows[rng.choice(_data(rows, "a/0"))]])
+
+
+def _with_gap(history: History, rng: Random, reason: str, *, shorter: int = 0) -> History:
+    """A gap of some publications in a row, announced where the first of them would have been."""
+    rows = [*history.subscriptions[0].delivered]
+    places = _data(rows, "a/0")
+    at = rng.randrange(1, len(places) - 3)
+    gone = [rows[place] for place in places[at : at + 3]]
+    gap = Gap("a/0", 0, gone[0].sequence, gone[-1].sequence - shorter, reason, places[at])
+    return with_log(
+        history, 0, delivered=[row for row in rows if row not in gone], gaps=[gap]
+    )  # fmt: skip
+
+
+@_case(GAPS)
+def a_gap_is_announced_for_a_promised_reason(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, RELEASED)
+
+
+@_case(PLAIN, "gap_unpromised", "missing")
+def a_gap_is_announced_where_none_is_promised(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, RELEASED)
+
+
+@_case(GAPS, "gap_unpromised", "missing")
+def a_gap_is_announced_for_another_reason(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, "tired")
+
+
+@_case(GAPS, "missing")
+def a_gap_ends_before_the_last_of_what_is_gone(history: History, rng: Random) -> History:
+    return _with_gap(history, rng, RELEASED, shorter=1)
+
+
+@_case(GAPS, "missing")
+def a_gap_of_one_source_is_told_of_another(history: History, rng: Random) -> History:
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    rows = [row for row in history.subscriptions[0].delivered if not _is_of(row, "b/1", gap)]
+    return with_log(history, 0, delivered=rows, gaps=[replace(gap, source="b/1", place=0)])
+
+
+def _is_of(row: Delivered, source: str, gap: Gap) -> bool:
+    return row.source == source and gap.first <= row.sequence <= gap.last
+
+
+@_case(GAPS, "missing")
+def a_gap_is_told_to_another_subscription(history: History, rng: Random) -> History:
+    """Two lost them, and one of them was told so."""
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    rows = [row for row in history.subscriptions[1].delivered if not _is_of(row, "a/0", gap)]
+    history = with_log(history, 1, delivered=rows, gaps=[replace(gap, place=0)])
+    return with_log(history, 0, gaps=())
+
+
+@_case(GAPS)
+def two_gaps_overlap(history: History, rng: Random) -> History:
+    history = _with_gap(history, rng, RELEASED)
+    (gap,) = history.subscriptions[0].gaps
+    more = replace(gap, first=gap.last, reason="full")
+    return with_log(history, 0, gaps=[gap, more])
+
+
+@_case(GAPS)
+def a_gap_has_a_fence_in_it(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    *kept, last = [n for n, row in enumerate(rows) if row.source == "b/1"]
+    first = rows[kept[-1]]
+    gap = Gap("b/1", 0, first.sequence, rows[last].sequence, RELEASED, len(rows))
+    left = [row for n, row in enumerate(rows) if n not in (kept[-1], last)]
+    return with_log(history, 0, delivered=left, gaps=[gap])
+
+
+@_case(GAPS, "gap_delivered")
+def one_is_delivered_after_its_gap(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    place = rng.choice(_data(rows, "a/0"))
+    gap = Gap("a/0", 0, rows[place].sequence, rows[place].sequence, RELEASED, place)
+    return with_log(history, 0, gaps=[gap])
+
+
+@_case(GAPS, "gap_delivered")
+def a_gap_is_announced_of_what_was_delivered(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    place = rng.choice(_data(rows, "a/0"))
+    gap = Gap("a/0", 0, rows[place].sequence, rows[place].sequence, RELEASED, place + 1)
+    return with_log(history, 0, gaps=[gap])
+
+
+@_case(GAPS, "gap_delivered", "missing")
+def one_is_delivered_in_a_gap_and_another_is_lost(history: History, rng: Random) -> History:
+    """As many arrive as should."""
+    rows = [*history.subscriptions[0].delivered]
+    places = _data(rows, "a/0")
+    first, second = sorted(rng.sample(places[:-1], 2))
+    gap = Gap("a/0", 0, rows[first].sequence, rows[first].sequence, RELEASED, first)
+    del rows[second]
+    return with_log(history, 0, delivered=rows, gaps=[gap])
+
+
+def _redelivered(
+    history: History, rng: Random, *, marked: bool = True, committed: int = 0
+) -> History:
+    """What came last, once more; of the first so many of it, the application was done before."""
+    rows = [*history.subscriptions[0].delivered]
+    end = rng.choice(_data(rows, "a/0")[4:])
+    again = [row for row in rows[:end] if row.source == "a/0"][-3:]
+    marks = [replace(row, kind=REDELIVERED) if marked else row for row in again]
+    commit = Commit("a/0", 0, 1, again[0].sequence + committed - 1, end)
+    commits = [commit] if commit.last else []
+    return with_log(history, 0, delivered=[*rows[:end], *marks, *rows[end:]], commits=commits)
+
+
+@_case(AGAIN)
+def what_was_not_committed_comes_again(history: History, rng: Random) -> History:
+    return _redelivered(history, rng)
+
+
+@_case(ALL)
+def what_was_not_committed_comes_again_in_a_total_order(history: History, rng: Random) -> History:
+    return _redelivered(history, rng)
+
+
+@_case(PLAIN, "duplicate")
+def what_comes_again_where_that_is_not_promised(history: History, rng: Random) -> History:
+    return _redelivered(history, rng)
+
+
+@_case(AGAIN, "duplicate")
+def what_comes_again_without_a_mark(history: History, rng: Random) -> History:
+    return _redelivered(history, rng, marked=False)
+
+
+@_case(AGAIN, "duplicate")
+def what_was_committed_comes_again(history: History, rng: Random) -> History:
+    return _redelivered(history, rng, committed=rng.randint(1, 3))
+
+
+@_case(AGAIN)
+def what_comes_again_is_committed_later(history: History, rng: Random) -> History:
+    history = _redelivered(history, rng)
+    commit = Commit("a/0", 0, 1, PUBLICATIONS, len(history.subscriptions[0].delivered))
+    return with_log(history, 0, commits=[*history.subscriptions[0].commits, commit])
+
+
+@_case(AGAIN, "missing")
+def one_comes_again_and_another_is_lost(history: History, rng: Random) -> History:
+    """As many rows as should be."""
+    history = _redelivered(history, rng)
+    rows = [*history.subscriptions[0].delivered]
+    twice = {row.sequence for row in rows if row.kind == REDELIVERED}
+    once = [n for n in _data(rows, "a/0") if rows[n].sequence not in twice]
+    del rows[rng.choice(once)]
+    return with_log(history, 0, delivered=rows, commits=())
+
+
+@_case(ALL)
+def a_gap_is_replaced_by_what_was_in_it_after_a_restart(history: History, rng: Random) -> History:
+    rows = [*history.subscriptions[0].delivered]
+    place = rng.choice(_data(rows, "a/0"))
+    gap = Gap("a/0", 0, rows[place].sequence, rows[place].sequence, RELEASED, place)
+    rows[place] = replace(rows[place], kind=REDELIVERED)
+    return with_log(history, 0, delivered=rows, gaps=[gap])
+
+
+@_case(ALL, "gap_delivered")
+def a_gap_that_was_committed_is_replaced(history: History, rng: Random) -> History:
+    history = a_gap_is_replaced_by_what_was_in_it_after_a_restart(history, rng)
+    (gap,) = history.subscriptions[0].gaps
+    commit = Commit("a/0", 0, gap.first, gap.last, gap.place)
+    return with_log(history, 0, commits=[commit])
+
+
+@_case(ALL)
+def what_was_not_committed_becomes_a_gap_after_a_restart(history: History, rng: Random) -> History:
+    return a_gap_is_announced_of_what_was_delivered(history, rng)
+
+
+@_case(ALL, "gap_delivered")
+def what_was_committed_becomes_a_gap(history: History, rng: Random) -> History:
+    history = a_gap_is_announced_of_what_was_delivered(history, rng)
+    (gap,) = history.subscriptions[0].gaps
+    return with_log(history, 0, commits=[Commit("a/0", 0, 1, gap.last, gap.place)])
