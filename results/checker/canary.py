@@ -15,6 +15,7 @@ import pyarrow as pa
 from results.checker.delivery import DELIVERY_COLUMNS, PUBLICATION_COLUMNS, DeliveryCheck
 from results.rules.facts import RunFacts
 from results.rules.findings import Findings
+from results.rules.terms import PUBLISHER_ORDER
 from results.tables.schema import TABLES, arrow_type
 
 if TYPE_CHECKING:
@@ -161,6 +162,9 @@ def _facts_of_piece(facts: RunFacts, name: str, row: Row) -> RunFacts:
         ],
         faults=(),
         notices={},
+        promises=PUBLISHER_ORDER,
+        gaps={},
+        commits={},
         doubts=(),
     )
 

@@ -24,7 +24,15 @@ from results.rules.evidence import evidence_rows
 from results.rules.facts import RunFacts
 from results.rules.faults import fault_spans
 from results.rules.findings import Findings
-from results.rules.terms import EXIT_STATUS, NEVER_NS, Counts, Recovery, VerdictName, doubt
+from results.rules.terms import (
+    EXIT_STATUS,
+    NEVER_NS,
+    PUBLISHER_ORDER,
+    Counts,
+    Recovery,
+    VerdictName,
+    doubt,
+)
 from results.rules.verdicts import decide
 from results.rules.words import counts_in_words, recoveries_in_words
 from results.tables.json_files import read_toml, write_json, write_json_lines
@@ -205,12 +213,24 @@ def _document(
             "withheld": sum(counts.withheld.values()),
             "withheld_by": dict(sorted(counts.withheld.items())),
             "violations": dict(sorted(counts.violations.items())),
+            **_beyond_publisher_order(facts, counts),
         },
         "exercised": _exercised(loaded, findings),
         "recoveries": [_recovery_mapping(r, loaded) for r in findings.recoveries],
         "canary": canary,
         "second_opinion": second,
-        "not_checked": ["order across sources"],
+        "not_checked": [] if facts.order == "total" else ["order across sources"],
+    }
+
+
+def _beyond_publisher_order(facts: RunFacts, counts: Counts) -> dict[str, Any]:
+    """What is counted only where the protocol promises gaps or redelivery."""
+    if facts.promises == PUBLISHER_ORDER:
+        return {}
+    return {
+        "announced": sum(counts.announced.values()),
+        "announced_by": dict(sorted(counts.announced.items())),
+        "redelivered": counts.redelivered,
     }
 
 

@@ -21,6 +21,7 @@ from results.rules.facts import RunFacts
 from results.rules.findings import Findings, PairSummary, SourceSummary
 from results.rules.lookups import Lookups
 from results.rules.pairs import BadPair, Names, Pair, Span, Walked, joined, pairs_of
+from results.rules.promised import REDELIVERED, PromisedDeliveries
 from results.rules.violations import BadWalks, objections, reused_numbers
 from results.tables.frames import (
     FIRST_KEY,
@@ -82,6 +83,8 @@ class DeliveryCheck:
         self._kept: list[DataFrame] = []
         self._may_be_undone = False
         self._arrived_in_spite: dict[Names, int] = {}
+        self._redelivered: dict[Names, tuple[int, int]] = {}
+        self._promised = PromisedDeliveries(spark, facts)
         self._matches = self._keep(self._lookups.matches)
         # Of a large run, reading twice what is needed twice costs less than keeping it.
         keep = self._keep if small else (lambda frame: frame)
@@ -166,7 +169,11 @@ class DeliveryCheck:
             objection.alias("objection"),
             (wanted & (F.col("kind") != "gap")).alias("is_wanted"),
             "matches_fence",
-            (is_delivery & ((F.col("kind") == "fence") != is_fence)).alias("is_of_other_kind"),
+            (
+                is_delivery
+                & (F.col("kind") != REDELIVERED)
+                & ((F.col("kind") == "fence") != is_fence)
+            ).alias("is_of_other_kind"),
             (is_delivery & (F.col("t_recv_ns") < earliest_ns)).alias("came_too_soon"),
             key_column().alias("key"),
         )
@@ -379,12 +386,13 @@ class DeliveryCheck:
         self, pair: Pair, found: Walked, counted: Mapping[Span, tuple[int, int]]
     ) -> PairSummary:
         """What a pair comes to if it walked just what it must; notes what was withheld."""
-        of_run = self.findings[pair.run_id].withheld
+        findings = self.findings[pair.run_id]
         _, owed = counted.get(pair.owed_span(), (0, 0))
         withheld = 0
         for told in self._announced.of(pair.names):
             _, kept = counted.get(told.within(pair.owed_span()), (0, 0))
-            of_run[told.partition] = of_run.get(told.partition, 0) + kept
+            of_run, name = _counted_in(findings, told.partition, told.reason)
+            of_run[name] = of_run.get(name, 0) + kept
             withheld += kept
         return PairSummary(
             pair.sub_id,
@@ -413,14 +421,18 @@ class DeliveryCheck:
         if self._reused is not None:
             parts.append(reused_numbers(self._reused))
         if bad:
-            walks = BadWalks(self._spark, judged, happened, self._announced, bad)
+            walks = BadWalks(self._spark, judged, happened, self._announced, self._promised, bad)
+            self._redelivered = walks.redelivered()
             started = {item.pair.names for item in bad if item.in_spite and item.pair.started}
-            for (names, partition), n in walks.arrived_in_spite().items():
+            for (names, partition, reason), n in walks.arrived_in_spite().items():
                 if names in started:
-                    self.findings[names[0]].withheld[partition] -= n
+                    of_run, name = _counted_in(self.findings[names[0]], partition, reason)
+                    of_run[name] -= n
                     self._arrived_in_spite[names] = self._arrived_in_spite.get(names, 0) + n
             parts += walks.rows()
         parts += self._announced.violations(happened)
+        parts += self._promised.unpromised_gaps()
+        parts += self._promised.differences(judged)
         if not parts:
             return None
         return reduce(lambda left, right: left.unionByName(right), parts)
@@ -450,6 +462,9 @@ class DeliveryCheck:
             findings = self.findings[item.pair.run_id]
             summary = findings.pairs[item.place]
             in_spite = self._arrived_in_spite.get(item.pair.names, 0)
+            again, owed_again = self._redelivered.get(item.pair.names, (0, 0))
+            findings.redelivered += again if item.pair.started else 0
+            owed_again = owed_again if item.pair.started else 0
             findings.pairs[item.place] = replace(
                 summary,
                 owed=summary.owed + in_spite,
@@ -457,5 +472,10 @@ class DeliveryCheck:
                 duplicates=counts.get("duplicate", 0),
                 reordered=counts.get("reordered", 0),
                 missing=counts.get("missing", 0),
-                delivered=summary.delivered - counts.get("owed duplicates", 0),
+                delivered=summary.delivered - counts.get("owed duplicates", 0) - owed_again,
             )
+
+
+def _counted_in(findings: Findings, partition: str, reason: str) -> tuple[dict[str, int], str]:
+    """Where what was announced is counted: by the reason of its gap, or by partition."""
+    return (findings.announced, reason) if reason else (findings.withheld, partition)

@@ -1,7 +1,8 @@
 """What subscribers were told that they do not get, as tables of the delivery check on Spark.
 
-Notices are few and kept by the driver; publications and deliveries are met with them in joins
-with small tables. A run without notices costs nothing here.
+A partition withholds it, or it lies in a gap that the protocol promises to announce. Notices and
+gaps are few and kept by the driver; publications and deliveries are met with them in joins with
+small tables. A run without any costs nothing here.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from results.rules.facts import RunFacts
 from results.rules.risks import Tree
-from results.rules.terms import NEVER_NS, Notice
-from results.rules.withheld import Asked, Barriers, stretches_of
+from results.rules.terms import NEVER_NS, Gap, Notice
+from results.rules.withheld import (
+    Asked,
+    Barriers,
+    Stretch,
+    stretches_in_gaps,
+    stretches_of,
+)
 from results.tables.frames import EVIDENCE, FIRST_KEY, LAST_KEY, PAIR, key_of, small_frame
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ class Told:
 
     Attributes:
         first, last: keys.
+        partition: which withholds them; "" where they lie in a gap.
+        reason: of the gap; "" where a partition withholds them.
         late: whether each matching publication in it was announced after its source was heard.
         until_ns: those that were sent later have no excuse.
     """
@@ -38,6 +47,7 @@ class Told:
     told_ns: int
     late: bool
     until_ns: int
+    reason: str = ""
 
     def within(self, span: tuple[Any, ...]) -> tuple[Any, ...]:
         """The part of a span of keys (run, predicate, source, first, last) that lies in it."""
@@ -46,7 +56,7 @@ class Told:
 
 
 class Announcements:
-    """Everything that was announced as withheld in some runs.
+    """Everything that was announced as withheld, or as a gap, in some runs.
 
     Args:
         first_places: by pair, where in the log the first delivery of the source is.
@@ -60,10 +70,11 @@ class Announcements:
     ) -> None:
         self._spark = spark
         self._notices: dict[Names, Sequence[Notice]] = {}
+        self._gaps: dict[Names, Sequence[Gap]] = {}
         self._told: dict[Names, list[Told]] = {}
         self._predicate_ids: dict[Names, int] = {}
         for run_id, of_run in facts.items():
-            if of_run.notices:
+            if of_run.notices or of_run.gaps:
                 self._take(run_id, of_run, first_places)
 
     def _take(self, run_id: str, facts: RunFacts, first_places: Mapping[Names, int | None]) -> None:
@@ -71,31 +82,26 @@ class Announcements:
         subscriptions = {s.sub_id: s for s in facts.subscriptions}
         sources = {s.pubend: s for s in facts.sources}
         predicate_ids = {text: number for number, text in enumerate(facts.predicates)}
-        for (sub_id, pubend), notices in facts.notices.items():
+        for sub_id, pubend in {**facts.notices, **facts.gaps}:
             if sub_id not in subscriptions or pubend not in sources:
                 continue
             names = run_id, sub_id, pubend
             subscription = subscriptions[sub_id]
-            self._notices[names] = notices
+            notices = facts.notices.get((sub_id, pubend), ())
+            gaps = facts.gaps.get((sub_id, pubend), ())
+            self._notices[names], self._gaps[names] = notices, gaps
             self._predicate_ids[names] = predicate_ids[subscription.predicate]
+            stretches = stretches_of(
+                notices,
+                first_places.get(names),
+                barriers,
+                subscription.broker,
+                sources[pubend].broker,
+                Asked(subscription.issued_ns, subscription.accepted_ns),
+            )
             self._told[names] = [
-                Told(
-                    key_of(*stretch.first),
-                    key_of(*stretch.last),
-                    str(stretch.partition),
-                    stretch.place,
-                    stretch.told_ns,
-                    stretch.begun,
-                    -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
-                )
-                for stretch in stretches_of(
-                    notices,
-                    first_places.get(names),
-                    barriers,
-                    subscription.broker,
-                    sources[pubend].broker,
-                    Asked(subscription.issued_ns, subscription.accepted_ns),
-                )
+                *map(_told_of, stretches),
+                *_told_in_gaps(gaps, facts.promises.gaps, stretches),
             ]
 
     def of(self, names: Names) -> Sequence[Told]:
@@ -104,8 +110,9 @@ class Announcements:
 
     def is_contradicted(self, names: Names, lowest: int | None) -> bool:
         """Whether something may have been delivered in spite of a notice."""
-        told = self.of(names)
-        return bool(told) and lowest is not None and lowest <= max(part.last for part in told)
+        last = [part.last for part in self.of(names)]
+        last += [key_of(gap.incarnation, gap.last) for gap in self._gaps.get(names, ())]
+        return bool(last) and lowest is not None and lowest <= max(last)
 
     def spared(self, rows: "DataFrame", unless: "Column | None" = None) -> "DataFrame":
         """The rows (by pair and `key`) that nobody was told not to get, or `unless` that."""
@@ -183,8 +190,8 @@ class Announcements:
             F.lit(False).alias("owed"),
         )
 
-    def arrived(self, firsts: "DataFrame", owed: "Column") -> dict[tuple[Names, str], int]:
-        """By pair and partition, how many owed deliveries came although they were announced."""
+    def arrived(self, firsts: "DataFrame", owed: "Column") -> dict[tuple[Names, str, str], int]:
+        """By pair, partition and reason, how many owed deliveries came although announced."""
         from pyspark.sql import functions as F
 
         if not self._told:
@@ -194,19 +201,23 @@ class Announcements:
         rows = (
             firsts.where(owed)
             .join(F.broadcast(self._table(self._told)), condition)
-            .groupBy(*PAIR, "told_partition")
+            .groupBy(*PAIR, "told_partition", "told_reason")
             .count()
             .toArrow()
             .to_pylist()
         )
         return {
-            ((row["run_id"], row["sub_id"], row["pubend"]), row["told_partition"]): row["count"]
+            (
+                (row["run_id"], row["sub_id"], row["pubend"]),
+                row["told_partition"],
+                row["told_reason"],
+            ): row["count"]
             for row in rows
         }
 
     def _table(self, told: Mapping[Names, Sequence[Told]]) -> "DataFrame":
         rows = [
-            (*names, part.first, part.last, part.partition)
+            (*names, part.first, part.last, part.partition, part.reason)
             for names, of_pair in told.items()
             for part in of_pair
         ]
@@ -214,8 +225,30 @@ class Announcements:
             self._spark,
             rows,
             "told_run_id STRING, told_sub_id STRING, told_pubend STRING, told_first BIGINT, "
-            "told_last BIGINT, told_partition STRING",
+            "told_last BIGINT, told_partition STRING, told_reason STRING",
         )
+
+
+def _told_of(stretch: Stretch) -> Told:
+    return Told(
+        key_of(*stretch.first),
+        key_of(*stretch.last),
+        str(stretch.partition),
+        stretch.place,
+        stretch.told_ns,
+        stretch.begun,
+        -NEVER_NS if stretch.until_ns is None else stretch.until_ns,
+    )
+
+
+def _told_in_gaps(
+    gaps: Sequence[Gap], reasons: Sequence[str], stretches: Sequence[Stretch]
+) -> Iterator[Told]:
+    for gap, first, last in stretches_in_gaps(gaps, reasons, stretches):
+        yield Told(
+            key_of(*first), key_of(*last), "", gap.place, 0, late=False, until_ns=NEVER_NS,
+            reason=gap.reason,
+        )  # fmt: skip
 
 
 def _objections(told: Told) -> Iterator[tuple[str, int]]:

@@ -35,7 +35,8 @@ class PairSummary:
         received: deliveries of every kind.
         duplicates, reordered: of them.
         owed, delivered, missing: data publications between the fences, without those withheld.
-        withheld: data publications between the fences that were announced, and never came.
+        withheld: data publications between the fences that were announced, as withheld or as a
+            gap, and never came.
         first_ns, last_ns: of the receipts; None without any.
         xor_hash: equal for equal sets of deliveries.
     """
@@ -69,6 +70,8 @@ class Findings:
     Attributes:
         at_risk_of: by subscription, how many deliveries were at risk and how many recovered.
         withheld: by partition, how many deliveries it withheld.
+        announced: by reason, how many deliveries lay in announced gaps.
+        redelivered: deliveries that were rightly given again.
         other_kind: deliveries that are logged as fences and are none, or the other way round.
         too_soon: deliveries that were received before they were sent.
     """
@@ -81,6 +84,8 @@ class Findings:
     recoveries: list[Recovery] = field(default_factory=list)
     at_risk_of: dict[str, tuple[int, int]] = field(default_factory=dict)
     withheld: dict[str, int] = field(default_factory=dict)
+    announced: dict[str, int] = field(default_factory=dict)
+    redelivered: int = 0
     other_kind: int = 0
     too_soon: int = 0
 
@@ -99,6 +104,8 @@ class Findings:
             withheld={partition: n for partition, n in self.withheld.items() if n},
             undecided=sum(pair.undecided for pair in started),
             least_owed=None if least is None else (least.sub_id, least.pubend, least.owed),
+            announced={reason: n for reason, n in self.announced.items() if n},
+            redelivered=self.redelivered,
         )
 
     @property

@@ -11,7 +11,7 @@ from results.rules.terms import (
     VerdictName,
     doubt,
 )
-from results.rules.words import withheld_in_words
+from results.rules.words import announced_in_words, withheld_in_words
 
 _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
@@ -50,9 +50,14 @@ def decide(
     if counts.delivered < counts.owed:
         arrived = f"{counts.delivered:,} of {counts.owed:,} owed deliveries arrived"
     told = withheld_in_words(counts.withheld)
+    gaps = announced_in_words(counts.announced)
     return (
         "VALID",
-        [f"{guarantee}: {arrived}", *([f"{told}, each announced, with a reason"] if told else [])],
+        [
+            f"{guarantee}: {arrived}",
+            *([f"{told}, each announced, with a reason"] if told else []),
+            *([gaps] if gaps else []),
+        ],
         doubts,
     )
 

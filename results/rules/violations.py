@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from results.rules.announced import Announcements
 from results.rules.pairs import BadPair, Names
+from results.rules.promised import PromisedDeliveries
 from results.tables.frames import EVIDENCE, PAIR, owed_column, small_frame
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class BadWalks:
         judged: "DataFrame",
         wanted: "DataFrame",
         announced: Announcements,
+        promised: PromisedDeliveries,
         bad: Sequence[BadPair],
     ) -> None:
         from pyspark.sql import Window
@@ -52,6 +54,7 @@ class BadWalks:
 
         self._wanted = wanted
         self._announced = announced
+        self._promised = promised
         self._bad = bad
         self._table = small_frame(
             spark,
@@ -66,6 +69,7 @@ class BadWalks:
             .withColumn("time", F.row_number().over(of_publication))
         )
         self._firsts = self._walked.where("time = 1")
+        self._repeated, self._redelivered = promised.again(self._walked.where("time > 1"))
 
     @property
     def _owed(self) -> "Column":
@@ -76,11 +80,30 @@ class BadWalks:
     def rows(self) -> list["DataFrame"]:
         """What came again, came back, never came, or came though it had been announced."""
         contradicted = [item.pair.names for item in self._bad if item.in_spite]
-        in_spite = self._announced.deliveries_in_spite(self._firsts, contradicted)
+        in_spite = [
+            *self._announced.deliveries_in_spite(self._firsts, contradicted),
+            *self._promised.deliveries_in_gaps(self._firsts, contradicted),
+        ]
         return [self._again(), self._back(), self._absent(), *in_spite]
 
-    def arrived_in_spite(self) -> dict[tuple[Names, str], int]:
-        """By pair and partition, how many owed deliveries came although they were announced."""
+    def redelivered(self) -> dict[Names, tuple[int, int]]:
+        """By pair, how many deliveries were rightly given again, and how many of them are owed."""
+        from pyspark.sql import functions as F
+
+        if self._redelivered is None:
+            return {}
+        rows = (
+            self._redelivered.groupBy(*PAIR)
+            .agg(F.count("*").alias("n"), F.count_if(self._owed).alias("owed"))
+            .toArrow()
+            .to_pylist()
+        )
+        return {
+            (row["run_id"], row["sub_id"], row["pubend"]): (row["n"], row["owed"]) for row in rows
+        }
+
+    def arrived_in_spite(self) -> dict[tuple[Names, str, str], int]:
+        """By pair, partition and reason, how many owed deliveries came although announced."""
         if not any(item.in_spite for item in self._bad):
             return {}
         return self._announced.arrived(self._firsts, self._owed)
@@ -88,7 +111,7 @@ class BadWalks:
     def _again(self) -> "DataFrame":
         from pyspark.sql import functions as F
 
-        return self._walked.where("time > 1").select(
+        return self._repeated.select(
             F.lit("duplicate").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),
             self._owed.alias("owed"),
         )  # fmt: skip
@@ -99,7 +122,8 @@ class BadWalks:
 
         in_order = Window.partitionBy(*PAIR).orderBy("order_idx")
         return (
-            self._firsts.withColumn("before", F.lag("key").over(in_order))
+            self._promised.ordered(self._firsts)
+            .withColumn("before", F.lag("key").over(in_order))
             .where("before > key")
             .select(
                 F.lit("reordered").alias("kind"), *EVIDENCE, F.col("t_recv_ns").alias("t_ns"),

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from results.rules.risks import Tree
-from results.rules.terms import NEVER_NS, Fault, Notice, Partition
+from results.rules.terms import NEVER_NS, Fault, Gap, Notice, Partition
 
 SETTLING_NS = 15_000_000_000
 """How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
@@ -235,6 +235,25 @@ def stretches_of(
                     )
                 )  # fmt: skip
         told = [(stretch.first, stretch.last) for stretch in found]
+    return found
+
+
+def stretches_in_gaps(
+    gaps: Iterable[Gap], reasons: Sequence[str], told: Iterable[Stretch]
+) -> list[tuple[Gap, tuple[int, int], tuple[int, int]]]:
+    """What lies in gaps for one of these reasons and was not told otherwise, each key once.
+
+    Returns: the first gap that has it, and the first and last key.
+    """
+    found: list[tuple[Gap, tuple[int, int], tuple[int, int]]] = []
+    known = [(stretch.first, stretch.last) for stretch in told]
+    for gap in gaps:
+        if gap.reason not in reasons:
+            continue
+        first, last = (gap.incarnation, gap.first), (gap.incarnation, gap.last)
+        parts = _without(first, last, known)
+        found += [(gap, *part) for part in parts]
+        known += parts
     return found
 
 

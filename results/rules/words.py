@@ -14,13 +14,14 @@ def counts_in_words(counts: Counts) -> str:
     parts += [f"{counts.missing:,} missing"] if counts.missing else []
     parts += [f"{counts.undecided:,} undecided"] if counts.undecided else []
     told = withheld_in_words(counts.withheld)
+    gaps = announced_in_words(counts.announced)
+    again = f"{counts.redelivered:,} given again" if counts.redelivered else ""
     others = {kind: n for kind, n in sorted(counts.violations.items()) if kind != "missing"}
     wrong = ", ".join(f"{n:,} {kind}" for kind, n in others.items())
     if not wrong and not counts.missing:
         wrong = "nothing missing, repeated or out of order"
-    return " · ".join(
-        text for text in (f"{counts.owed:,} owed = {' + '.join(parts)}", told, wrong) if text
-    )
+    owed = f"{counts.owed:,} owed = {' + '.join(parts)}"
+    return " · ".join(text for text in (owed, told, gaps, again, wrong) if text)
 
 
 def recoveries_in_words(recoveries: Sequence[Recovery]) -> list[str]:
@@ -57,6 +58,12 @@ def recovery_in_words(recovery: Recovery) -> str:
         return text
     after_s = recovery.recovered_after_ns / SECOND_NS
     return f"{text}, the last {abs(after_s):.2f} s {'after' if after_s >= 0 else 'before'} {ending}"
+
+
+def announced_in_words(announced: Mapping[str, int]) -> str:
+    """How many lay in announced gaps, by reason, for people; empty where none did."""
+    named = ", ".join(f"{n:,} {reason}" for reason, n in sorted(announced.items()))
+    return f"{sum(announced.values()):,} in announced gaps ({named})" if announced else ""
 
 
 def withheld_in_words(withheld: Mapping[str, int]) -> str:

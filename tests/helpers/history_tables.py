@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OUTCOMES = {0: "unknown", 1: "acked", 2: "rejected"}
-KINDS = ("data", "fence", "gap")
+KINDS = ("data", "fence", "gap", "notice", "redelivered")
 
 
 def judged_on_spark(
@@ -75,6 +75,9 @@ def facts_of(run_id: str, history: History) -> RunFacts:
         clock_errors=history.clock_errors,
         timeline_errors=history.timeline_errors,
         measured_until_ns=history.measured_until_ns,
+        promises=history.promises,
+        gaps=_by_pair(history, "gaps"),
+        commits=_by_pair(history, "commits"),
     )  # fmt: skip
 
 
@@ -143,6 +146,15 @@ def notices_of(history: History) -> dict[tuple[str, str], list[Notice]]:
     for subscription in history.subscriptions:
         for notice in subscription.notices:
             found.setdefault((subscription.subscription, notice.source), []).append(notice)
+    return found
+
+
+def _by_pair(history: History, name: str) -> dict[tuple[str, str], list[Any]]:
+    """Gaps or commits."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for subscription in history.subscriptions:
+        for said in getattr(subscription, name):
+            found.setdefault((subscription.subscription, said.source), []).append(said)
     return found
 
 

@@ -362,3 +362,53 @@ def what_was_committed_becomes_a_gap(history: History, rng: Random) -> History:
     history = a_gap_is_announced_of_what_was_delivered(history, rng)
     (gap,) = history.subscriptions[0].gaps
     return with_log(history, 0, commits=[Commit("a/0", 0, 1, gap.last, gap.place)])
+
+
+# --- Anything at all --------------------------------------------------------------------------
+
+
+def with_noise(history: History, rng: Random) -> History:
+    """The same under any promises, with gaps, commits and redeliveries wherever they may be."""
+    promises = Promises(
+        rng.choice(("publisher", "total", "none")),
+        rng.choice(((), (RELEASED,), ("full", RELEASED))),
+        rng.random() < 0.5,
+    )
+    history = replace(history, promises=promises)
+    for place in range(len(history.subscriptions)):
+        rows = [*history.subscriptions[place].delivered]
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            _disturb(rows, rng)
+        said = [_random_stretch(history, rows, rng) for _ in range(rng.choice((0, 1, 4)))]
+        gaps = [Gap(*what, rng.choice((RELEASED, RELEASED, "full", "tired")), at)
+                for *what, at in said[:2]]  # fmt: skip
+        commits = [Commit(*what, at) for *what, at in said[2:]]
+        for gap in gaps:
+            if rng.random() < 0.6:
+                rows = [row for row in rows if not _is_of(row, gap.source, gap)]
+        history = with_log(history, place, delivered=rows, gaps=gaps, commits=commits)
+    return history
+
+
+def _disturb(rows: list[Delivered], rng: Random) -> None:
+    if len(rows) < 2:
+        return
+    place = rng.randrange(1, len(rows))
+    match rng.randrange(4):
+        case 0:
+            del rows[place]
+        case 1:
+            rows[place - 1 : place + 1] = rows[place], rows[place - 1]
+        case 2:
+            rows[place] = replace(rows[place], kind=REDELIVERED)
+        case 3:
+            kind = rng.choice((REDELIVERED, REDELIVERED, rows[place].kind))
+            rows.insert(rng.randint(place, len(rows)), replace(rows[place], kind=kind))
+
+
+def _random_stretch(
+    history: History, rows: Sequence[Delivered], rng: Random
+) -> tuple[str, int, int, int, int]:
+    log = rng.choice(history.publishers)
+    incarnation, first = rng.choice(log.published).key
+    return log.source, incarnation, first, first + rng.randrange(6), rng.randint(0, len(rows))
