@@ -4,6 +4,7 @@ PySpark is imported inside the functions, because importing it takes longer than
 run, and `pubsubctl --help` must not wait for it.
 """
 
+import logging
 import os
 import shutil
 import signal
@@ -66,6 +67,9 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
             conf.setAll([*spark_settings(app_name, master, scratch, log4j_path).items()])
             on_interrupt = signal.getsignal(signal.SIGINT)
             in_order = False
+            # py4j tells the root logger what it also raises; without a handler, that is printed.
+            unheard = logging.NullHandler()
+            logging.getLogger().addHandler(unheard)
             try:
                 with _environment(spark_environment(java, scratch)):
                     # Going through the context keeps settings from a session that ended before
@@ -80,6 +84,7 @@ def spark_session(app_name: str, master: str = "local[*]") -> "Iterator[SparkSes
                 raise
             finally:
                 _stop_java(in_order=in_order)
+                logging.getLogger().removeHandler(unheard)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Run in an interpreter of its own, where no other test's session is in the way.
 STORY = """
-import json, os, sys, time
+import json, logging, os, sys, time
 from pathlib import Path
 import psutil
 from results.checker.spark import spark_session
@@ -32,6 +32,7 @@ with spark_session("smoke", master="local[1]") as spark:
     scratch = Path(spark.conf.get("spark.local.dir"))
     sockets = [socket for process in java for socket in process.net_connections("inet")]
     listening = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    logging.error("as py4j does when a signal comes between question and answer")
     seen = spark.range(10).mapInPandas(worker_python, "id long, python string")
     seen.write.parquet(sys.argv[1])
     told = {
