@@ -30,6 +30,7 @@ from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import read_topology
 from brokerd.text import shown
 from fault_injection.schedule.targets import Role
 
@@ -226,7 +227,7 @@ def load_topology(topology: str | Path) -> Topology:
     """
     path = find_file(topology, TOPOLOGIES, "topology")
     try:
-        read = Topology.from_mapping(read_toml(path), str(path))
+        read = read_topology(read_toml(path), str(path))
         read.check_delta(str(path))
     except SpecError:
         raise

@@ -7,7 +7,7 @@ file on every machine.
 from collections.abc import Callable
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import SCHEMA, Topology
 
 MAXIMUM_BROKERS = 10_000
 
@@ -56,10 +56,10 @@ def _tree(name: str, brokers: int, delta: int, parent: Callable[[int], int]) -> 
     names = [f"b{number + 1}" for number in range(brokers)]
     return Topology.from_mapping(
         {
-            "schema": "pubsubctl/topology/1",
+            "schema": SCHEMA,
             "name": f"{name}-{brokers}",
             "kind": "tree",
-            "parameters": {"delta": delta},
+            "tree": {"delta": delta},
             "brokers": names,
             "links": [[names[parent(broker)], names[broker]] for broker in range(1, brokers)],
         },

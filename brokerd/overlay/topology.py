@@ -8,24 +8,31 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, DeltaTreeParameters, SessionParameters
+from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.units import format_duration, parse_duration_ns
 
-SCHEMA = "pubsubctl/topology/1"
+SCHEMA = "pubsubctl/topology/2"
+FLAT_SCHEMA = "pubsubctl/topology/1"
+"""There, one table has `delta` and the parameters of whatever protocol runs."""
 KINDS = ("tree",)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 MAXIMUM_DELTA = 16
 SHORTEST_SESSION_NS = 10 * MILLISECOND_NS
 LONGEST_SESSION_NS = 600 * SECOND_NS
 _KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")
-_PARAMETERS = tuple(item.name for item in fields(DeltaTreeParameters))
+ALL_PROTOCOLS = "all"
+"""In place of a protocol's name: for every protocol that knows the parameter."""
 _SESSION = ("heartbeat", "suspicion", "connect_timeout", "slow_after")
 """Of SessionParameters, what depends on how busy the machines are; there with `_ns`."""
+
+
+Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+"""By protocol: keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +56,11 @@ class Topology:
     Attributes:
         name: of the topology, for people.
         kind: "tree".
-        delta: how many failures at once it is wired for.
+        delta: how many failures at once it is wired for; of the kind's own section.
         brokers: names; a broker's number is its place here.
         links: pairs of numbers, each pair (smaller, larger), in file order.
-        settings: what the file's `[parameters]` set besides delta, in file order; the rest of
-            DeltaTreeParameters has its default.
+        settings: what the file's `[parameters]` set, by protocol, in file order; each protocol
+            checks its own and has defaults for the rest.
         session: what the file's `[session]` sets of SessionParameters, in file order.
         joined: brokers that joined at run time: the last ones of `brokers`, with the last ones
             of `links`.
@@ -65,7 +72,7 @@ class Topology:
     delta: int
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: Settings = ()
     session: tuple[tuple[str, int], ...] = ()
     joined: tuple[Joined, ...] = ()
     left: tuple[str, ...] = ()
@@ -79,19 +86,25 @@ class Topology:
                 key, unknown or repeated broker, a link to itself or twice, a cycle, a part that
                 is not connected, delta < 0.
         """
+        is_flat = values.get("schema") == FLAT_SCHEMA
+        known = _KEYS if is_flat else (*_KEYS, *KINDS)
         for key in values:
-            if key not in _KEYS:
-                raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _KEYS)}")
+            if key not in known:
+                raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
         for key in ("schema", "name", "kind", "brokers", "links"):
             if key not in values:
                 raise ConfigError(f"{where}: key {key!r} is missing")
-        if values["schema"] != SCHEMA:
+        if values["schema"] not in (SCHEMA, FLAT_SCHEMA):
             raise ConfigError(f"{where}: schema = {values['schema']!r}; this reads {SCHEMA!r}")
         if values["kind"] not in KINDS:
             raise ConfigError(f"{where}: kind = {values['kind']!r}; one of {', '.join(KINDS)}")
         if not isinstance(values["name"], str) or not NAME.fullmatch(values["name"]):
             raise ConfigError(f"{where}: name = {values['name']!r} is not of [a-z0-9-]")
-        delta, settings = _parameters(values.get("parameters", {}), where)
+        if is_flat:
+            delta, settings = _flat_parameters(values.get("parameters", {}), where)
+        else:
+            delta = _delta(values.get("tree", {}), f"{where}: tree")
+            settings = _parameters(values.get("parameters", {}), where)
         brokers = _brokers(values["brokers"], where)
         links = _links(values["links"], brokers, where)
         session = _session(values.get("session", {}), where)
@@ -156,6 +169,8 @@ class Topology:
         """The content of the topology's TOML file."""
         first = self.as_deployed()
         changes: dict[str, Any] = {}
+        if self.settings:
+            changes["parameters"] = {name: dict(values) for name, values in self.settings}
         if self.session:
             changes["session"] = self.session_in_words()
         if self.joined:
@@ -166,7 +181,7 @@ class Topology:
             "schema": SCHEMA,
             "name": self.name,
             "kind": self.kind,
-            "parameters": {"delta": self.delta, **dict(self.settings)},
+            "tree": {"delta": self.delta},
             "brokers": list(first.brokers),
             "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             **changes,
@@ -191,9 +206,9 @@ class Topology:
             left=(),
         )
 
-    def delta_tree_parameters(self) -> DeltaTreeParameters:
-        """What the file says about delta_tree, with the defaults for the rest."""
-        return DeltaTreeParameters(delta=self.delta, **dict(self.settings))
+    def settings_of(self, protocol: str) -> dict[str, Any]:
+        """What the file sets for one protocol, unchecked."""
+        return dict(dict(self.settings).get(protocol, ()))
 
     def session_parameters(self) -> SessionParameters:
         """What brokers and their clients have to agree on about sessions."""
@@ -260,7 +275,7 @@ class Topology:
             start, longest = order[-1], distances[order[-1]]
         if self.delta > max(1, longest):
             raise ConfigError(
-                f"{where}: parameters: delta = {self.delta}, but no two brokers are more than "
+                f"{where}: delta = {self.delta}, but no two brokers are more than "
                 f"{longest} links apart; {max(1, longest)} at most"
             )
 
@@ -297,19 +312,35 @@ def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
     return f"; known: {', '.join(list(known)[:12])}{more}"
 
 
-def _parameters(parameters: Any, where: str) -> tuple[int, tuple[tuple[str, Any], ...]]:
+def _flat_parameters(parameters: Any, where: str) -> tuple[int, Settings]:
+    parameters = _table(parameters, f"{where}: parameters")
+    delta = _delta({key: parameters[key] for key in parameters if key == "delta"}, where)
+    settings = tuple((key, value) for key, value in parameters.items() if key != "delta")
+    return delta, ((ALL_PROTOCOLS, settings),) if settings else ()
+
+
+def _parameters(parameters: Any, where: str) -> Settings:
     where = f"{where}: parameters"
-    if not isinstance(parameters, Mapping):
-        raise ConfigError(f"{where}: expected a table, got {parameters!r}")
-    for key in parameters:
-        if key not in _PARAMETERS:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _PARAMETERS)}")
-    delta = parameters.get("delta", 1)
+    found: list[tuple[str, tuple[tuple[str, Any], ...]]] = []
+    for protocol, values in _table(parameters, where).items():
+        found.append((protocol, tuple(_table(values, f"{where}.{protocol}").items())))
+    return tuple(found)
+
+
+def _delta(section: Any, where: str) -> int:
+    for key in _table(section, where):
+        if key != "delta":
+            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, ('delta',))}")
+    delta = section.get("delta", 1)
     if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
         raise ConfigError(f"{where}: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}")
-    settings = {key: value for key, value in parameters.items() if key != "delta"}
-    DeltaTreeParameters.from_mapping(settings, where).check_switches(where)
-    return delta, tuple(settings.items())
+    return delta
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected a table, got {value!r}")
+    return value
 
 
 def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:

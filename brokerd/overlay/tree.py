@@ -72,6 +72,10 @@ class PrimaryTree:
                 found[path[-1]] = path
         return found
 
+    def surroundings(self, center: BrokerNumber) -> "Neighbourhood":
+        """What a broker is told of the tree: whom it may know, dial, and be dialled by."""
+        return self.neighbourhood(center, self.topology.delta + 1)
+
     def neighbourhood(self, center: BrokerNumber, radius: int) -> "Neighbourhood":
         """What broker `center` knows of the tree when the radius is Δ = `radius`."""
         ball = self.ball(center, radius)

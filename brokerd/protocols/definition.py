@@ -5,10 +5,10 @@ protocol's name. Bringing a protocol means a folder beside this file with a defi
 one line in `registry`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, Self
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
@@ -25,6 +25,32 @@ class Order(StrEnum):
     TOTAL = "total"
     """That, and any two subscribers get what both get in the same order."""
     NONE = "none"
+
+
+class Parameters(Protocol):
+    """What a topology file may set of a protocol: a frozen dataclass with defaults."""
+
+    @property
+    def client_linger_ns(self) -> int:
+        """How long a vanished client's subscriptions stay, and what is for it is held."""
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """The parameters in `values`, with the defaults for what is not there.
+
+        Raises:
+            ConfigError: an unknown key, or a value that cannot be; says which, in `where`.
+        """
+
+    def check(self, where: str) -> None:
+        """Make sure that brokers may run with them.
+
+        Raises:
+            ConfigError: together they break the protocol's promises; says why, in `where`.
+        """
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is promised less than somebody may expect, for people; one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +108,19 @@ class ProtocolDefinition:
 
     Attributes:
         name: in files, commands and logs.
+        kind: of topologies that it runs on.
+        parameters: their class; one with `delta` gets that of the topology.
         messages: that its brokers send each other; their numbers are its own.
+        keeps_log: whether there is a log of publications with these parameters.
+        bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
     """
 
     name: str
+    kind: str
+    parameters: type[Parameters]
     messages: tuple[MessageKind, ...]
     promises: Promises
+    keeps_log: Callable[[Any], bool]
+    bypasses_links: Callable[[Any], bool]
     make_core: Callable[[CoreContext], DeliveryProtocol]

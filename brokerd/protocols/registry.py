@@ -1,12 +1,13 @@
 """The delivery protocols that there are: the one place that knows them by name."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
-from brokerd.overlay.topology import nearest
+from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import CoreContext, ProtocolDefinition
@@ -15,6 +16,9 @@ from brokerd.protocols.interface import DeliveryProtocol
 
 FIRST_MESSAGE_NUMBER: Final = 32
 """Below are what brokers and clients say whatever the protocol."""
+
+DELTA: Final = "delta"
+"""How many failures at once a topology is wired for; its kind's section says it."""
 
 
 def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, ProtocolDefinition]:
@@ -58,6 +62,51 @@ def definition_of(protocol: str) -> ProtocolDefinition:
     return DEFINITIONS[protocol]
 
 
+def read_topology(values: Mapping[str, Any], where: str) -> Topology:
+    """The topology in a TOML document's content, with what it sets of protocols checked.
+
+    Raises:
+        ConfigError: names `where`, the key, the value and the nearest valid one.
+    """
+    topology = Topology.from_mapping(values, where)
+    for protocol, _ in topology.settings:
+        if protocol != ALL_PROTOCOLS and protocol not in DEFINITIONS:
+            known = nearest(protocol, [*DEFINITIONS])
+            raise ConfigError(f"{where}: parameters: no protocol called {protocol!r}{known}")
+    known_keys = {name for each in DEFINITIONS.values() for name in _names(each)} - {DELTA}
+    for key in topology.settings_of(ALL_PROTOCOLS):
+        if key not in known_keys:
+            known = nearest(key, sorted({*known_keys, DELTA}))
+            raise ConfigError(f"{where}: parameters: unknown key {key!r}{known}")
+    for protocol in DEFINITIONS:
+        own = f".{protocol}" if topology.settings_of(protocol) else ""
+        parameters_on(topology, protocol, where).check(f"{where}: parameters{own}")
+    return topology
+
+
+def parameters_on(topology: Topology, protocol: str, where: str = "topology") -> Any:
+    """What a topology says of a protocol, with the defaults for the rest.
+
+    Raises:
+        ConfigError: an unknown protocol or key, or a value that cannot be; says which.
+    """
+    definition = definition_of(protocol)
+    names = _names(definition)
+    values = {DELTA: topology.delta} if DELTA in names else {}
+    of_all = topology.settings_of(ALL_PROTOCOLS)
+    values |= {key: value for key, value in of_all.items() if key in names}
+    own = topology.settings_of(protocol)
+    section = f"parameters.{protocol}" if own else "parameters"
+    if DELTA in own:
+        raise ConfigError(f"{where}: parameters.{protocol}: delta stands in [{topology.kind}]")
+    return definition.parameters.from_mapping({**values, **own}, f"{where}: {section}")
+
+
+def _names(definition: ProtocolDefinition) -> tuple[str, ...]:
+    kind: Any = definition.parameters
+    return tuple(item.name for item in fields(kind))
+
+
 def make_protocol(
     name: str,
     broker: BrokerNumber,
@@ -68,7 +117,7 @@ def make_protocol(
     """One broker's core of the protocol called `name`; its first event is Started.
 
     Args:
-        neighbourhood: the broker's surroundings with radius delta + 1.
+        neighbourhood: the broker's surroundings with the radius of its protocol.
         decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
 
     Raises:

@@ -8,6 +8,7 @@ from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import Event, TopologyGrown, TopologyShrunk
+from brokerd.protocols.registry import parameters_on
 
 
 class Surroundings:
@@ -15,6 +16,7 @@ class Surroundings:
 
     Attributes:
         topology: as it was read last.
+        parameters: of the protocol, as the topology has them.
         names: name of each broker it may have sessions with, by number.
         addresses: where they listen.
     """
@@ -27,9 +29,9 @@ class Surroundings:
         self._config = config
         self._read = read
         self.topology = read()
+        self.parameters = parameters_on(self.topology, config.protocol, config.topology_file)
         self.number = self.topology.number_of(config.broker)
-        self.radius = self.topology.delta + 1
-        self.neighbourhood = PrimaryTree(self.topology).neighbourhood(self.number, self.radius)
+        self.neighbourhood = PrimaryTree(self.topology).surroundings(self.number)
         self.names = {number: self.topology.brokers[number] for number in self.neighbourhood.paths}
         self.addresses = self._addresses(self.topology, self.names)
 
@@ -51,8 +53,7 @@ class Surroundings:
                 f"{self._config.topology_file}: brokers can only join and leave; anything else "
                 "needs a new deployment",
             )
-        tree = PrimaryTree(after)
-        ball = tree.ball(self.number, self.radius)
+        ball = PrimaryTree(after).surroundings(self.number).paths
         try:
             addresses = self._addresses(after, {number: after.brokers[number] for number in ball})
         except ConfigError as error:

@@ -19,8 +19,9 @@ import trio
 from brokerd.config import BrokerConfig
 from brokerd.errors import BrokerError, ConfigError, ControlError
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
-from brokerd.protocols.registry import definition_of, make_protocol
+from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.runtime.commands import Commands
 from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
 from brokerd.runtime.control import ControlServer
@@ -59,8 +60,10 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     """
     config = BrokerConfig.from_mapping(dict(mapping), f"broker {mapping.get('broker', '?')}")
     try:
-        with _state_folder(config) as folder, closing(Stores(config, folder)) as stores:
-            trio.run(BrokerProcess(config).run, stores)
+        with _state_folder(config) as folder:
+            process = BrokerProcess(config)
+            with closing(Stores(config, folder, keeps_log=process.keeps_log)) as stores:
+                trio.run(process.run, stores)
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
         in_the_way = isinstance(error, PreflightError) or (
@@ -93,6 +96,17 @@ class BrokerProcess:
                     )
         self._around = Surroundings(config, partial(_read_topology, config))
 
+    @property
+    def digest(self) -> str:
+        """What all brokers of the deployment must agree on."""
+        parameters = asdict(self._around.parameters)
+        return self._around.topology.digest(self._config.protocol, parameters)
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether there is a log of publications."""
+        return self._definition.keeps_log(self._around.parameters)
+
     async def run(
         self,
         stores: Stores,
@@ -109,7 +123,7 @@ class BrokerProcess:
         _raise_descriptor_limit()
         listeners = await _listen(config.listen, off_loopback=config.tls is not None)
         # From here on a new incarnation exists, whatever happens.
-        beginning, full_ns = await begin_with_room(stores, config, self._around.topology)
+        beginning, full_ns = await begin_with_room(stores, config, self.digest)
         log = EventLog(Path(config.log_folder))
         try:
             if full_ns:
@@ -127,13 +141,14 @@ class BrokerProcess:
         task_status: trio.TaskStatus[Links],
     ) -> None:
         config = self._config
-        digest = self._around.topology.digest(config.protocol, asdict(config.delta_tree))
-        core = make_protocol(
-            config.protocol,
-            self._around.number,
-            self._around.neighbourhood,
-            config.delta_tree,
-            decode_attributes,
+        digest = self.digest
+        core = self._definition.make_core(
+            CoreContext(
+                broker=self._around.number,
+                neighbourhood=self._around.neighbourhood,
+                parameters=self._around.parameters,
+                decode_attributes=decode_attributes,
+            )
         )
         driver = Driver(core, log.record)
         own = SelfDescription(
@@ -302,14 +317,10 @@ async def _listen(address: str, *, off_loopback: bool) -> list[trio.SocketListen
 def _read_topology(config: BrokerConfig) -> Topology:
     path = Path(config.topology_file)
     try:
-        topology = Topology.from_mapping(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        topology = read_topology(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
         topology.as_deployed().check_delta(str(path))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    for key, value in topology.to_mapping()["parameters"].items():
-        told = getattr(config.delta_tree, key)
-        if told != value:
-            raise ConfigError(f"delta_tree: {key} = {told!r}, but the topology has {value!r}")
     for key, value in topology.session:
         told = getattr(config.session, key)
         if told != value:

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.topology import Topology
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
@@ -32,8 +30,9 @@ class Stores:
         logged: what it had.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path) -> None:
+    def __init__(self, config: BrokerConfig, folder: Path, *, keeps_log: bool) -> None:
         self._config = config
+        self._keeps_log = keeps_log
         self._folder = folder
         self._meta: MetaStore | None = None
         self.files: PublicationLogFiles | None = None
@@ -54,7 +53,7 @@ class Stores:
             StorageCorrupt: what is there cannot be what a broker wrote.
         """
         config, folder = self._config, self._folder
-        if config.delta_tree.publication_log and self.files is None:
+        if self._keeps_log and self.files is None:
             self.files = PublicationLogFiles(folder / "publications", fsync=config.fsync)
         if self._meta is None:
             self._meta = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
@@ -72,7 +71,7 @@ class Stores:
 
 
 async def begin_with_room(
-    stores: Stores, config: BrokerConfig, topology: Topology
+    stores: Stores, config: BrokerConfig, digest: str
 ) -> tuple[Beginning, int]:
     """`stores.begin()`, again and again while their disk is full; and how many ns it was.
 
@@ -86,7 +85,7 @@ async def begin_with_room(
             raise
         say(config, f"no room in {config.state_folder} ({error.strerror}); waiting for it")
     full_ns = clock_ns()
-    status = _waiting_status(config, topology)
+    status = _waiting_status(config, digest)
 
     async def answer(_: Mapping[str, Any]) -> dict[str, Any]:
         return status
@@ -111,7 +110,7 @@ def say(config: BrokerConfig, text: str) -> None:
     print(f"broker {config.broker}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _waiting_status(config: BrokerConfig, topology: Topology) -> dict[str, Any]:
+def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
     """What `status` answers of a broker that has nothing to tell of but its disk."""
     nobody: list[str] = []
     return {
@@ -121,7 +120,7 @@ def _waiting_status(config: BrokerConfig, topology: Topology) -> dict[str, Any]:
         "incarnation": 0,
         "protocol": config.protocol,
         "deployment_id": config.deployment_id,
-        "topology_digest": topology.digest(config.protocol, asdict(config.delta_tree)),
+        "topology_digest": digest,
         **dict.fromkeys(("wanted", "ready", "pending", "relayed", "sessions", "faults"), nobody),
         **dict.fromkeys(("subscriptions", "own_subscriptions", "queue", "clients"), 0),
         "probed": False,

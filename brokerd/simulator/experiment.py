@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Instant
 from brokerd.simulator.world.clients import ClientObserver
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS

@@ -30,14 +30,14 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import Peer
 from brokerd.model.predicate import PredicateError, Scalar
 from brokerd.model.predicate_text import parse_predicate
-from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.overlay.topology import ALL_PROTOCOLS, SCHEMA, nearest
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import (
     Effect,
     Event,
     MessageReceived,
 )
-from brokerd.protocols.registry import DEFINITIONS
+from brokerd.protocols.registry import DEFINITIONS, read_topology
 from brokerd.simulator.scenario_words import Wording, is_of_partitions
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -167,12 +167,14 @@ class _Player:
     def _build(self, names: list[str], links: list[tuple[str, str]]) -> None:
         if not self._protocol:
             raise ScenarioError("say first which protocol it is")
-        topology = Topology.from_mapping(
+        parameters = {key: self._parameters[key] for key in self._parameters if key != "delta"}
+        topology = read_topology(
             {
                 "schema": SCHEMA,
                 "name": "scenario",
                 "kind": "tree",
-                "parameters": self._parameters,
+                "tree": {"delta": self._parameters["delta"]},
+                "parameters": {ALL_PROTOCOLS: parameters},
                 "brokers": names,
                 "links": [list(link) for link in links],
             },

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 
 KINDS = ("cut", "cut_one_way", "blackhole", "blackhole_one_way")

@@ -9,9 +9,8 @@ from fault_injection.schedule.targets import Target
 
 def around(topology: Topology, broker: str) -> list[str]:
     """The brokers that a broker may have sessions with."""
-    number = topology.number_of(broker)
-    ball = PrimaryTree(topology).ball(number, topology.delta + 1)
-    return [topology.brokers[near] for near in ball]
+    near = PrimaryTree(topology).surroundings(topology.number_of(broker)).paths
+    return [topology.brokers[number] for number in near]
 
 
 def parted_pairs(target: Target, topology: Topology) -> list[tuple[str, str]]:

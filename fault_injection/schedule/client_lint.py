@@ -21,11 +21,15 @@ RECONNECTS_WITHIN_NS: Final = 2_000_000_000
 
 
 def check_clients(
-    schedule: FaultSchedule, topology: Topology, clients: Clients | None
+    schedule: FaultSchedule,
+    topology: Topology,
+    clients: Clients | None,
+    client_linger_ns: int | None,
 ) -> Iterator[Problem]:
     """Steps whose client, or broker to move to, is not there, or that last too long.
 
-    Without `clients` everybody is believed to be there.
+    Without `clients` everybody is believed to be there; without `client_linger_ns`, that brokers
+    wait for them.
     """
     for step in _steps(schedule):
         if clients is None:
@@ -40,16 +44,18 @@ def check_clients(
         if step.to is not None and step.to not in topology.present():
             text = f"no broker called {step.to!r}{nearest(step.to, topology.present())}"
             yield schedule.problem(step, "to", step.to, text)
-        yield from _check_length(schedule, step, topology)
+        yield from _check_length(schedule, step, topology, client_linger_ns)
 
 
-def _check_length(schedule: FaultSchedule, step: Step, topology: Topology) -> Iterator[Problem]:
+def _check_length(
+    schedule: FaultSchedule, step: Step, topology: Topology, linger_ns: int | None
+) -> Iterator[Problem]:
     if step.lasts is None:
         return
     longest_ns = step.lasts.high_ns
-    linger_ns = topology.delta_tree_parameters().client_linger_ns
     slow_after_ns = topology.session_parameters().slow_after_ns
-    if step.do == DISCONNECT and longest_ns + RECONNECTS_WITHIN_NS > linger_ns:
+    longest_away_ns = longest_ns + RECONNECTS_WITHIN_NS
+    if linger_ns is not None and step.do == DISCONNECT and longest_away_ns > linger_ns:
         text = (
             f"is away for up to {format_duration(longest_ns)} and takes up to "
             f"{format_duration(RECONNECTS_WITHIN_NS)} to be back, and a broker keeps what it has "

@@ -40,16 +40,18 @@ def lint(
     machines: Machines | None = None,
     addresses: Mapping[str, str] | None = None,
     clients: Clients | None = None,
+    client_linger_ns: int | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a schedule for this topology; errors and warnings.
 
     With `measure_ns`, also what does not fit into a measure phase of that length. Without
     `machines` (the brokers on each), what concerns machines is believed; without `addresses`
     ("address:port" of each broker), that nftables can tell brokers apart; without `clients`
-    (those of the load), that clients are there.
+    (those of the load), that clients are there; without `client_linger_ns` (how long a broker
+    keeps what it has for one that is away), that it is long enough.
     """
     problems = list(_check_names(schedule, topology, machines))
-    problems += check_clients(schedule, topology, clients)
+    problems += check_clients(schedule, topology, clients, client_linger_ns)
     if addresses is not None:
         problems += check_backends(schedule, topology, addresses)
     if any(problem.severity == "error" for problem in problems):

@@ -147,11 +147,11 @@ def experiment_of(
     from bench.spec.spec import load_experiment
     from fault_injection.schedule.draw import drawn_in_words
     from pubsubctl.deploying.placing import would_be_placed
-    from pubsubctl.deploying.topologies import warn_of_vectors
+    from pubsubctl.deploying.topologies import warn_of_parameters
     from pubsubctl.injecting.faults import checked, schedule_of, settled
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
-    warn_of_vectors(call.console, spec.topology, spec.protocol)
+    warn_of_parameters(call.console, spec.topology, spec.protocol)
     if faults is None:
         return spec, None
     schedule = schedule_of(call.project, faults)
@@ -172,6 +172,7 @@ def experiment_of(
         measure_ns=measure_ns,
         placement=placement,
         clients=spec.clients(),
+        protocol=spec.protocol,
     ):
         call.console.warn(warning)
     for line in drawn_in_words(schedule):

@@ -78,7 +78,7 @@ def deploy(
     from pubsubctl.deploying.deployment import Deployment
     from pubsubctl.deploying.placing import Placing
     from pubsubctl.deploying.rolling import Rolled, outdated_hosts, roll
-    from pubsubctl.deploying.topologies import load_topology, warn_of_vectors
+    from pubsubctl.deploying.topologies import load_topology, warn_of_parameters
     from pubsubctl.hosts.hosts import Lab
 
     if placement is not None and (policy is not None or delta_safe):
@@ -88,7 +88,7 @@ def deploy(
     wanted_topology = load_topology(call.project.find("topology", topology))
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
-    warn_of_vectors(call.console, wanted_topology, protocol)
+    warn_of_parameters(call.console, wanted_topology, protocol)
     if call.dry_run or expect_noop:
         return _steps(lab, wanted_topology, protocol, placing, must_be_none=not call.dry_run)
     purpose = f"deploy {topology}"
@@ -168,11 +168,11 @@ def _result(deployment: "Deployment", rolled: "Rolled") -> Result:
     steps = len(deployment.plan.steps) + len(rolled.brokers)
     brokers = len(wanted.placement.brokers)
     hosts = len(wanted.placement.hosts)
-    from pubsubctl.deploying.topologies import profile_of
+    from pubsubctl.deploying.topologies import parameters_in_words
 
-    profile = profile_of(wanted.topology.to_mapping()["parameters"])
+    parameters = parameters_in_words(wanted.topology, wanted.protocol)
     text = (
-        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}{profile}, "
+        f"deployment {identity}: {wanted.topology.name}, {wanted.protocol}{parameters}, "
         f"{brokers} brokers on "
         f"{hosts} hosts, all sessions up"
     )

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from brokerd.config import PROFILES
 from brokerd.overlay.topology import nearest
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.delta_tree.parameters import PROFILES
 from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
@@ -239,7 +239,7 @@ def simulate(
 
 
 def _check_profile(call: Invocation, profile: str, protocol: str, verify_determinism: bool) -> None:
-    from pubsubctl.deploying.topologies import VECTOR_WARNING
+    from brokerd.protocols.delta_tree.parameters import VECTOR_WARNING
 
     known = (*PROFILES, "paper-literal")
     if profile not in known:

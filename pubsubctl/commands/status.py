@@ -84,12 +84,14 @@ def status(
 
 
 def _headline(about: Mapping[str, Any]) -> str:
-    from pubsubctl.deploying.topologies import profile_of
+    from brokerd.overlay.topology import Topology
+    from pubsubctl.deploying.topologies import parameters_in_words
 
-    profile = profile_of(about["topology"].get("parameters", {}))
+    topology = Topology.from_mapping(about["topology"], "deployment.json")
+    parameters = parameters_in_words(topology, about["protocol"])
     return (
         f"deployment {about['deployment_id']}: {about['topology']['name']}, "
-        f"{about['protocol']}{profile}, by {about['who']} since {about['since']}"
+        f"{about['protocol']}{parameters}, by {about['who']} since {about['since']}"
     )
 
 

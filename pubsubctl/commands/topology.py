@@ -71,7 +71,7 @@ def show(
     text = (
         f"{topologies.drawn(topology, plain=not call.console.unicode)}\n\n"
         f"{facts['brokers']} brokers, {facts['links']} links, delta {facts['delta']}"
-        f"{topologies.profile_of(topology.to_mapping()['parameters'])}"
+        f"{topologies.parameters_in_words(topology)}"
         f"{topologies.sessions_of(topology)}, longest path "
         f"{facts['longest_path_links']} links\na broker knows {facts['neighbourhood_smallest']} to "
         f"{facts['neighbourhood_largest']} others (within {topology.delta + 1} links)"

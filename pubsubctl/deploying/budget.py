@@ -50,7 +50,7 @@ def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
     clients = Counter(plan.broker for plan in spec.publisher_plans())
     clients.update(plan.broker for plan in spec.subscriber_plans())
     of_broker = {
-        name: clients[name] + len(tree.ball(spec.topology.number_of(name), spec.topology.delta + 1))
+        name: clients[name] + len(tree.surroundings(spec.topology.number_of(name)).paths)
         for name in spec.topology.present()
     }
     busiest = max(of_broker, key=lambda name: of_broker[name])

@@ -22,7 +22,7 @@ from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology, nearest
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.registry import DEFINITIONS
+from brokerd.protocols.registry import DEFINITIONS, parameters_on
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.certificates import (
@@ -71,7 +71,7 @@ async def wanted_deployment(
     """
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
-    parameters = asdict(topology.delta_tree_parameters())
+    parameters = asdict(parameters_on(topology, protocol))
     placement = await chosen_placement(lab, topology, protocol, placing or Placing())
     addresses = {row.broker: row.address for row in placement.brokers}
     # Brokers that run already learn from the topology file where the newcomers listen.
@@ -242,7 +242,7 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
     connector = deployment.lab.connector(placed.host)
     root = await connector.root()
     number = wanted.topology.number_of(placed.broker)
-    ball = PrimaryTree(wanted.topology).ball(number, wanted.topology.delta + 1)
+    ball = PrimaryTree(wanted.topology).surroundings(number).paths
     addresses = {row.broker: row.address for row in wanted.placement.brokers}
     names = [placed.broker, *(wanted.topology.brokers[near] for near in ball)]
     return {
@@ -260,7 +260,6 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
         "nice": connector.host.broker_nice,
         "memory_limit_bytes": connector.host.mem_per_broker_bytes,
         "fsync": connector.host.fsync == "real",
-        "delta_tree": wanted.topology.to_mapping()["parameters"],
         "session": dict(wanted.topology.session),
         "joining": placed.broker in {step.subject for step in deployment.plan.of("join")},
         "tls": await certificate_of(

@@ -198,7 +198,7 @@ def differences(wanted: Wanted, deployment: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     if deployment["protocol"] != wanted.protocol:
         found.append(f"protocol is {deployment['protocol']}, wanted is {wanted.protocol}")
-    topology = deployment["topology"]
+    topology = Topology.from_mapping(deployment["topology"], "deployment.json").to_mapping()
     ours = wanted.topology.to_mapping()
     if _follows(wanted.topology, topology) and not found:
         return []
@@ -217,13 +217,20 @@ def _follows(wanted: Topology, recorded: Mapping[str, Any]) -> bool:
     return before != wanted and wanted.follows(before)
 
 
+def _parameters_said(parameters: Mapping[str, Any]) -> str:
+    rows = [f"{key} {value}" for values in parameters.values() for key, value in values.items()]
+    return ", ".join(rows) or "the parameters of the defaults"
+
+
 def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """A topology by name, with as much more as tells it from the other."""
     name = str(topology["name"])
     if topology["name"] != other["name"]:
         return name
-    if topology["parameters"] != other["parameters"]:
-        return f"{name} with delta {topology['parameters']['delta']}"
+    if topology["tree"] != other["tree"]:
+        return f"{name} with delta {topology['tree']['delta']}"
+    if topology.get("parameters") != other.get("parameters"):
+        return f"{name} with {_parameters_said(topology.get('parameters', {}))}"
     if topology.get("session") != other.get("session"):
         session = [f"{key} {value}" for key, value in topology.get("session", {}).items()]
         return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"

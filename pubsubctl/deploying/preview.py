@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import definition_of
+from brokerd.protocols.registry import definition_of, parameters_on
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import END
@@ -95,8 +95,9 @@ def windows(
     """
     times = {step.id: span for step, span in zip(steps, _spans(steps), strict=True)}
     bounds = sorted({time for span in times.values() for time in span if time is not None})
-    bypasses = definition_of(protocol).promises.bypasses
-    relays = bypasses and topology.delta_tree_parameters().assist == "on"
+    definition = definition_of(protocol)
+    bypasses = definition.promises.bypasses
+    relays = definition.bypasses_links(parameters_on(topology, protocol))
     found: list[Window] = []
     for begin_ns, end_ns in zip(bounds, [*bounds[1:], None], strict=True):
         active = [

@@ -1,27 +1,22 @@
 """Topology files at the command line: made, read, and drawn as a tree of text."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
-from brokerd.overlay.topology import Topology, nearest
+from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.registry import parameters_on, read_topology
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown
 from pubsubctl.project import Project
 
 KINDS = ("chain", "tree", "star", "random", "demo")
-
-VECTOR_WARNING = (
-    "duplicates are told by sequence vectors (profile paper): a broker that crashes may cause "
-    'duplicates, disorder or loss; not so with dedupe = "source", as in profile robust '
-    "(brokerd/PROTOCOLS.md)"
-)
 
 
 def load_topology(path: Path) -> Topology:
@@ -32,7 +27,7 @@ def load_topology(path: Path) -> Topology:
     """
     file = load_toml(path)
     try:
-        topology = Topology.from_mapping(file.values, str(path))
+        topology = read_topology(file.values, str(path))
         topology.check_delta(str(path))
         return topology
     except ConfigError as error:
@@ -108,10 +103,11 @@ def drawn(topology: Topology, *, plain: bool) -> str:
     return "\n".join(lines)
 
 
-def profile_of(parameters: Mapping[str, Any]) -> str:
-    """`, profile paper` for a topology's parameters; nothing for the profile by default."""
-    profile = parameters.get("profile", "robust")
-    return "" if profile == "robust" else f", profile {profile}"
+def parameters_in_words(topology: Topology, protocol: str | None = None) -> str:
+    """`, profile paper`: what a topology sets of a protocol, or of all."""
+    chosen = [name for name, _ in topology.settings if protocol in (None, name)]
+    rows = [row for name in (ALL_PROTOCOLS, *chosen) for row in topology.settings_of(name).items()]
+    return "".join(f", {key} {value}" for key, value in dict(rows).items())
 
 
 def sessions_of(topology: Topology) -> str:
@@ -119,17 +115,17 @@ def sessions_of(topology: Topology) -> str:
     return "".join(f", {key} {value}" for key, value in topology.session_in_words().items())
 
 
-def warn_of_vectors(console: Console, topology: Topology, protocol: str) -> None:
-    """Say what delta_tree does not promise where a topology has it tell duplicates by vectors."""
-    if protocol == "delta_tree" and topology.delta_tree_parameters().dedupe == "vector":
-        console.warn(VECTOR_WARNING)
+def warn_of_parameters(console: Console, topology: Topology, protocol: str) -> None:
+    """Say what a protocol does not promise with a topology's parameters."""
+    for warning in parameters_on(topology, protocol).warnings():
+        console.warn(warning)
 
 
 def summary(topology: Topology) -> dict[str, Any]:
     """What one wants to know of a topology before deploying it."""
     tree = PrimaryTree(topology)
     present = [topology.number_of(name) for name in topology.present()]
-    balls = [len(tree.ball(number, topology.delta + 1)) for number in present]
+    balls = [len(tree.surroundings(number).paths) for number in present]
     far, _ = _farthest(tree, present[0])
     _, diameter = _farthest(tree, far)
     return {
@@ -137,7 +133,7 @@ def summary(topology: Topology) -> dict[str, Any]:
         "brokers": len(present),
         "links": len(present) - 1,
         "delta": topology.delta,
-        "profile": topology.delta_tree_parameters().profile,
+        "parameters": topology.to_mapping().get("parameters", {}),
         "session": topology.session_in_words(),
         "longest_path_links": diameter,
         "neighbourhood_smallest": min(balls),
@@ -157,4 +153,4 @@ def _demo(project: Project, brokers: int | None, delta: int) -> Topology:
     if brokers is not None:
         raise ConfigError(f"brokers = {brokers}; the demo's brokers are given")
     values = load_topology(project.find("topology", "demo")).to_mapping()
-    return Topology.from_mapping({**values, "parameters": {"delta": delta}}, "demo")
+    return Topology.from_mapping({**values, "tree": {"delta": delta}}, "demo")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import parameters_on
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import check_backends, lint
 from fault_injection.schedule.schedule import (
@@ -106,11 +107,13 @@ def checked(
     measure_ns: int | None = None,
     placement: Placement | None = None,
     clients: Clients | None = None,
+    protocol: str | None = None,
 ) -> list[str]:
     """Warnings about a schedule on this topology, placed so where that is known.
 
     Args:
         clients: of the load that it goes with, where there is one.
+        protocol: of that load.
 
     Raises:
         UserError: it cannot be carried out there; every problem is named.
@@ -122,6 +125,9 @@ def checked(
         if addresses is not None and not any(row.severity == "error" for row in problems):
             problems += list(check_backends(schedule, topology, addresses))
     else:
+        client_linger_ns: int | None = None
+        if protocol is not None:
+            client_linger_ns = parameters_on(topology, protocol).client_linger_ns
         problems = lint(
             schedule,
             topology,
@@ -129,6 +135,7 @@ def checked(
             machines=machines,
             addresses=addresses,
             clients=clients,
+            client_linger_ns=client_linger_ns,
         )
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     if errors:

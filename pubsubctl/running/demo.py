@@ -50,7 +50,13 @@ def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experi
     )
     schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology)
     measure_ns = spec.workload.phases.measure
-    checked(schedule, spec.topology, measure_ns=measure_ns, clients=spec.clients())
+    checked(
+        schedule,
+        spec.topology,
+        measure_ns=measure_ns,
+        clients=spec.clients(),
+        protocol=spec.protocol,
+    )
     return Experiment(spec, schedule, call.project.results_folder(results))
 
 

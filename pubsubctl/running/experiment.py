@@ -81,6 +81,7 @@ async def carry_out(
                 spec.topology,
                 placement=wanted.placement,
                 clients=spec.clients(),
+                protocol=spec.protocol,
             )
         async with testbed(
             lab, wanted, progress, interruption, purpose, teardown=experiment.teardown

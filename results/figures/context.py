@@ -26,7 +26,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
         "protocol_name": PROTOCOL_NAMES.get(run.protocol, run.protocol),
         "topology": run.topology.get("name"),
         "brokers": len(run.topology["brokers"]),
-        "delta": (run.topology.get("parameters") or {}).get("delta"),
+        "delta": run.delta,
         "publishers": len(facts.sources),
         "machines": run.clocks.machines({process.host for process in loaded.logs.processes}),
         "machine": {name: manifest.get(name) for name in ("cpu", "cores", "platform", "python")},

@@ -96,6 +96,7 @@ class _Folder:
         load_hosts = sorted({role["host"] for role in roles if role["role"] != "broker"})
         fault_log = FaultLog(self.folder, self.topology, self.clocks, self.origin_ns, load_hosts)
         self.doubts += fault_log.doubts(self.is_simulated)
+        wiring = self.topology.get("tree") or self.topology.get("parameters") or {}
         publishers: list[PublisherLog] = []
         subscriptions: list[SubscriptionLog] = []
         for process in sorted(self.folder.glob("raw/*/*")):
@@ -116,7 +117,7 @@ class _Folder:
                 "deliveries_per_pair_min", 100
             ),
             doubts=(*self.doubts, *self._about_exercise(fault_log)),
-            delta=self.topology.get("parameters", {}).get("delta", 1),
+            delta=wiring.get("delta", 1),
             newcomers=tuple(self.manifest.get("joined", ())),
             clock_errors=self._clock_errors(publishers, subscriptions),
             timeline_errors={

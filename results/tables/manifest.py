@@ -91,7 +91,9 @@ class Run:
     @property
     def delta(self) -> int:
         """How many brokers in a row the tree is wired to get around."""
-        return int(self.topology.get("parameters", {}).get("delta", 1))
+        # Before topology/2, one table had it beside the parameters of the protocol.
+        section = self.topology.get(self.topology.get("kind", "tree"))
+        return int((section or self.topology.get("parameters") or {}).get("delta", 1))
 
     @property
     def newcomers(self) -> tuple[str, ...]:

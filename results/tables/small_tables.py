@@ -160,7 +160,6 @@ def _moved(run: Run, stamp: Any, host: str) -> int | None:
 
 def _node_rows(run: Run) -> Iterator[Row]:
     brokers = run.topology["brokers"]
-    delta = (run.topology.get("parameters") or {}).get("delta", 1)
     tree = Tree(run.links)
     for broker in brokers:
         path = tree.path(broker, brokers[0])
@@ -168,9 +167,9 @@ def _node_rows(run: Run) -> Iterator[Row]:
             "broker": broker,
             "parent": path[1] if len(path) > 1 else None,
             "depth": len(path) - 1,
-            "delta": delta,
+            "delta": run.delta,
             "neighbourhood": [
-                other for other in brokers if 1 < len(tree.path(broker, other)) <= delta + 2
+                other for other in brokers if 1 < len(tree.path(broker, other)) <= run.delta + 2
             ],
         }
 

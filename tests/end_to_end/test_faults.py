@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -56,7 +56,6 @@ class Host:
 
     root: Path
     socket: str
-    parameters: dict[str, Any] = field(default_factory=dict)
 
     def address(self, broker: str) -> str:
         return f"127.0.0.1:{OWN_PORTS[TOPOLOGY.number_of(broker)]}"
@@ -73,7 +72,6 @@ class Host:
             "control_socket": str(Path(self.socket).parent / f"{broker}.sock"),
             "log_folder": str(self.root / "brokers" / broker / "log"),
             "fault_injection": True,
-            "delta_tree": self.parameters,
         }
 
 
@@ -278,7 +276,9 @@ def test_each_newer_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
 
 def test_a_machine_that_is_lost_comes_back_with_all_its_brokers(host: Host) -> None:
     """Nothing is published meanwhile: with every broker gone, clients are on their own."""
-    host.parameters["cold_start_after_ns"] = SECOND_NS  # nobody is left to recover from
+    waiting = {"all": {"cold_start_after_ns": SECOND_NS}}  # nobody is left to recover from
+    text = toml_text({**TOPOLOGY.to_mapping(), "parameters": waiting})
+    (host.root / "topology.toml").write_text(text)
 
     async def story() -> None:
         async with deployed(host) as testbed:

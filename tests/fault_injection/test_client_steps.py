@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.overlay.topology import Topology
+from brokerd.config import SECOND_NS
 from fault_injection.schedule.draw import draw_targets
 from fault_injection.schedule.lint import lint
 from fault_injection.schedule.plan import expand
@@ -19,7 +19,7 @@ CLIENTS: Clients = {
 
 
 def found(text: str, **more: Any) -> list[str]:
-    return problems(text, clients=CLIENTS, **more)
+    return problems(text, clients=CLIENTS, client_linger_ns=60 * SECOND_NS, **more)
 
 
 def away(**keys: str) -> str:
@@ -72,10 +72,8 @@ def test_a_client_may_not_be_away_for_longer_than_its_broker_keeps_what_is_for_i
     (problem,) = found(away(for_='"20s..59s"'))
     assert "away for up to 59s" in problem
     assert "keeps what it has for a client for 60s (client_linger_ns)" in problem
-    mapping = TOPOLOGY.to_mapping()
-    mapping["parameters"] = {**mapping["parameters"], "client_linger_ns": 10**10}
-    short = Topology.from_mapping(mapping, "short.toml")
-    (one,) = lint(read(away(for_='"20s"')), short, clients=CLIENTS)
+    schedule = read(away(for_='"20s"'))
+    (one,) = lint(schedule, TOPOLOGY, clients=CLIENTS, client_linger_ns=10 * SECOND_NS)
     assert "for 10s (client_linger_ns)" in one.text
 
 

@@ -23,7 +23,7 @@ def tree(*links: str, delta: int = 1) -> Topology:
             "schema": SCHEMA,
             "name": "story",
             "kind": "tree",
-            "parameters": {"delta": delta},
+            "tree": {"delta": delta},
             "brokers": list(dict.fromkeys(name for pair in pairs for name in pair)),
             "links": pairs,
         },

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
@@ -26,6 +25,7 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import (
     CloseSession,
     Commit,

@@ -4,9 +4,10 @@ from typing import Any
 
 import trio
 
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Commit, Event, Persisted, Started
 from brokerd.protocols.registry import make_protocol
 from brokerd.runtime.driver import Driver

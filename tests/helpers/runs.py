@@ -23,7 +23,7 @@ ORIGIN_NS = 86_400 * SECOND
 BOOT_ID = "6e8b9a52-5f0b-4c1c-9c44-3a0f6f1f2a11"
 
 DEMO_TOPOLOGY = {
-    "schema": "pubsubctl/topology/1",
+    "schema": "pubsubctl/topology/2",
     "name": "demo",
     "kind": "tree",
     "brokers": ["p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5"],
@@ -31,7 +31,7 @@ DEMO_TOPOLOGY = {
         ["p1", "b1"], ["b1", "s1"], ["b1", "s2"], ["b1", "b2"],
         ["p1", "b3"], ["b3", "s3"], ["b3", "s4"], ["b3", "s5"], ["b3", "b4"],
     ],
-    "parameters": {"delta": 1},
+    "tree": {"delta": 1},
 }  # fmt: skip
 SUBSCRIBERS = [
     {"at": ["s1", "s3"], "count": 1, "filter": "true"},

@@ -18,9 +18,9 @@ from bench.run.testbed import BrokerPlace, Testbed
 from bench.spec.toml_text import toml_text
 from brokerd.agent.client import AgentClient, open_agent_of
 from brokerd.agent.paths import socket_folder
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import parameters_on
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.ports import OWN_PORTS
 
@@ -70,7 +70,7 @@ async def small_testbed(folder: Path, topology: Topology, protocol: str) -> Asyn
     assert done.returncode == 0, done.stderr.decode()
     async with open_agent_of(root) as agent:
         try:
-            parameters = asdict(DeltaTreeParameters(delta=topology.delta))
+            parameters = asdict(parameters_on(topology, protocol))
             addresses = {
                 name: f"127.0.0.1:{OWN_PORTS[n]}" for n, name in enumerate(topology.brokers)
             }
@@ -86,7 +86,6 @@ async def small_testbed(folder: Path, topology: Topology, protocol: str) -> Asyn
                     "control_socket": str(socket_folder(root) / f"{name}.sock"),
                     "log_folder": str(root / "brokers" / name / "log"),
                     "fault_injection": True,
-                    "delta_tree": parameters,
                 }
                 await agent.start(name, "broker", config, config["control_socket"])
             await _wait_ready(agent, root, topology.brokers)

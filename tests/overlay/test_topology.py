@@ -5,9 +5,12 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 
-from brokerd.config import BrokerConfig, DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.best_effort.parameters import BestEffortParameters
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.registry import parameters_on, read_topology
 from tests.helpers.strategies import trees
 
 FILE = "bench/topologies/t.toml"
@@ -15,10 +18,10 @@ FILE = "bench/topologies/t.toml"
 
 def mapping(**changes):
     values = {
-        "schema": "pubsubctl/topology/1",
+        "schema": "pubsubctl/topology/2",
         "name": "t",
         "kind": "tree",
-        "parameters": {"delta": 1},
+        "tree": {"delta": 1},
         "brokers": ["p1", "b1", "s1"],
         "links": [["p1", "b1"], ["b1", "s1"]],
     }
@@ -36,14 +39,25 @@ def test_the_order_of_brokers_gives_their_numbers():
     "changes, message",
     [
         ({"brokerz": []}, "unknown key 'brokerz'; did you mean 'brokers'?"),
-        ({"schema": "pubsubctl/topology/9"}, "this reads 'pubsubctl/topology/1'"),
+        ({"schema": "pubsubctl/topology/9"}, "this reads 'pubsubctl/topology/2'"),
         ({"kind": "ring"}, "kind = 'ring'; one of tree"),
         ({"name": "../x"}, "name = '../x' is not of [a-z0-9-]"),
-        ({"parameters": {"delta": -1}}, "delta = -1; a whole number from 0 to 16"),
-        ({"parameters": {"delta": True}}, "delta = True; a whole number"),
-        ({"parameters": {"dleta": 1}}, "unknown key 'dleta'; did you mean 'delta'?"),
-        ({"parameters": {"client_window": "9"}}, "client_window = '9' is not of type int"),
-        ({"parameters": {"retry_first_ns": -1}}, "retry_first_ns = -1 must not be negative"),
+        ({"tree": {"delta": -1}}, "delta = -1; a whole number from 0 to 16"),
+        ({"tree": {"delta": True}}, "delta = True; a whole number"),
+        ({"tree": {"dleta": 1}}, "unknown key 'dleta'; did you mean 'delta'?"),
+        ({"parameters": {"delta_tree": 1}}, "parameters.delta_tree: expected a table, got 1"),
+        ({"parameters": {"delta_three": {}}}, "'delta_three'; did you mean 'delta_tree'?"),
+        ({"parameters": {"delta_tree": {"delta": 2}}}, "delta stands in [tree]"),
+        ({"parameters": {"best_effort": {"cut": "src"}}}, "unknown key 'cut'"),
+        ({"parameters": {"all": {"kut": 1}}}, "unknown key 'kut'; did you mean 'cut'?"),
+        (
+            {"parameters": {"delta_tree": {"client_window": "9"}}},
+            "client_window = '9' is not of type int",
+        ),
+        (
+            {"parameters": {"all": {"retry_first_ns": -1}}},
+            "retry_first_ns = -1 must not be negative",
+        ),
         ({"parameters": 1}, "parameters: expected a table"),
         ({"session": 1}, "session: expected a table"),
         ({"session": {"hartbeat": "2s"}}, "unknown key 'hartbeat'; did you mean 'heartbeat'?"),
@@ -66,7 +80,7 @@ def test_the_order_of_brokers_gives_their_numbers():
 )
 def test_a_mistake_in_the_file_is_named_with_its_place_and_cure(changes, message):
     with pytest.raises(ConfigError) as refused:
-        Topology.from_mapping(mapping(**changes), FILE)
+        read_topology(mapping(**changes), FILE)
     assert message in str(refused.value)
     assert str(refused.value).startswith(FILE)
 
@@ -91,7 +105,7 @@ def test_the_digest_changes_with_everything_brokers_must_agree_on():
     different = [
         topology.digest("best_effort", {"delta": 1}),
         topology.digest("delta_tree", {"delta": 2}),
-        Topology.from_mapping(mapping(parameters={"delta": 2}), FILE).digest("delta_tree", {}),
+        Topology.from_mapping(mapping(tree={"delta": 2}), FILE).digest("delta_tree", {}),
         Topology.from_mapping(mapping(brokers=["b1", "p1", "s1"]), FILE).digest("delta_tree", {}),
     ]
     assert digest not in different
@@ -99,10 +113,10 @@ def test_the_digest_changes_with_everything_brokers_must_agree_on():
 
 
 def test_more_failures_than_any_path_has_room_for_are_refused():
-    topology = Topology.from_mapping(mapping(parameters={"delta": 3}), FILE)
+    topology = Topology.from_mapping(mapping(tree={"delta": 3}), FILE)
     with pytest.raises(ConfigError, match=r"delta = 3, but no two brokers .* 2 links apart; 2 at"):
         topology.check_delta(FILE)
-    Topology.from_mapping(mapping(parameters={"delta": 2}), FILE).check_delta(FILE)
+    Topology.from_mapping(mapping(tree={"delta": 2}), FILE).check_delta(FILE)
 
 
 @given(topology=trees())
@@ -112,11 +126,25 @@ def test_what_is_written_is_read_back(topology):
 
 def test_what_the_file_sets_of_the_protocol_is_kept_and_agreed_on():
     plain = Topology.from_mapping(mapping(), FILE)
-    set_up = Topology.from_mapping(mapping(parameters={"delta": 1, "client_window": 9}), FILE)
-    assert plain.delta_tree_parameters() == DeltaTreeParameters(delta=1)
-    assert set_up.delta_tree_parameters() == DeltaTreeParameters(delta=1, client_window=9)
-    assert set_up.to_mapping()["parameters"] == {"delta": 1, "client_window": 9}
+    own = {"delta_tree": {"client_window": 9}}
+    set_up = Topology.from_mapping(mapping(parameters=own), FILE)
+    assert parameters_on(plain, "delta_tree") == DeltaTreeParameters(delta=1)
+    assert parameters_on(set_up, "delta_tree") == DeltaTreeParameters(delta=1, client_window=9)
+    assert parameters_on(set_up, "best_effort") == BestEffortParameters()
+    assert set_up.to_mapping()["parameters"] == own
     assert plain.digest("delta_tree", {}) != set_up.digest("delta_tree", {})
+
+
+def test_a_file_before_parameters_were_by_protocol_means_the_same():
+    """There, one table had delta and the parameters of whatever protocol ran."""
+    flat = mapping(schema="pubsubctl/topology/1", parameters={"delta": 2, "client_window": 9})
+    del flat["tree"]
+    old = read_topology(flat, FILE)
+    new = read_topology(mapping(tree={"delta": 2}, parameters={"all": {"client_window": 9}}), FILE)
+    assert old == new
+    assert parameters_on(old, "delta_tree") == DeltaTreeParameters(delta=2, client_window=9)
+    with pytest.raises(ConfigError, match="unknown key 'dleta'; did you mean 'delta'"):
+        read_topology({**flat, "parameters": {"dleta": 1}}, FILE)
 
 
 def test_what_the_file_sets_of_sessions_is_kept_and_agreed_on():
@@ -137,12 +165,13 @@ def test_what_the_file_sets_of_sessions_is_kept_and_agreed_on():
 
 def test_brokers_agree_on_a_profile_and_its_switches():
     """A profile fills in what is not set on its own."""
-    paper = Topology.from_mapping(mapping(parameters={"profile": "paper"}), FILE)
-    told = paper.delta_tree_parameters()
+    paper = Topology.from_mapping(mapping(parameters={"delta_tree": {"profile": "paper"}}), FILE)
+    told = parameters_on(paper, "delta_tree")
     assert (told.accept, told.tag_eval, told.cut) == ("late", "pt", "full")
     assert (told.dedupe, told.legitimacy) == ("vector", "hold")
     mixed = {"profile": "paper", "dedupe": "source"}
-    by_source = Topology.from_mapping(mapping(parameters=mixed), FILE).delta_tree_parameters()
+    mixture = Topology.from_mapping(mapping(parameters={"delta_tree": mixed}), FILE)
+    by_source = parameters_on(mixture, "delta_tree")
     assert (by_source.accept, by_source.dedupe) == ("late", "source")
     digests = [
         paper.digest("delta_tree", asdict(parameters))
@@ -162,11 +191,8 @@ def test_brokers_agree_on_a_profile_and_its_switches():
     ],
 )
 def test_switches_that_lose_publications_together_are_refused(parameters, said):
-    """In a topology's file, and by a broker that is told so by hand."""
-    with pytest.raises(ConfigError, match=f"{FILE}: parameters: .*{said}"):
-        Topology.from_mapping(mapping(parameters=parameters), FILE)
-    with pytest.raises(ConfigError, match=f"b1.toml: delta_tree: .*{said}"):
-        BrokerConfig.from_mapping({"delta_tree": parameters}, "b1.toml")
+    with pytest.raises(ConfigError, match=rf"{FILE}: parameters\.delta_tree: .*{said}"):
+        read_topology(mapping(parameters={"delta_tree": parameters}), FILE)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +206,10 @@ def test_switches_that_lose_publications_together_are_refused(parameters, said):
     ],
 )
 def test_switches_that_bear_each_other_are_taken(parameters):
-    Topology.from_mapping(mapping(parameters=parameters), FILE)
+    read_topology(mapping(parameters={"delta_tree": parameters}), FILE)
 
 
 @pytest.mark.parametrize("name", ["profile", "accept", "tag_eval", "cut"])
 def test_a_switch_that_does_not_exist_is_refused_with_those_that_do(name):
     with pytest.raises(ConfigError, match=f"{name} = 'often'; one of "):
-        Topology.from_mapping(mapping(parameters={name: "often"}), FILE)
+        read_topology(mapping(parameters={"delta_tree": {name: "often"}}), FILE)

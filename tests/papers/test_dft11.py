@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import MILLISECOND_NS
 from brokerd.simulator.world.cluster import Published, Subscription

@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import PartitionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, Subscription

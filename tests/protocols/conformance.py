@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Connected,
@@ -20,6 +19,7 @@ from brokerd.model.client_messages import (
     Unsubscribed,
 )
 from brokerd.model.predicate import EVERYTHING
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished
 from tests.helpers.exchange import Client, Exchange, blob, states
 

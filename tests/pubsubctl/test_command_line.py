@@ -111,8 +111,8 @@ def test_a_topology_that_cannot_be_is_refused(
     call: Call, project: Path, links: str, delta: int, said: str
 ) -> None:
     (project / "t.toml").write_text(
-        'schema = "pubsubctl/topology/1"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b", "c"]\n'
-        f"links = [{links}]\n[parameters]\ndelta = {delta}\n"
+        'schema = "pubsubctl/topology/2"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b", "c"]\n'
+        f"links = [{links}]\n[tree]\ndelta = {delta}\n"
     )
     for verb in ("lint", "show"):
         answer = call("topology", verb, "t.toml")
@@ -125,13 +125,13 @@ def test_switches_that_lose_publications_are_found_before_anything_is_deployed(
     call: Call, project: Path
 ) -> None:
     (project / "t.toml").write_text(
-        'schema = "pubsubctl/topology/1"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b"]\n'
-        'links = [["a", "b"]]\n[parameters]\naccept = "late"\n'
+        'schema = "pubsubctl/topology/2"\nname = "t"\nkind = "tree"\nbrokers = ["a", "b"]\n'
+        'links = [["a", "b"]]\n[parameters.delta_tree]\naccept = "late"\n'
     )
     for arguments in (("topology", "lint", "t.toml"), ("deploy", "t.toml", "--dry-run")):
         answer = call(*arguments)
         assert answer.status == 2
-        assert "t.toml: parameters: accept = 'late' with cut = 'src' loses" in answer.err
+        assert "t.toml: parameters.delta_tree: accept = 'late' with cut = 'src' loses" in answer.err
         assert "it needs cut = 'full'" in answer.err
 
 

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.schedule.lint import targets_of
 from fault_injection.schedule.plan import expand

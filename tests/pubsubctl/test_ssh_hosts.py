@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.slow]
 PORTS = "26000-26099"
 PAIR = Topology.from_mapping(
     {
-        "schema": "pubsubctl/topology/1",
+        "schema": "pubsubctl/topology/2",
         "name": "pair",
         "kind": "tree",
-        "parameters": {"delta": 1},
+        "tree": {"delta": 1},
         "brokers": ["a", "b"],
         "links": [["a", "b"]],
     },

@@ -37,7 +37,7 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
     lab = tmp_path_factory.mktemp("lab")
     topology = lab / "topology.toml"
     topology.write_text(
-        'schema = "pubsubctl/topology/1"\nname = "chain"\nkind = "tree"\n'
+        'schema = "pubsubctl/topology/2"\nname = "chain"\nkind = "tree"\n'
         f"brokers = {json.dumps(NAMES)}\n"
         'links = [["b0", "b1"], ["b1", "b2"]]\n'
     )
@@ -67,7 +67,7 @@ def configure(tmp_path_factory: pytest.TempPathFactory) -> Configure:
             "log_folder": str(folder / "log"),
             **changes,
         }
-        tables = {key: values.pop(key) for key in ("tls", "delta_tree") if key in values}
+        tables = {key: values.pop(key) for key in ("tls",) if key in values}
         lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         lines += ["[addresses]", *(f'{key} = "{value}"' for key, value in addresses.items())]
         for name, table in tables.items():
@@ -247,8 +247,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_broker_that_starts_on_a_full_disk_says_so_and_begins_when_there_is_room(
     configure: Configure, start: Start, small_disk: Path, end: signal.Signals, logged: bool
 ) -> None:
-    parameters = {"publication_log": logged}
-    folder = configure("b0", state_folder=str(small_disk / "state"), delta_tree=parameters)
+    folder = configure("b0", state_folder=str(small_disk / "state"))
+    with (folder.parent / "topology.toml").open("a") as topology:
+        topology.write(f"[parameters.delta_tree]\npublication_log = {json.dumps(logged)}\n")
 
     async def story() -> None:
         first = start(folder)

@@ -7,9 +7,10 @@ import pytest
 import trio
 
 from brokerd.client.client import Client, ClientError, connect
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.model.client_messages import Connect, Subscribe
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.sessions.messages import Heartbeat
 from brokerd.sessions.session import client_hello
 from brokerd.wire.attributes import encode_attributes

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,6 +12,7 @@ import pytest
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.overlay.generate import chain
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.adversary import (
     AdversaryOptions,
@@ -183,7 +183,7 @@ def _play_flaps(seed: int, make_network: Callable[[Random], UntimedNetwork]) -> 
     scene = Scene(
         protocol="delta_tree",
         topology=topology,
-        parameters=replace(topology.delta_tree_parameters(), assist="off"),
+        parameters=DeltaTreeParameters(delta=1, assist="off"),
         publishers=(("p", 0),),
         chance=seed,
     )

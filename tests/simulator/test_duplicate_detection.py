@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.planning.draw import draw_plan

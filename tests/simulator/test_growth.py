@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.config import SECOND_NS
 from brokerd.protocols.delta_tree.notifiers import Notifiers
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.simulator.checks.growth import Alive, check_growth, sizes_of
 from brokerd.simulator.checks.oracle import InvariantViolated

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.search.plan import Broken
 from brokerd.simulator.search.swarm import plan_of

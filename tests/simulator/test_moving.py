@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.plan import PlanError, read_plan, write_plan
 from brokerd.simulator.search.planning.draw import is_long

@@ -30,9 +30,8 @@ def bypass_resurrects(profile: str, **switches: str) -> tuple[list[int], list[st
         What `late` got, as values of n, and which rules were broken.
     """
     topology = tree("s-x", "x-v", "v-p", "x-z")
-    topology = replace(
-        topology, settings=(("profile", profile.removesuffix("-literal")), *switches.items())
-    )
+    chosen = (("profile", profile.removesuffix("-literal")), *switches.items())
+    topology = replace(topology, settings=(("delta_tree", chosen),))
     with mutated(PAPER_LITERAL if profile == LITERAL else ()):
         return _played(topology)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

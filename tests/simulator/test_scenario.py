@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.scenario import ScenarioError, play_scenario
 from brokerd.simulator.world.cluster import NotQuietError, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

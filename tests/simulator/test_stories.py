@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster

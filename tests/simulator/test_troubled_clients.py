@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters, SessionParameters
+from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.plan import Failing, Forgetting, Leaving, Subscribing
 from brokerd.simulator.search.swarm import PlanRun, SwarmOptions, plan_of

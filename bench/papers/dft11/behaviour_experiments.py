@@ -17,10 +17,10 @@ from pydantic import Field, model_validator
 
 from bench.papers.dft11.simulated_experiments import Progress, SimulationFailed
 from bench.run.experiment_folder import ExperimentFile, write_experiment
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
 from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker
 
 SCHEMA = "pubsubctl/behaviour-experiment/1"

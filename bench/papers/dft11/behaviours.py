@@ -20,9 +20,10 @@ from bench.papers.dft11.behaviour_experiments import (
     Tables,
 )
 from bench.papers.dft11.simulated_experiments import no_garbage_collection
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.overlay.generate import balanced_tree, chain
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster, Subscription
 from brokerd.simulator.world.network import NetworkParameters
@@ -317,7 +318,7 @@ def _cluster(
         "delta_tree",
         seed=drawn.getrandbits(32),
         network=network,
-        parameters=parameters or replace(topology.delta_tree_parameters(), assist="off"),
+        parameters=parameters or replace(DeltaTreeParameters(delta=topology.delta), assist="off"),
         strict=every_step,
         trace=False,
     ).start()

@@ -19,7 +19,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -34,6 +34,7 @@ from brokerd.model.identity import SourceId
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
 from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker, end_with_controller
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -351,7 +352,7 @@ def set_up(
     """
     topology = balanced_tree(experiment.brokers, fanout, delta)
     seed = Random(f"{experiment.seed}/{fanout}/{delta}/{run}/latencies").getrandbits(32)
-    parameters = replace(topology.delta_tree_parameters(), assist=assist)
+    parameters = DeltaTreeParameters(delta=topology.delta, assist=assist)
     cluster = SimulatedCluster(
         topology, "delta_tree", seed=seed, parameters=parameters, strict=False, trace=False
     ).start()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
@@ -39,6 +38,7 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
+from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,
@@ -93,7 +93,7 @@ class BestEffort(EventMachine):
         self,
         broker: BrokerNumber,
         neighbourhood: Neighbourhood,
-        parameters: DeltaTreeParameters,
+        parameters: BestEffortParameters,
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.protocols.best_effort import messages
 from brokerd.protocols.best_effort.core import BestEffort
+from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
 
 
@@ -17,6 +18,8 @@ def _make_core(context: CoreContext) -> BestEffort:
 
 BEST_EFFORT = ProtocolDefinition(
     name="best_effort",
+    kind="tree",
+    parameters=BestEffortParameters,
     messages=(
         MessageKind(32, messages.SubscriptionsOffered),
         MessageKind(33, messages.SubscriptionsReached),
@@ -24,5 +27,7 @@ BEST_EFFORT = ProtocolDefinition(
         of_run(35, messages.ForwardedPublications),
     ),
     promises=Promises(exactly_once=False, members_may_change=False, bypasses=False),
+    keeps_log=lambda parameters: False,
+    bypasses_links=lambda parameters: False,
     make_core=_make_core,
 )

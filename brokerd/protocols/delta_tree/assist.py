@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
 from brokerd.protocols.delta_tree.messages import Relay
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
 from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import (

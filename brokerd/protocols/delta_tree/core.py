@@ -14,7 +14,6 @@ Paper: [DFT11].
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
@@ -45,6 +44,7 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.notifiers import Notifiers
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions import PartitionTable
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.publications import Publications

@@ -8,6 +8,7 @@ from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefiniti
 from brokerd.protocols.delta_tree import messages
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import DeliveryProtocol
 
 
@@ -22,6 +23,8 @@ def _make_core(context: CoreContext) -> DeliveryProtocol:
 
 DELTA_TREE = ProtocolDefinition(
     name="delta_tree",
+    kind="tree",
+    parameters=DeltaTreeParameters,
     messages=(
         MessageKind(48, messages.Summary),
         MessageKind(49, messages.SyncEnd),
@@ -38,5 +41,7 @@ DELTA_TREE = ProtocolDefinition(
         MessageKind(60, messages.Relay),
     ),
     promises=Promises(exactly_once=True, members_may_change=True, bypasses=True),
+    keeps_log=lambda parameters: parameters.publication_log,
+    bypasses_links=lambda parameters: parameters.assist == "on",
     make_core=_make_core,
 )

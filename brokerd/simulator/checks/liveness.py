@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.registry import definition_of
 from brokerd.simulator.world.cluster import SimulatedCluster
 
 Pair = tuple[BrokerNumber, BrokerNumber]
@@ -46,9 +47,9 @@ class WhileBroken:
     def __init__(self, cluster: SimulatedCluster, broken: Iterable[Pair]) -> None:
         self._cluster = cluster
         self._tree: PrimaryTree = cluster.tree
-        self._radius = cluster.parameters.delta + 1
+        self._radius = cluster.topology.delta + 1
         self._broken = {(min(pair), max(pair)) for pair in broken}
-        self._assisted = cluster.parameters.assist == "on" and cluster.protocol == "delta_tree"
+        self._assisted = definition_of(cluster.protocol).bypasses_links(cluster.parameters)
         self._tree_is_whole = all(
             self._tree.distance(a, b) > 1 or self._is_bridged(a, b) for a, b in sorted(self._broken)
         )

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.internals import is_serving
 from brokerd.simulator.checks.marks import as_counters
@@ -133,7 +134,7 @@ class _Run:
         self._losses = Random(f"losses {seed}")
         self._losing = self._losses.choice((0.0, 0.0, 0.4))
         self._links: list[tuple[BrokerNumber, BrokerNumber]] = list(self.scene.topology.links)
-        radius = self.scene.parameters.delta + 1
+        radius = self.scene.topology.delta + 1
         self._pairs = [
             (start, far)
             for start in range(len(self._cluster.brokers))

@@ -32,10 +32,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from brokerd.config import PROFILES, DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
@@ -266,7 +267,7 @@ def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delt
             "schema": SCHEMA,
             "name": "plan",
             "kind": "tree",
-            "parameters": {"delta": delta},
+            "tree": {"delta": delta},
             "brokers": list(brokers),
             "links": [list(link) for link in links],
         },

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.plan import (
     Departing,
     Ending,

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any, Self
 
 from brokerd.client.core import ClientCore
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Refused
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
@@ -27,7 +26,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.registry import definition_of, make_protocol
+from brokerd.protocols.registry import definition_of, make_protocol, parameters_on
 from brokerd.simulator.checks.awareness import AwarenessChecker
 from brokerd.simulator.checks.internals import check_internals
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
@@ -84,7 +83,7 @@ class SimulatedCluster:
         protocol: str = "delta_tree",
         *,
         seed: int = 0,
-        parameters: DeltaTreeParameters | None = None,
+        parameters: Any = None,
         network: NetworkParameters | None = None,
         strict: bool = True,
         trace: bool = True,
@@ -95,7 +94,7 @@ class SimulatedCluster:
         self.topology = topology
         self.protocol = protocol
         self.random = Random(seed)
-        self.parameters = parameters or topology.delta_tree_parameters()
+        self.parameters = parameters or parameters_on(topology, protocol)
         self.tree = PrimaryTree(topology)
         self.schedule: Schedule
         # Its own stream: choices that are given instead of drawn leave the network's alone.
@@ -106,7 +105,7 @@ class SimulatedCluster:
         self.oracle = Oracle(
             decode_attributes, strict, definition_of(protocol).promises.exactly_once
         )
-        self.oracle.logged = self.parameters.publication_log
+        self.oracle.logged = definition_of(protocol).keeps_log(self.parameters)
         self._observer: ClientObserver = self.oracle
         if observer is not None:
             self._observer = Observers(self.oracle, observer)
@@ -117,7 +116,7 @@ class SimulatedCluster:
             self.oracle.wants,
             lambda: self.brokers,
             self._has_publishers,
-            late=self.parameters.accept == "late",
+            late=getattr(self.parameters, "accept", "") == "late",
         )
         self.checker = StepChecker(
             self.schedule,
@@ -128,7 +127,7 @@ class SimulatedCluster:
             watcher,
             self._awareness,
             LingerChecker(self.schedule, self.oracle, self.parameters.client_linger_ns),
-            SeparationChecker(self.tree, self.parameters.delta + 1),
+            SeparationChecker(self.tree, topology.delta + 1),
             make_observer(protocol, self.tree),
         )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
@@ -457,11 +456,11 @@ class SimulatedCluster:
         self.tree.change(topology)
 
     def _near(self, number: BrokerNumber) -> list[SimulatedBroker]:
-        ball = self.tree.ball(number, self.parameters.delta + 1)
+        ball = self.tree.surroundings(number).paths
         return [self.brokers[near] for near in ball if self.brokers[near].alive]
 
     def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        neighbourhood = self.tree.neighbourhood(number, self.parameters.delta + 1)
+        neighbourhood = self.tree.surroundings(number)
         self._neighbourhoods[number] = neighbourhood
         return self.fresh_core(number)
 

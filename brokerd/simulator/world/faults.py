@@ -213,7 +213,7 @@ class Faults:
         """
         cluster, number = self._cluster, self._cluster.topology.number_of
         here, there = number(a), number(b)
-        tree, radius = cluster.tree, cluster.parameters.delta + 1
+        tree, radius = cluster.tree, cluster.topology.delta + 1
         pairs = [
             (path[0], path[-1])
             for near in (here, *tree.ball(here, radius - 1))

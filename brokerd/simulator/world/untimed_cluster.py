@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
+from typing import Any
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
@@ -72,7 +73,7 @@ class Scene:
 
     protocol: str
     topology: Topology
-    parameters: DeltaTreeParameters
+    parameters: Any
     publishers: tuple[tuple[ClientId, BrokerNumber], ...]
     chance: int
     mutants: frozenset[Mutant] = frozenset()
@@ -103,7 +104,7 @@ class UntimedCluster:
         self.oracle = Oracle(
             decode_attributes, scene.strict, definition_of(scene.protocol).promises.exactly_once
         )
-        self.oracle.logged = scene.parameters.publication_log
+        self.oracle.logged = definition_of(scene.protocol).keeps_log(scene.parameters)
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))
         self.network.frame_limit_bytes = scene.frame_limit_bytes
@@ -119,7 +120,7 @@ class UntimedCluster:
                 self.tree, self.oracle.wants, lambda: self.brokers, self._has_publishers
             ),
             LingerChecker(self._steps, self.oracle, scene.parameters.client_linger_ns),
-            SeparationChecker(self.tree, scene.parameters.delta + 1),
+            SeparationChecker(self.tree, scene.topology.delta + 1),
             make_observer(scene.protocol, self.tree),
         )
         self.crashes_before_persisted = 0
@@ -371,7 +372,7 @@ class UntimedCluster:
         scene = self.scene
         neighbourhood = self._neighbourhoods.get(number)
         if neighbourhood is None:
-            neighbourhood = self.tree.neighbourhood(number, scene.parameters.delta + 1)
+            neighbourhood = self.tree.surroundings(number)
             self._neighbourhoods[number] = neighbourhood
         return make_protocol(
             scene.protocol,

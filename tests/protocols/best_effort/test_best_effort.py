@@ -2,7 +2,6 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish, Subscribe
 from brokerd.model.identity import SourceId, SubscriptionId
@@ -13,6 +12,7 @@ from brokerd.protocols.best_effort.messages import (
     SubscriptionsReached,
     SubscriptionsWithdrawn,
 )
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived, SessionEstablished
 from brokerd.protocols.registry import make_protocol
 from tests.helpers.exchange import Exchange, blob, decode, run_of, states

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
@@ -23,6 +22,7 @@ from brokerd.protocols.delta_tree.messages import (
     SubscriptionCopy,
     Summary,
 )
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import (
     Commit,
     MessageReceived,

@@ -1,12 +1,12 @@
 """When a home broker calls a subscription over, that is on its disk."""
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Connect, Detach, Unsubscribe, Unsubscribed
 from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.home_table import subscription_change
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Commit,

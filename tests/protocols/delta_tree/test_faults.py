@@ -2,7 +2,6 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Acknowledge, Detach, Publish
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
@@ -13,6 +12,7 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived, OpenSession
 from tests.helpers.exchange import Exchange, blob, run_of, states
 

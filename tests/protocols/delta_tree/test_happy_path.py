@@ -2,7 +2,6 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
@@ -20,6 +19,7 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     SyncEnd,
 )
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Commit, MessageReceived, Send, SessionEstablished
 from tests.helpers.exchange import Client, Exchange, blob, states
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Acknowledge, Connect, Notice, Subscribe
 from brokerd.model.identity import PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
@@ -15,6 +14,7 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     Tag,
 )
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Event,

@@ -1,6 +1,5 @@
 """When a home broker calls a recovery notifier done, what it says is on disk."""
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.model.client_messages import Connect, Unsubscribe
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
@@ -14,6 +13,7 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Commit,

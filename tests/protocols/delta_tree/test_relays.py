@@ -2,11 +2,12 @@
 
 import pytest
 
-from brokerd.config import SECOND_NS, DeltaTreeParameters
+from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,

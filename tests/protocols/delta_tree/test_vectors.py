@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.config import DeltaTreeParameters
 from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
@@ -18,6 +17,7 @@ from brokerd.protocols.delta_tree.messages import (
     Stamp,
 )
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import MessageReceived
 from brokerd.wire.codec import decode, encode, frames
 from tests.helpers.exchange import Exchange, blob, run_of

@@ -4,8 +4,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from brokerd.config import DeltaTreeParameters, SessionParameters
+from brokerd.config import SessionParameters
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters

@@ -1,0 +1,41 @@
+"""Parameters of best_effort."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestEffortParameters:
+    """Parameters of best_effort.
+
+    Attributes:
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+            up to the limit.
+        client_subscriptions: how many subscriptions a client may have; more are refused.
+        client_linger_ns: how long a vanished subscriber's subscriptions stay.
+    """
+
+    retry_first_ns: int = 500 * MILLISECOND_NS
+    retry_limit_ns: int = 2 * SECOND_NS
+    client_subscriptions: int = 1_000
+    client_linger_ns: int = 60 * SECOND_NS
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """The parameters in `values`, with the defaults for what is not there.
+
+        Raises:
+            ConfigError: an unknown key or a value of the wrong type; says which, in `where`.
+        """
+        parameters: Self = read_section(cls, dict(values), where)
+        return parameters
+
+    def check(self, where: str) -> None:
+        """Any of them will do."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """None beyond what its name says."""
+        return ()
