@@ -411,4 +411,6 @@ def _random_stretch(
 ) -> tuple[str, int, int, int, int]:
     log = rng.choice(history.publishers)
     incarnation, first = rng.choice(log.published).key
-    return log.source, incarnation, first, first + rng.randrange(6), rng.randint(0, len(rows))
+    last = max(row.sequence for row in log.published if row.incarnation == incarnation)
+    last = min(last, first + rng.randrange(6))
+    return log.source, incarnation, first, last, rng.randint(0, len(rows))

@@ -5,6 +5,7 @@ import pytest
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.definition import Order, Promises
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 
 SOURCE = SourceId(0, 0, 1)
@@ -15,9 +16,24 @@ class Story:
     """One publisher p of n = 1, 2, 3, …, one subscriber s."""
 
     def __init__(
-        self, predicate: str = "true", *, strict: bool = True, reliable: bool = True
+        self,
+        predicate: str = "true",
+        *,
+        strict: bool = True,
+        reliable: bool = True,
+        order: Order = Order.PUBLISHER,
+        gaps: tuple[str, ...] = (),
+        redelivers: bool = False,
     ) -> None:
-        self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, reliable)
+        promises = Promises(
+            exactly_once=reliable,
+            members_may_change=False,
+            bypasses=False,
+            order=order,
+            gaps=gaps,
+            redelivers=redelivers,
+        )
+        self.oracle = Oracle(lambda blob: {"n": int(blob)}, strict, promises)
         self.oracle.connected("p", SOURCE)
         self.oracle.subscribed("s", 1, parse_predicate(predicate))
 
@@ -252,3 +268,153 @@ def test_what_a_publisher_given_up_had_handed_out_may_be_missing_from_a_later_st
         story.oracle.acknowledged("p", sequence)
     with pytest.raises(InvariantViolated, match="misses 5"):
         story.oracle.judge_end()
+
+
+# ---------------------------------------------------------------- other promises
+
+OTHER = SourceId(1, 0, 1)
+
+
+class TwoOfTwo(Story):
+    """Two publishers p and q, and a second subscriber t."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order=order)
+        self.oracle.connected("q", OTHER)
+        self.oracle.subscribed("t", 1, parse_predicate("true"))
+        for client in ("s", "t"):
+            self.oracle.started(client, 1)
+        for client in ("p", "q"):
+            for sequence in (1, 2):
+                self.oracle.published(client, sequence, str(sequence).encode(), b"x")
+
+    def give(self, client: str, *publications: tuple[SourceId, int]) -> None:
+        for source, sequence in publications:
+            self.oracle.delivered(client, 1, source, sequence, str(sequence).encode(), b"x")
+
+
+P1, P2, Q1, Q2 = (SOURCE, 1), (SOURCE, 2), (OTHER, 1), (OTHER, 2)
+
+
+@pytest.mark.parametrize(
+    "at_s, at_t", [((P1, Q1, P2, Q2), (P1, Q1, P2, Q2)), ((P1, Q1, Q2, P2), (P1, Q1))]
+)
+def test_in_a_total_order_all_get_what_they_get_alike(
+    at_s: tuple[tuple[SourceId, int], ...], at_t: tuple[tuple[SourceId, int], ...]
+) -> None:
+    story = TwoOfTwo(Order.TOTAL)
+    story.give("s", *at_s)
+    story.give("t", *at_t)
+
+
+def test_a_swap_between_two_subscribers_breaks_a_total_order_whoever_comes_last() -> None:
+    story = TwoOfTwo(Order.TOTAL)
+    story.give("s", P1, Q1)
+    story.give("t", Q1)
+    with pytest.raises(InvariantViolated, match="total order"):
+        story.give("t", P1)
+    story = TwoOfTwo(Order.TOTAL)
+    story.give("s", P1)
+    story.give("t", Q1, P1)
+    with pytest.raises(InvariantViolated, match="total order"):
+        story.give("s", Q1)
+
+
+def test_sources_may_be_swapped_in_publisher_order() -> None:
+    story = TwoOfTwo(Order.PUBLISHER)
+    story.give("s", P1, Q1, P2, Q2)
+    story.give("t", Q1, P1, Q2, P2)
+
+
+def _acknowledge(story: Story, *sequences: int) -> None:
+    for sequence in sequences:
+        story.oracle.acknowledged("p", sequence)
+
+
+def test_without_any_order_everything_must_come_and_nothing_twice() -> None:
+    story = Story(order=Order.NONE)
+    story.start()
+    story.publish(1, 2, 3)
+    story.deliver(3, 1)
+    with pytest.raises(InvariantViolated, match="told that 2 is done"):
+        story.oracle.acknowledged("p", 2)
+    with pytest.raises(InvariantViolated, match="misses 2"):
+        story.oracle.judge_end()
+    with pytest.raises(InvariantViolated, match="duplicate"):
+        story.deliver(1)
+    story.deliver(2)
+    _acknowledge(story, 1, 2, 3)
+    story.oracle.judge_end()
+
+
+def test_what_lies_in_a_promised_gap_is_not_owed() -> None:
+    story = Story(gaps=("released",))
+    story.start()
+    story.publish(1, 2, 3, 4, 5)
+    story.deliver(1)
+    story.oracle.gap("s", 1, SOURCE, 2, 3, "released")
+    story.deliver(4)
+    story.oracle.gap("s", 1, SOURCE, 5, 5, "released")
+    _acknowledge(story, 1, 2, 3, 4, 5)
+    story.oracle.judge_end()
+    assert story.oracle.in_gaps == {"released": 3}
+    assert story.oracle.owed == 2
+
+
+@pytest.mark.parametrize("gaps", [(), ("full",)])
+def test_a_gap_for_another_reason_is_none(gaps: tuple[str, ...]) -> None:
+    story = Story(gaps=gaps)
+    story.start()
+    story.publish(1, 2)
+    with pytest.raises(InvariantViolated, match="gap unpromised"):
+        story.oracle.gap("s", 1, SOURCE, 1, 1, "released")
+
+
+def test_what_was_in_a_gap_does_not_come_and_what_came_is_in_none() -> None:
+    story = Story(gaps=("released",))
+    story.start()
+    story.publish(1, 2, 3)
+    story.oracle.gap("s", 1, SOURCE, 1, 2, "released")
+    with pytest.raises(InvariantViolated, match="gap delivered"):
+        story.deliver(2)
+    story.deliver(3)
+    with pytest.raises(InvariantViolated, match="gap delivered"):
+        story.oracle.gap("s", 1, SOURCE, 3, 3, "released")
+
+
+def _again(story: Story, *sequences: int) -> None:
+    for sequence in sequences:
+        story.oracle.delivered(
+            "s", 1, SOURCE, sequence, str(sequence).encode(), b"x", again=True
+        )  # fmt: skip
+
+
+def _delivered_and_committed(*, redelivers: bool) -> Story:
+    """Three are delivered, and the first is committed."""
+    story = Story(redelivers=redelivers)
+    story.start()
+    story.publish(1, 2, 3, 4)
+    story.deliver(1, 2, 3)
+    story.oracle.committed("s", 1, SOURCE, 1, 1)
+    return story
+
+
+def test_what_was_not_committed_may_come_again() -> None:
+    story = _delivered_and_committed(redelivers=True)
+    _again(story, 2, 3, 4)
+    _acknowledge(story, 1, 2, 3, 4)
+    story.oracle.judge_end()
+    assert story.oracle.redelivered == 2
+
+
+@pytest.mark.parametrize("redelivers, sequence", [(True, 1), (False, 2)])
+def test_what_may_not_come_again_is_a_duplicate(redelivers: bool, sequence: int) -> None:
+    story = _delivered_and_committed(redelivers=redelivers)
+    with pytest.raises(InvariantViolated, match="duplicate"):
+        _again(story, sequence)
+
+
+def test_what_comes_again_is_marked_so() -> None:
+    story = _delivered_and_committed(redelivers=True)
+    with pytest.raises(InvariantViolated, match="order"):
+        story.deliver(2)

@@ -5,9 +5,11 @@ looks for ranks that are not there. On sound swarms both find nothing; where a b
 oracle object to what a client saw, the checker objects to the same.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +18,10 @@ from brokerd.simulator.search.plan import Forgetting, Plan, read_plan
 from brokerd.simulator.search.planning.draw import is_long
 from brokerd.simulator.search.planning.settings import NEVER_NS
 from brokerd.simulator.search.swarm import plan_of
+from results.reference.history import History
+from results.reference.rule import check
+from tests.helpers.oracle_histories import heard
+from tests.helpers.promised_histories import ALL, CASES, promised_history, with_noise
 from tests.helpers.swarm_histories import Recorder
 
 SOUND = range(50)
@@ -79,3 +85,60 @@ def test_a_spoilt_history_is_wrong_by_rank(kind: str, spoil: Callable[[list[Any]
     recorder.play()
     spoil(max((seen.delivered for seen in recorder.seen.values()), key=len))
     assert kind in {violation.kind for violation in recorder.judge(ended=True)}
+
+
+# ---------------------------------------------------------------- what protocols promise
+
+PROMISED_ALIKE = {
+    "gap": {"missing", "fence_missing", "reordered"},
+    "silent": {"missing", "fence_missing", "reordered"},
+    "incomplete": {"missing", "fence_missing"},
+    "order": {"reordered", "duplicate"},
+    "duplicate": {"duplicate"},
+    "total order": {"order_differs"},
+    "gap unpromised": {"gap_unpromised"},
+    "gap delivered": {"gap_delivered"},
+}
+
+
+def agree(history: History, name: str) -> Counter[str]:
+    """What the checker calls each kind of thing, the oracle does; returns what was found."""
+    counts, oracle = check(history).counts, heard(history)
+    told = {kind for rule in oracle.violations for kind in PROMISED_ALIKE[rule]}
+    assert {*counts.violations} <= told, f"{name}: {counts.violations}, {oracle.violations}"
+    for rule in oracle.violations:
+        assert PROMISED_ALIKE[rule] & {*counts.violations}, f"{name}: {oracle.first_violations}"
+    assert oracle.redelivered == counts.redelivered, name
+    return Counter([*oracle.violations])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_judge_by_what_is_promised(name: str) -> None:
+    for seed in range(12):
+        rng = Random(seed)
+        agree(CASES[name].change(promised_history(rng, CASES[name].promises), rng), f"seed {seed}")
+
+
+def _told_in_time(history: History) -> History:
+    """The same with each gap announced before anything behind it: else the oracle sees a hole."""
+    logs = []
+    for log in history.subscriptions:
+        gaps = []
+        for gap in log.gaps:
+            behind = [
+                place
+                for place, row in enumerate(log.delivered)
+                if row.source == gap.source and row.sequence >= gap.first
+            ]
+            gaps.append(replace(gap, place=min([gap.place, *behind])))
+        logs.append(replace(log, gaps=gaps))
+    return replace(history, subscriptions=logs)
+
+
+def test_both_agree_on_whatever_may_be_promised_and_happen() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(400):
+        rng = Random(seed)
+        history = _told_in_time(with_noise(promised_history(rng, ALL), rng))
+        found += agree(history, f"seed {seed}")
+    assert {rule for rule in PROMISED_ALIKE if found[rule] >= 10} == {*PROMISED_ALIKE}, found

@@ -18,6 +18,11 @@ A client that has lost its memory asks again under the same numbers, and its str
 the old ones had come to: it may get again some of what the old one had, and nothing is missing
 behind that. As a publisher it is another source; of what the old one handed out, what it was
 told is done is owed, and nobody has a gap in the rest.
+
+What the protocol promises may be less: in no order, nothing is asked of what came before what, and
+a publication is missing only in the end; what lies in a gap that was announced for a promised
+reason is not owed; what is marked as given again, and was not committed, may come again. Or more:
+in a total order any two subscribers get what both get in the same order.
 """
 
 from bisect import bisect_right
@@ -27,6 +32,8 @@ from brokerd.model.client_messages import Notice
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import Attributes, Predicate
 from brokerd.model.publication import Buffer
+from brokerd.protocols.definition import Order, Promises
+from brokerd.simulator.checks.total_order import TotalOrder
 from brokerd.simulator.world.streams import Publisher, Stream, Subscription
 
 
@@ -46,13 +53,16 @@ class Oracle:
     """Judges deliveries as they come, and what is still missing at the end.
 
     With `strict` a violation is raised; without, it is counted in `violations` by rule, as a
-    run of a protocol that promises less needs it. With `reliable` a publisher's
+    run of a protocol that promises less needs it. Where exactly once is promised, a publisher's
     acknowledgement means that everybody who is owed the publication has it, and nothing comes
     before a subscription has started.
 
     Attributes:
+        reliable: exactly once is promised.
         deliveries: seen behind the clients' duplicate checks.
         announced: (publication, subscription) pairs that were announced as withheld.
+        in_gaps: those in gaps that the protocol promises to announce, by reason.
+        redelivered: deliveries that were rightly given again.
         owed: (publication, subscription) pairs that had to be delivered and were asked for.
         homes: at which broker a client is, where it has been told.
         logged: an acknowledgement means that the publication is on disk, and no more.
@@ -60,10 +70,14 @@ class Oracle:
         first_violations: the first few, in words.
     """
 
-    def __init__(self, decode: Callable[[bytes], Attributes], strict: bool, reliable: bool) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], Attributes], strict: bool, promises: Promises
+    ) -> None:
         self._decode = decode
         self._strict = strict
-        self.reliable = reliable
+        self._promises = promises
+        self._total_order = TotalOrder()
+        self.reliable = promises.exactly_once
         self._publishers: dict[str, Publisher] = {}
         self._current: dict[ClientId, Publisher] = {}
         self._by_source: dict[SourceId, Publisher] = {}
@@ -76,6 +90,8 @@ class Oracle:
         self.published_count = 0
         self.deliveries = 0
         self.announced = 0
+        self.in_gaps: dict[str, int] = {}
+        self.redelivered = 0
         self.homes: dict[ClientId, BrokerNumber] = {}
         self.logged = False
         self.owed = 0
@@ -98,7 +114,7 @@ class Oracle:
 
     def subscribed(self, client: ClientId, number: int, predicate: Predicate) -> None:
         """The application asks for a subscription."""
-        subscription = Subscription(client, number, predicate)
+        subscription = Subscription(client, number, predicate, self._total_order.begin())
         subscription.closed = self._closed.get((client, number), frozenset())
         before = self._before.pop((client, number), None)
         if before is not None and before.predicate == predicate:
@@ -330,8 +346,10 @@ class Oracle:
         sequence: int,
         blob: bytes,
         payload: Buffer,
+        *,
+        again: bool = False,
     ) -> None:
-        """The application got a publication."""
+        """The application got a publication, with `again` as one that it may have had."""
         self.deliveries += 1
         publisher = self._by_source.get(source)
         what = f"{client}/{number} got {tuple(source)} {sequence}"
@@ -353,9 +371,29 @@ class Oracle:
         if rank is None:
             self._break("unwanted", f"{what}, which does not match {subscription.predicate}")
             return
-        stream.got.add(sequence)
+        may_repeat = again and self._promises.redelivers and not stream.is_committed(sequence)
+        if again and sequence in stream.got:
+            self.redelivered += may_repeat
+            if not may_repeat:
+                self._break("duplicate", f"{what} again, which it may not")
+            return
+        if sequence in stream.gaps and not may_repeat:
+            self._break("gap delivered", f"{what}, which was announced as a gap")
+        if self._promises.order is Order.TOTAL and sequence not in stream.got:
+            self._compare_orders(subscription, publisher, sequence, what)
         if sequence <= stream.had:
             self._break("duplicate", f"{what}, which it had before it moved")
+        if self._promises.order is Order.NONE:
+            if sequence in stream.got:
+                self._break("duplicate", f"{what} twice")
+        else:
+            self._check_rank(stream, rank, what)
+        stream.got.add(sequence)
+        stream.at = rank if stream.at is None else max(stream.at, rank)
+
+    def _check_rank(self, stream: Stream, rank: int, what: str) -> None:
+        """A delivery must be the next one."""
+        sequence = stream.matching[rank]
         if stream.at is None:
             self._check_first(stream, rank, what)
         elif sequence <= stream.withheld:
@@ -370,7 +408,43 @@ class Oracle:
                 self._break(
                     "gap", f"{what} after {stream.matching[stream.at]}, without {_listed(missing)}"
                 )
-        stream.at = rank if stream.at is None else max(stream.at, rank)
+
+    def gap(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """The application was told that it does not get publications, now or ever."""
+        what = f"{client}/{number} is told of a gap, {tuple(source)} {first} to {last} ({reason})"
+        publisher = self._by_source.get(source)
+        subscription = self._subscriptions.get((client, number))
+        if subscription is None:
+            self._break("ended", f"{what}, after its end")
+            return
+        if publisher is None or not 1 <= first <= last <= len(publisher.contents):
+            self._break("phantom", f"{what}, which nobody published")
+            return
+        is_promised = reason in self._promises.gaps
+        if not is_promised:
+            self._break("gap unpromised", what)
+        stream = self._stream(subscription, publisher)
+        for sequence in range(first, last + 1):
+            if sequence not in stream.ranks:
+                continue  # whole stretches are named, with what does not match in them
+            may_repeat = self._promises.redelivers and not stream.is_committed(sequence)
+            if sequence in stream.got and not may_repeat:
+                self._break("gap delivered", f"{what}, and had {sequence}")
+            stream.gaps.add(sequence)
+            if is_promised and sequence not in stream.excused:
+                stream.excused.add(sequence)
+                self.in_gaps[reason] = self.in_gaps.get(reason, 0) + 1
+
+    def committed(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int
+    ) -> None:
+        """The application is done with publications, and need not get them when it restarts."""
+        subscription = self._subscriptions.get((client, number))
+        if subscription is not None and source in self._by_source:
+            stream = self._stream(subscription, self._by_source[source])
+            stream.committed.append((first, last))
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """A publisher learnt that its publication is safe: everybody has it, or the log."""
@@ -493,7 +567,8 @@ class Oracle:
             for stream in subscription.streams.values():
                 if stream.fence is not None:
                     first = bisect_right(stream.matching, stream.fence)
-                    self.owed += len(stream.matching) - first
+                    never = stream.excused - stream.got
+                    self.owed += sum(n not in never for n in stream.matching[first:])
         for source, notices in self._unnamed.items():
             self._break("phantom", f"{notices[0][0]} was told of {source}, which nobody is")
         for line in self.undelivered():
@@ -514,9 +589,16 @@ class Oracle:
                 sequence
                 for sequence in stream.matching[:rank]
                 if sequence > max(stream.asked, stream.withheld, stream.had)
+                and sequence not in stream.excused
             ]
             if silent:
                 self._break("silent", f"{what} first; nobody told it of {_listed(silent)}")
+
+    def _compare_orders(
+        self, subscription: Subscription, publisher: Publisher, sequence: int, what: str
+    ) -> None:
+        if self._total_order.got(subscription.log, (publisher.name, sequence)):
+            self._break("total order", f"{what} in another order than somebody else")
 
     def _publisher(self, client: ClientId) -> Publisher:
         """The client as the source that it is at present."""
@@ -539,6 +621,9 @@ class Oracle:
         return missing
 
     def _missing(self, stream: Stream) -> list[int]:
+        if self._promises.order is Order.NONE:
+            owed = [n for n in stream.matching if stream.fence is not None and n > stream.fence]
+            return [n for n in self._owed_of(stream, owed) if n not in stream.got]
         if stream.at is not None:
             return self._owed_of(stream, stream.matching[stream.at + 1 :])
         if stream.fence is None:
@@ -551,6 +636,8 @@ class Oracle:
         A reliable stream has no holes, wherever it begins. An unreliable one begins to count
         once the subscription has started.
         """
+        if stream.excused:
+            sequences = [n for n in sequences if n not in stream.excused]
         if self.reliable and stream.old_until:
             old_until = stream.old_until
             return [n for n in sequences if 0 <= old_until < n]
@@ -566,7 +653,11 @@ class Oracle:
         rank = stream.ranks.get(sequence)
         if rank is None:
             return True
-        if stream.at is None:
+        if sequence in stream.excused:
+            return True
+        if self._promises.order is Order.NONE and sequence in stream.got:
+            return True
+        if stream.at is None or self._promises.order is Order.NONE:
             return stream.fence is None or sequence <= stream.fence
         return rank <= stream.at
 

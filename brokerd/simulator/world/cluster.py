@@ -102,9 +102,7 @@ class SimulatedCluster:
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         network = network or NetworkParameters(session=topology.session_parameters())
         self.network = Network(self.schedule, self.random, network)
-        self.oracle = Oracle(
-            decode_attributes, strict, definition_of(protocol).promises.exactly_once
-        )
+        self.oracle = Oracle(decode_attributes, strict, definition_of(protocol).promises)
         self.oracle.logged = definition_of(protocol).keeps_log(self.parameters)
         self._observer: ClientObserver = self.oracle
         if observer is not None:

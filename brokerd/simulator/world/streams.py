@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
 from brokerd.model.predicate import Predicate
 
+Publication = tuple[str, int]
+"""The name of a publisher, and a sequence number."""
+
 
 @dataclass(slots=True, eq=False)
 class Publisher:
@@ -42,6 +45,9 @@ class Stream:
         old_until: up to here publications may be missing: the client had them before it lost
             its memory, or they were handed out before the start, by a publisher for whom nobody
             waited any more. -1 while that publisher is away.
+        gaps: what was announced as a gap.
+        excused: of that, what the protocol promises to announce.
+        committed: first and last numbers of what the application is done with.
     """
 
     matching: list[int] = field(default_factory=list)
@@ -53,12 +59,19 @@ class Stream:
     asked: int = 0
     had: int = 0
     old_until: int = 0
+    gaps: set[int] = field(default_factory=set)
+    excused: set[int] = field(default_factory=set)
+    committed: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def last(self) -> int:
         """The highest number that the subscriber has or knows that it does not get."""
         delivered = self.matching[self.at] if self.at is not None else 0
         return max(delivered, self.withheld, self.had)
+
+    def is_committed(self, sequence: int) -> bool:
+        """Whether the application is done with it."""
+        return any(first <= sequence <= last for first, last in self.committed)
 
     def begin_anew(self) -> None:
         """The subscription is another one from now on; nothing that it had may come again."""
@@ -78,11 +91,13 @@ class Subscription:
         closed: source brokers that it does not hear.
         before: what the client had of it when it lost its memory.
         streams: by publisher.
+        log: its number among all that there have been.
     """
 
     client: ClientId
     number: int
     predicate: Predicate
+    log: int
     started: bool = False
     draining: bool = False
     given_up: bool = False

@@ -102,7 +102,7 @@ class UntimedCluster:
         self.tree = PrimaryTree(scene.topology)
         self.actions: list[Action] = []
         self.oracle = Oracle(
-            decode_attributes, scene.strict, definition_of(scene.protocol).promises.exactly_once
+            decode_attributes, scene.strict, definition_of(scene.protocol).promises
         )
         self.oracle.logged = definition_of(scene.protocol).keeps_log(scene.parameters)
         self.trace = Trace() if trace else None

@@ -1,0 +1,79 @@
+"""A made-up history as the simulator's oracle would have heard of it, each step in its turn."""
+
+from collections.abc import Mapping
+
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.definition import Order, Promises
+from brokerd.simulator.checks.oracle import Oracle
+from results.reference.history import REDELIVERED, History, PublisherLog, SubscriptionLog
+from tests.helpers.histories import BROKERS
+
+
+def heard(history: History) -> Oracle:
+    """The oracle at the end of a history of one incarnation, all acknowledged and all closed."""
+    content = history.content
+    promises = Promises(
+        exactly_once=True,
+        members_may_change=False,
+        bypasses=False,
+        order=Order(history.order),
+        gaps=history.promises.gaps,
+        redelivers=history.promises.redelivers,
+    )
+    oracle = Oracle(lambda blob: {**content.attributes(int(blob))}, False, promises)
+    oracle.logged = True  # publications are acknowledged before anybody has them
+    sources = {log.source: _source(log) for log in history.publishers}
+    for log in history.publishers:
+        oracle.connected(log.name, sources[log.source])
+    for subscription in history.subscriptions:
+        predicate = f"({subscription.predicate}) or fence = '{content.run_id}'"
+        oracle.subscribed(subscription.subscription, 1, parse_predicate(predicate))
+        oracle.started(subscription.subscription, 1)
+    for log in history.publishers:
+        for row in log.published:
+            blob, payload = _content(history, log, row.sequence)
+            oracle.published(log.name, row.sequence, blob, payload)
+            oracle.acknowledged(log.name, row.sequence)
+    for subscription in history.subscriptions:
+        _play(oracle, history, subscription, sources)
+    oracle.judge_end()
+    return oracle
+
+
+def _source(log: PublisherLog) -> SourceId:
+    return SourceId(BROKERS.index(log.broker), int(log.source.rpartition("/")[2]), 0)
+
+
+def _content(history: History, log: PublisherLog, sequence: int) -> tuple[bytes, bytes]:
+    """Its attribute set as blob, its digest as payload."""
+    row = log.published[sequence - 1]
+    fence = row.attribute_set == history.content.fence_set
+    publisher = history.content.publishers[log.name]
+    digest = history.content.digest(publisher, *row.key, fence=fence)
+    return str(row.attribute_set).encode(), str(digest).encode()
+
+
+def _play(
+    oracle: Oracle,
+    history: History,
+    log: SubscriptionLog,
+    sources: Mapping[str, SourceId],
+) -> None:
+    logs = {publisher.source: publisher for publisher in history.publishers}
+    end = len(log.delivered)
+    for place in range(end + 1):
+        for commit in log.commits:
+            if min(commit.place, end) == place:
+                source = sources[commit.source]
+                oracle.committed(log.subscription, 1, source, commit.first, commit.last)
+        for gap in log.gaps:
+            if min(gap.place, end) == place:
+                source = sources[gap.source]
+                oracle.gap(log.subscription, 1, source, gap.first, gap.last, gap.reason)
+        for row in log.delivered[place : place + 1]:
+            blob, _ = _content(history, logs[row.source], row.sequence)
+            oracle.delivered(
+                log.subscription, 1, sources[row.source], row.sequence, blob,
+                str(row.digest).encode(), again=row.kind == REDELIVERED,
+            )  # fmt: skip
