@@ -320,10 +320,11 @@ class Exchange:
             self.handle(a, OpenFailed(b, "unreachable"))
             return
         self._last_session += 1
-        self.sessions[a, b] = self.sessions[b, a] = self._last_session
+        session = self._last_session  # either end may open more sessions because of this one
+        self.sessions[a, b] = self.sessions[b, a] = session
         self.queues[a, b], self.queues[b, a] = deque(), deque()
-        self.handle(a, SessionEstablished(b, self._last_session, self.incarnations[b]))
-        self.handle(b, SessionEstablished(a, self._last_session, self.incarnations[a]))
+        self.handle(a, SessionEstablished(b, session, self.incarnations[b]))
+        self.handle(b, SessionEstablished(a, session, self.incarnations[a]))
 
     def _answer(self, client: Client, message: Any) -> None:
         client.answers.append(message)

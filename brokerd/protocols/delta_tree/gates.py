@@ -83,6 +83,24 @@ def replaced(
     return region([*left, *kept]), touched
 
 
+def refined(
+    replacement: Replacement,
+    earlier: Iterable[Replacement],
+    newcomers: BrokerNumber = NOBODY,
+) -> Replacement:
+    """The replacement without what earlier ones have taken away of what it adds.
+
+    Whoever speaks may not have heard those yet: they may have gone past it.
+    """
+    added, cut = replacement.added, dict(replacement.cut)
+    paths = {path[-1]: path for path in replacement.source_paths}
+    for each in earlier:
+        added, touched = replaced(added, cut, each, newcomers)
+        heard = [path for path in each.source_paths if covers(touched, path, newcomers)]
+        paths.update((path[-1], path) for path in heard)
+    return Replacement(replacement.removed, added, tuple(cut.items()), tuple(paths.values()))
+
+
 def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
     """Raise `cut` to the maximum of both, source by source."""
     for source, sequence in other:

@@ -31,7 +31,7 @@ from brokerd.protocols.delta_tree.messages import (
     UpstreamCopy,
 )
 from brokerd.protocols.delta_tree.partitions import PartitionTable
-from brokerd.protocols.delta_tree.regions import Region
+from brokerd.protocols.delta_tree.regions import Region, region
 from brokerd.protocols.delta_tree.state import Path, State, is_plain_path
 
 Withheld = tuple[int, int, PartitionId]
@@ -108,7 +108,7 @@ class RoutedSubscription:
         tags: what the confirmations did not speak for, as notifiers have reduced it since.
         cut: the highest of all cuts that came with confirmations.
         source_paths: home … source broker, for the sources in it.
-        replacements: what notifiers said before it was confirmed here; late answers need it.
+        replacements: what notifiers said before all was heard here; late answers need it.
         sent: broker → session on which it was sent there.
         sent_upstream: the same for upstream copies.
     """
@@ -139,6 +139,16 @@ class RoutedSubscription:
     def settled(self) -> bool:
         """Whether the answers are in, if not yet on disk; tags only shrink from then on."""
         return self.confirming or self.confirmed
+
+    @property
+    def unheard(self) -> Region:
+        """Its tags; while answers are awaited, those that have come with some.
+
+        Who gave them may crash, and then neither knows of them nor takes them back.
+        """
+        if self.settled:
+            return self.tags
+        return region(tag for answer in self.answers.values() for tag in answer.tags)
 
 
 @dataclass(slots=True, eq=False)

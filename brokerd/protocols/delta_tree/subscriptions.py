@@ -230,7 +230,7 @@ class Subscriptions:
         known = self.table.known[node.broker]
         for row in self.table.rows.values():
             if self._state.neighbourhood.direction(node.broker) != row.towards_home:
-                if row.tags and under(row.tags, node.broker):
+                if under(row.unheard, node.broker):
                     self.unheard.ask_about(row, node)
                     continue
                 if row.subscription in known:
@@ -291,7 +291,6 @@ class Subscriptions:
             self.table.set_tags(row, region(tags))
             row.cut = cut
             row.answers.clear()
-            row.replacements.clear()
             self.unheard.watch(row)
             self._make_durable(row)
 

@@ -15,6 +15,7 @@ from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.gates import (
     Replacement,
     raise_covered_cut,
+    refined,
     replaced,
     replacement_for,
 )
@@ -105,18 +106,20 @@ class Unheard:
         if row is None:
             self._state.when_written(done)  # its end may not be on disk yet
         else:
-            self._replace(row, replacement, done)
+            self._replace(row, self._refined(row, replacement), done)
 
     def remove_broker(self, broker: BrokerNumber) -> None:
         """A leaf has left: there is nothing there to be heard."""
         for row in list(self._table.rows.values()):
-            gone = region(tag for tag in row.tags if tag.node == broker)
-            if gone or not row.settled:
-                replacement = Replacement(gone or _tags_in_answers(row, broker), (), (), ())
-                if replacement.removed:
-                    self._replace_and_tell(row, replacement)
+            gone = region(tag for tag in row.unheard if tag.node == broker)
+            if gone:
+                self._replace_and_tell(row, Replacement(gone, (), (), ()))
+
+    def _refined(self, row: RoutedSubscription, replacement: Replacement) -> Replacement:
+        return refined(replacement, row.replacements, self._state.newcomers)
 
     def _replace_and_tell(self, row: RoutedSubscription, replacement: Replacement) -> None:
+        replacement = self._refined(row, replacement)
         self._replace(row, replacement, _nothing)
         if row.local is None:
             self._tell_home(row, replacement)
@@ -126,8 +129,8 @@ class Unheard:
     ) -> None:
         """Cut tags back by what a confirmation or a notifier says."""
         row.source_paths.update((path[-1], path) for path in replacement.source_paths)
+        row.replacements.append(replacement)
         if not row.settled:
-            row.replacements.append(replacement)
             for answer in row.answers.values():
                 answer.tags, _ = replaced(
                     answer.tags, answer.cut, replacement, self._state.newcomers
@@ -138,6 +141,7 @@ class Unheard:
         cut = row.cut if local is None else local.begins_after
         left, touched = replaced(row.tags, cut, replacement, self._state.newcomers)
         self._table.set_tags(row, left)
+        self._forget_replacements(row)
         if not row.tags:
             self._table.tagged.pop(row.subscription, None)
         if local is None:
@@ -158,6 +162,18 @@ class Unheard:
 
         self._partitions.hold(touched)
         self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
+
+    def _forget_replacements(self, row: RoutedSubscription) -> None:
+        """Of a settled row, keep what notifiers said of what lies at or behind its tags.
+
+        When the broker that such a tag is for confirms, it may still name what a notifier that
+        went past it has taken away. Nobody would do that a second time: the notifier is known.
+        """
+        row.replacements = [
+            replacement
+            for replacement in row.replacements
+            if any(under(replacement.removed, tag.node) for tag in row.tags)
+        ]
 
     def _opened(self, row: RoutedSubscription, local: LocalSubscription, touched: Region) -> Opened:
         """The sources that are heard from now on, with the partition that was in the way."""
@@ -194,6 +210,7 @@ class Unheard:
 
     def watch(self, row: RoutedSubscription) -> None:
         """See to it that what a subscription does not hear is asked about."""
+        self._forget_replacements(row)
         if row.tags:
             self._table.tagged[row.subscription] = row
             self._set_audit()
@@ -203,11 +220,6 @@ class Unheard:
         if self._table.tagged and key not in self._state.deadlines:
             after_ns = self._state.parameters.audit_interval_ns
             self._state.deadlines.set(key, self._state.machine.now_ns + after_ns)
-
-
-def _tags_in_answers(row: RoutedSubscription, broker: BrokerNumber) -> Region:
-    tags = [tag for answer in row.answers.values() for tag in answer.tags]
-    return region(tag for tag in tags if tag.node == broker)
 
 
 def _nothing() -> None:

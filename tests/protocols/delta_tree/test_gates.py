@@ -1,7 +1,7 @@
 """What confirmations and notifiers do to tags: they take away, and never add."""
 
 from brokerd.model.identity import SourceId, SubscriptionId
-from brokerd.protocols.delta_tree.gates import Replacement, replaced, replacement_for
+from brokerd.protocols.delta_tree.gates import Replacement, refined, replaced, replacement_for
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.regions import covers
@@ -49,6 +49,18 @@ def test_a_prefix_that_stays_dead_stays_tagged():
 
 def test_a_broker_that_confirms_again_with_larger_tags_closes_nothing():
     assert replacement_for((), 3, confirmation(tag(3, 4, True))) is None
+
+
+def test_what_a_stale_answer_names_is_taken_out_by_what_was_told_before():
+    """3 names 5, of which a notifier has told that it is aware; 3 has not heard that."""
+    told = Replacement((tag(4, 5, False),), (), ((OF_5, 8), (OF_3, 9)), (path(5), path(3)))
+    stale = (tag(4, 5, False), tag(5, 6, False))
+    answer = Replacement((tag(0, 2, True),), stale, ((OF_3, 2),), (path(3),))
+    change = refined(answer, [told])
+    assert change.removed == answer.removed
+    assert change.added == (tag(5, 6, False),)
+    assert dict(change.cut) == {OF_3: 2, OF_5: 8}
+    assert sorted(change.source_paths) == [path(3), path(5)]
 
 
 def test_the_cut_of_a_source_that_is_heard_does_not_rise():

@@ -1,0 +1,93 @@
+"""Confirmations that name tags which are out of date do not leave a gate closed.
+
+No audit comes in these stories: it would open the gate in the end.
+"""
+
+from collections.abc import Iterable
+
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SubscriptionConfirmation
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from tests.helpers.exchange import SECOND_NS, Exchange, blob
+
+ANY = blob(kind="a")
+
+
+def without_audit(links: Iterable[tuple[int, int]]) -> Exchange:
+    """Brokers that never ask again by themselves."""
+    parameters = DeltaTreeParameters(delta=1, audit_interval_ns=1_000_000 * SECOND_NS)
+    return Exchange(links, parameters=parameters)
+
+
+def tagged(exchange: Exchange) -> list[int]:
+    """The brokers that have tags in their tables."""
+    return [
+        number
+        for number, core in exchange.cores.items()
+        if core.statistics()["subscriptions_tagged"]
+    ]
+
+
+def test_who_tagged_and_restarted_is_asked_again_by_who_still_waits_for_others() -> None:
+    """Broker 2 confirms without 3, crashes, and no longer knows that it has tagged 3.
+
+    Broker 1 has that confirmation, and waits for 4.
+    """
+    exchange = without_audit(((0, 1), (1, 2), (2, 3), (1, 4)))
+    exchange.kill(3)
+    exchange.advance(1)
+    exchange.hold(1, 4)
+    subscriber = exchange.client("s", 0)
+    exchange.subscribe(subscriber, "true")
+    exchange.kill(2)
+    exchange.start(3)
+    exchange.start(2)
+    exchange.advance(5)
+    exchange.release(1, 4)
+    exchange.advance(5)
+    assert subscriber.answers[-1].state == "started"
+    assert tagged(exchange) == []
+    publisher = exchange.client("p", 3, publishes=True)
+    exchange.publish(publisher, 1, ANY)
+    assert subscriber.got() == [1]
+
+
+def told_before_the_answer() -> Exchange:
+    """Home 0 has tags for 1 and all behind it as it hears from 2 that 4 is aware of s.
+
+    Broker 1 has said before that 4 is not, which is still on its way; it hears of 4 as the
+    notifier is sent again, and passes it on to home, which has had it.
+    """
+    exchange = without_audit(((0, 1), (1, 2), (2, 3), (3, 4)))
+    exchange.kill(4)
+    exchange.advance(1)
+    exchange.unreachable[0, 2] = None
+    exchange.cut(0, 1)
+    exchange.advance(1)
+    exchange.subscribe(exchange.client("s", 0), "true")
+    assert exchange.clients["s"].answers[-1].state == "started"
+    exchange.unreachable.clear()
+    exchange.hold(2, 1)
+    exchange.mend(0, 1)
+    exchange.hold(1, 0)
+    exchange.release(2, 1)
+    exchange.unreachable[1, 3] = None
+    exchange.cut(1, 2)
+    exchange.advance(1)
+    return exchange
+
+
+def test_a_notifier_counts_that_came_before_the_answer_it_corrects() -> None:
+    exchange = told_before_the_answer()
+    assert [m for _, m in exchange.queues[1, 0] if isinstance(m, SubscriptionConfirmation)]
+    exchange.hold(0, 2)
+    exchange.start(4)
+    exchange.advance(1)
+    assert exchange.sent(2, 0, RecoveryNotifier)
+    exchange.mend(1, 2)
+    exchange.release(1, 0)
+    exchange.release(0, 2)
+    exchange.advance(5)
+    assert tagged(exchange) == []
+    publisher = exchange.client("p", 4, publishes=True)
+    exchange.publish(publisher, 1, ANY)
+    assert exchange.clients["s"].got() == [1]
