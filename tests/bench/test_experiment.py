@@ -146,6 +146,8 @@ def test_a_calm_run_comes_home_whole(folder: Path) -> None:
     run = outcome.run_directory
     manifest = manifest_of(run)
     assert manifest["drain"]["ended_by"] == "evidence"
+    promised = {"exactly_once": True, "order": "publisher", "gaps": [], "redelivers": False}
+    assert manifest["promises"] == promised
     phases = {phase["phase"]: phase for phase in manifest["phases"]}
     assert [*phases] == ["deploy", "warmup", "measure", "drain"]
     assert phases["measure"]["t0_ns"] == manifest["origin_ns"]

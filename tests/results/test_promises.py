@@ -1,16 +1,28 @@
 """A run is judged by what its protocol promises: order, announced gaps, and redelivery."""
 
+import json
 from collections import Counter
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from results.checker.checks import check_run
+from results.reference.files import Refused
 from results.reference.history import History
+from results.reference.reading import read_history
 from results.reference.rule import check
+from results.rules.terms import Commit, Gap, Promises
+from results.tables.json_files import IntegrityError
+from results.tables.logs import commits_of, gaps_of, read_logs
+from results.tables.manifest import read_run
+from results.tables.seals import seal
+from tests.helpers.forged_runs import NEAR, S1, RunFolder, write_honest_run
 from tests.helpers.histories import random_history
 from tests.helpers.history_tables import judged_on_spark
 from tests.helpers.promised_histories import CASES, RELEASED, promised_history, with_noise
+from tests.helpers.runs import write_lines
 from tests.helpers.withheld_histories import barrier_history
 
 if TYPE_CHECKING:
@@ -97,3 +109,102 @@ def test_both_agree_on_whatever_may_be_promised_and_happen(spark: "SparkSession"
     for kind in ("order_differs", "reordered", "duplicate", "gap_unpromised", "gap_delivered",
                  "announced", "redelivered", "missing"):  # fmt: skip
         assert seen[kind] >= 10, seen
+
+
+# --- Whole runs -------------------------------------------------------------------------------
+
+PROMISED = {"exactly_once": True, "order": "publisher", "gaps": [RELEASED], "redelivers": True}
+SUBSCRIPTION, SOURCE = "s1-sub-1/1", "p1/0"
+
+
+def run_with_gap(folder: Path, promises: Any, **changes: Any) -> Path:
+    """A run in which three publications never came to s1, and it was told of a gap."""
+    run = RunFolder(write_honest_run(folder, "gap", gated=False))
+    with run.document("manifest.json") as manifest:
+        manifest["promises"] = promises
+    with run.records(NEAR, "deliveries") as rows:
+        publisher = rows.sidecar["tables"]["publishers"].index(SOURCE)
+        assert rows.sidecar["tables"]["subscriptions"][S1] == SUBSCRIPTION
+        gone = rows.places(subscription=S1, publisher=publisher)[5:8]
+        first, last = int(rows.all["sequence"][gone[0]]), int(rows.all["sequence"][gone[-1]])
+        incarnation = int(rows.all["incarnation"][gone[0]])
+        mask = rows.of()
+        mask[:] = False
+        mask[gone] = True
+        rows.drop(mask)
+    line = {
+        "t_ns": 1, "sub_id": SUBSCRIPTION, "source": SOURCE, "incarnation": incarnation,
+        "first": first, "last": last, "place": int(gone[0]),
+    }  # fmt: skip
+    write_lines(run.path(f"raw/{NEAR}/gaps.jsonl"), [{**line, "reason": RELEASED, **changes}])
+    write_lines(run.path(f"raw/{NEAR}/commits.jsonl"), [{**line, "first": 1}])
+    seal(run.folder)
+    return run.folder
+
+
+def test_both_readers_find_promises_gaps_and_commits(tmp_path: Path) -> None:
+    folder = run_with_gap(tmp_path, PROMISED)
+    run, history = read_run(folder), read_history(folder)
+    assert run.promises == history.promises == Promises("publisher", (RELEASED,), True)
+    logs = read_logs(run)
+    ((pair, (gap,)),) = gaps_of(logs).items()
+    assert pair == (SUBSCRIPTION, SOURCE)
+    ((_, (commit,)),) = commits_of(logs).items()
+    assert commit == Commit(SOURCE, gap.incarnation, 1, gap.last, gap.place)
+    (log,) = [s for s in history.subscriptions if s.subscription == SUBSCRIPTION]
+    (plain,) = log.gaps
+    # A place counts the rows of its file, or those of its subscription.
+    assert plain == Gap(SOURCE, gap.incarnation, gap.first, gap.last, RELEASED, plain.place)
+    assert log.delivered[plain.place].received_ns >= log.delivered[plain.place - 1].received_ns
+    assert [c.last for c in log.commits] == [gap.last]
+    of_source = [row.sequence for row in log.delivered[: plain.place] if row.source == SOURCE]
+    assert of_source[-1] == gap.first - 1
+
+
+def test_a_run_that_says_nothing_promises_publisher_order(tmp_path: Path) -> None:
+    folder = write_honest_run(tmp_path, "old", gated=False)
+    assert "promises" not in json.loads((folder / "manifest.json").read_text())
+    assert read_run(folder).promises == read_history(folder).promises == Promises()
+
+
+@pytest.mark.parametrize(
+    "promises", [{"order": "causal"}, {"gaps": "released"}, {"gaps": [1]}, {"redelivers": 1}, [1]]
+)
+def test_promises_that_nobody_knows_are_refused(tmp_path: Path, promises: Any) -> None:
+    folder = run_with_gap(tmp_path, promises)
+    with pytest.raises(IntegrityError):
+        read_run(folder)
+    with pytest.raises(Refused):
+        read_history(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"first": 0}, {"last": 0}, {"place": -1}, {"incarnation": 1 << 16}, {"reason": None},
+     {"first": "1"}, {"sub_id": 7}],
+)  # fmt: skip
+def test_gaps_of_no_sense_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = run_with_gap(tmp_path, PROMISED, **changes)
+    with pytest.raises(IntegrityError):
+        gaps_of(read_logs(read_run(folder)))
+    with pytest.raises(Refused):
+        read_history(folder)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("reason", [RELEASED, "tired"])
+def test_a_run_with_a_gap_is_judged_by_its_own_manifest(
+    spark: "SparkSession", tmp_path: Path, reason: str
+) -> None:
+    """Both checkers read the files; `check_run` says so where they disagree."""
+    verdict = check_run(spark, run_with_gap(tmp_path, PROMISED, reason=reason))
+    counts = verdict.document["counts"]
+    if reason == RELEASED:
+        assert verdict.verdict == "VALID", verdict.document["because"]
+        assert (counts["announced_by"], counts["missing"]) == ({RELEASED: 3}, 0)
+        assert "3 in announced gaps (3 released)" in verdict.lines()[0]
+        return
+    assert verdict.verdict == "INVALID"
+    assert counts["violations"] == {"gap_unpromised": 1, "missing": 3}
+    evidence = (verdict.derived / "evidence" / "delivery.jsonl").read_text().splitlines()
+    assert "gap_unpromised" in {json.loads(line)["kind"] for line in evidence}
