@@ -145,7 +145,7 @@ def test_what_was_typed_wins_and_is_kept(tmp_path: Path) -> None:
         ("symbol = 'S", "symbl = 'S", "no publication has an attribute 'symbl'; did you mean"),
         ("symbol = 'S", "symbol ~ 'S", "subscribers[0].filter"),
         ("[phases]", "[bars]\npairs = 3\n[phases]", "bars: unknown key 'pairs'"),
-        ("[phases]", '[guarantee]\norder = "total"\n[phases]', "guarantee.order = 'total'"),
+        ("[phases]", '[guarantee]\norder = "causal"\n[phases]', "guarantee.order = 'causal'"),
         ("[phases]", '[thresholds]\n"loadgen.late" = "< 1s"\n[phases]', "'loadgen.lateness_p99'?"),
         ("[phases]", '[thresholds]\n"loadgen.lateness_p99" = "5ms"\n[phases]', "< 50ms"),
         ("[phases]", '[expectations]\n"latency.p98" = "< 5ms"\n[phases]', "'latency.p99'?"),
