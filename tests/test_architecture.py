@@ -27,7 +27,11 @@ OURS = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 # Every package of brokerd may import these.
 _BASE = ("brokerd.errors", "brokerd.config", "brokerd.text", "brokerd.units")
 
-_NAMED_BUGS = ("brokerd.named_bugs", "brokerd.protocols.*.mutants")
+_NOT_DEPLOYED = (
+    "brokerd.named_bugs",
+    "brokerd.protocols.*.mutants",
+    "brokerd.protocols.*.checks",
+)
 
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
@@ -48,7 +52,7 @@ LAYERS = (
         "brokerd.__main__",
         "it starts a deployed broker, which carries no simulator",
         ours=("brokerd",),
-        except_=("brokerd.simulator", *_NAMED_BUGS),
+        except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio"}),
     ),
     *(
@@ -172,7 +176,7 @@ LAYERS = (
         "brokerd.client.client",
         "it runs beside deployed brokers, which carry no simulator",
         ours=("brokerd",),
-        except_=("brokerd.simulator", *_NAMED_BUGS),
+        except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -215,11 +219,47 @@ LAYERS = (
             "brokerd.client.core",
         ),
     ),
+    *(
+        Layer(
+            module,
+            "it serves every protocol; what looks inside one lies in its own checks",
+            ours=(
+                *_BASE,
+                *_FOR_ALL_PROTOCOLS,
+                "brokerd.named_bugs",
+                "brokerd.model",
+                "brokerd.history",
+                "brokerd.matching",
+                "brokerd.overlay",
+                "brokerd.protocols.registry",
+                "brokerd.wire",
+                "brokerd.sessions",
+                "brokerd.storage",
+                "brokerd.client.core",
+                "brokerd.simulator",
+            ),
+        )
+        for module in ("brokerd.simulator.world", "brokerd.simulator.checks")
+    ),
+    Layer(
+        "brokerd.protocols.*.checks",
+        "it is the simulator's, and of one protocol",
+        own="brokerd.protocols.*",
+        ours=(
+            *_BASE,
+            *_FOR_ALL_PROTOCOLS,
+            "brokerd.model",
+            "brokerd.matching",
+            "brokerd.overlay",
+            "brokerd.simulator.world",
+            "brokerd.simulator.checks",
+        ),
+    ),
     Layer(
         "brokerd.runtime",
         "it goes to broker machines, which get trio, cbor2 and psutil and nothing else",
         ours=("brokerd",),
-        except_=("brokerd.simulator", *_NAMED_BUGS),
+        except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -227,7 +267,7 @@ LAYERS = (
         "it starts whatever roles it is given, and goes to machines that get trio, cbor2 and "
         "psutil and nothing else",
         ours=("brokerd",),
-        except_=("brokerd.simulator", *_NAMED_BUGS),
+        except_=("brokerd.simulator", *_NOT_DEPLOYED),
         third_party=frozenset({"trio", "psutil"}),
     ),
     Layer(
@@ -422,6 +462,13 @@ def forbidden(root: Path) -> list[str]:
         ("brokerd.model.tick", "import brokerd.runtime", "imports brokerd.runtime"),
         ("brokerd.model.tick", "import cbor2", "imports the package cbor2"),
         ("brokerd.matching.index", "from brokerd import wire", "imports brokerd.wire"),
+        ("brokerd.protocols.ges.checks", "from ..gryphon import ticks", "brokerd.protocols.gryph"),
+        ("brokerd.simulator.world.x", "import brokerd.protocols.ges.core", "brokerd.protocols.ges"),
+        (
+            "brokerd.runtime.x",
+            "import brokerd.protocols.ges.checks",
+            "brokerd.protocols.ges.checks",
+        ),
         ("brokerd.protocols.ges.core", "from ..gryphon import ticks", "brokerd.protocols.gryph"),
         ("brokerd.protocols.ges.core", "from brokerd.history import writer", "history.writer"),
         ("brokerd.wire.codec", "import brokerd.protocols.ges.core", "brokerd.protocols.ges.core"),
@@ -475,6 +522,7 @@ def test_a_forbidden_import_is_found(tmp_path: Path, importer: str, source: str,
     [
         ("brokerd.model.publication", "import struct\nfrom brokerd.model import identity"),
         ("brokerd.model.publication", "from .identity import BrokerId"),
+        ("brokerd.protocols.ges.checks.steps", "from .. import messages"),
         ("brokerd.protocols.ges.core", "from . import messages\nfrom ..interface import Event"),
         ("brokerd.wire.registry", "import cbor2\nimport brokerd.protocols.registry"),
         ("brokerd.simulator.world.cluster", "import brokerd.client.core, brokerd.errors"),

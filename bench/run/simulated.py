@@ -8,7 +8,6 @@ from bench.run.run_directory import RunDirectory
 from bench.run.simulated_run import SimulatedRun
 from bench.spec.spec import ExperimentSpec, PublisherPlan
 from bench.spec.workload import intended_offsets
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.experiment import (
     SimulatedPublisher,
     SimulatedStep,
@@ -30,7 +29,7 @@ def simulate_experiment(
     spec: ExperimentSpec,
     schedule: FaultSchedule | None,
     *,
-    mutants: frozenset[Mutant] = frozenset(),
+    mutants: frozenset[str] = frozenset(),
     directory: RunDirectory | None = None,
 ) -> SimulatedVerdict:
     """Run a workload, broken as the schedule says, on simulated brokers and judge it.

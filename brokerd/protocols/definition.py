@@ -114,6 +114,7 @@ class ProtocolDefinition:
         keeps_log: whether there is a log of publications with these parameters.
         bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
+        checks: the module with what simulations know of it beyond this; "" for none.
     """
 
     name: str
@@ -124,3 +125,4 @@ class ProtocolDefinition:
     keeps_log: Callable[[Any], bool]
     bypasses_links: Callable[[Any], bool]
     make_core: Callable[[CoreContext], DeliveryProtocol]
+    checks: str = ""

@@ -4,7 +4,8 @@ The runtime and the simulator are two drivers of the same cores. A core does no 
 clock, draws no random number and iterates no set, so the same events give the same effects.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -212,6 +213,10 @@ class Record:
 Effect = Send | Deliver | OpenSession | CloseSession | Commit | Append | Release | Record
 
 
+FIRST_INNER_SESSION = 1 << 40
+"""Sessions that a wrapper makes for the core in it have numbers from here on; a driver's do not."""
+
+
 class DeliveryProtocol(Protocol):
     """One broker's share of a delivery protocol. Does no I/O and reads no clock.
 
@@ -255,3 +260,19 @@ class DeliveryProtocol(Protocol):
     def status(self) -> Mapping[str, Any]:
         """JSON-ready state for people: state (recovering | running), sessions wanted and ready…"""
         ...
+
+
+class CoreWrapper(ABC):
+    """A core around another one, to which it gives sessions of its own making.
+
+    Attributes:
+        core: the protocol itself.
+        watch: told of each step of the core, where anybody wants to know.
+    """
+
+    core: DeliveryProtocol
+    watch: Callable[[Event, list[Effect]], None] | None = None
+
+    @abstractmethod
+    def session_with(self, peer: BrokerNumber) -> int:
+        """The number of the core's session with a broker; 0 when there is none."""

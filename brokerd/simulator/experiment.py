@@ -7,9 +7,9 @@ from typing import Protocol
 
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Instant
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.clients import ClientObserver
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import SimulatedCluster
@@ -143,7 +143,7 @@ def simulate_schedule(
     calm: bool = False,
     parameters: DeltaTreeParameters | None = None,
     network: NetworkParameters | None = None,
-    mutants: frozenset[Mutant] = frozenset(),
+    mutants: frozenset[str] = frozenset(),
     recorder: ExperimentRecorder | None = None,
 ) -> SimulatedVerdict:
     """Run a load with faults and judge it by exactly once, in order, no gap.
@@ -156,7 +156,7 @@ def simulate_schedule(
         recorder: is told everything; each publisher publishes a fence for it once all
             subscriptions have started, and another one at the end.
     """
-    with mutated(mutants):
+    with with_bugs(mutants):
         cluster = SimulatedCluster(
             topology,
             protocol,

@@ -31,13 +31,13 @@ from brokerd.model.identity import Peer
 from brokerd.model.predicate import PredicateError, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import ALL_PROTOCOLS, SCHEMA, nearest
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import (
     Effect,
     Event,
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.scenario_words import Wording, is_of_partitions
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
@@ -59,7 +59,7 @@ class ScenarioError(ConfigError):
     """A scenario that cannot be played; says which line and what would be valid."""
 
 
-def play_scenario(text: str, mutants: frozenset[Mutant] = frozenset()) -> str:
+def play_scenario(text: str, mutants: frozenset[str] = frozenset()) -> str:
     """The scenario with what its commands lead to today in place of what the text says.
 
     Args:
@@ -68,7 +68,7 @@ def play_scenario(text: str, mutants: frozenset[Mutant] = frozenset()) -> str:
     Raises:
         ScenarioError: a command that is unknown or cannot be carried out.
     """
-    with mutated(mutants):
+    with with_bugs(mutants):
         return _played(text, _Player())
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import PROFILES
 from brokerd.protocols.registry import DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
@@ -324,7 +323,7 @@ def _workload(
     protocol: str | None,
     faults: str | None,
     seed: int | None,
-    mutants: frozenset[Mutant],
+    mutants: frozenset[str],
     runs: Path | None,
 ) -> Result:
     from bench.run.run_directory import RunDirectory, new_run_directory
@@ -411,9 +410,9 @@ def _seeds(text: str) -> tuple[int, int]:
     return first, last
 
 
-def _mutant(name: str) -> Mutant:
-    try:
-        return Mutant(name)
-    except ValueError:
-        known = [str(mutant) for mutant in Mutant]
-        raise UserError(f"no mutant called {shown(name)}{nearest(name, known)}") from None
+def _mutant(name: str) -> str:
+    from brokerd.simulator.checks.protocol_checks import named_bugs
+
+    if name not in named_bugs():
+        raise UserError(f"no mutant called {shown(name)}{nearest(name, [*named_bugs()])}")
+    return name

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.search.adversary import (
     AdversaryOptions,
     run_adversaries,
@@ -32,7 +31,7 @@ class Adversary:
     first: int
     last: int
     setting: str
-    mutants: frozenset[Mutant]
+    mutants: frozenset[str]
     processes: int
     short: bool
 

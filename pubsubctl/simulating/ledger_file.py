@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.simulator.search.ledger import Campaign, LedgerError, check_ledger, empty_ledger
 from pubsubctl.errors import UserError
 
@@ -16,7 +15,7 @@ from pubsubctl.errors import UserError
 def campaign_of(
     protocol: str,
     row: str = "",
-    mutants: frozenset[Mutant] = frozenset(),
+    mutants: frozenset[str] = frozenset(),
     settings: tuple[str, ...] = (),
     profile: str = "",
 ) -> Campaign:

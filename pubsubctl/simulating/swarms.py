@@ -7,8 +7,8 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
-from brokerd.simulator.checks.mark_registry import marks_of
 from brokerd.simulator.checks.marks import Reached, in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.ablations import ABLATIONS, SEEDS, Caught, catch_all
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary

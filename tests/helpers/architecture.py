@@ -24,6 +24,7 @@ class Layer:
 
     Attributes:
         ours: patterns of the project's modules; a package may always import itself.
+        own: pattern of the package that counts as itself; "" for `pattern`.
         except_: patterns taken out of `ours` again.
         third_party: top-level names of installed packages.
         late: patterns that may be imported inside functions only.
@@ -37,6 +38,7 @@ class Layer:
     third_party: frozenset[str] = frozenset()
     late: tuple[str, ...] = ()
     only_itself: bool = False
+    own: str = ""
 
     def governs(self, module: str) -> bool:
         return module == self.pattern if self.only_itself else fits(module, self.pattern)
@@ -232,7 +234,7 @@ def _closeness(layer: Layer) -> tuple[int, bool, bool]:
 
 def _objection_to_ours(module: Module, layer: Layer, found: Import) -> str | None:
     target = found.target
-    if not layer.only_itself and fits(target, _concrete(layer.pattern, module.name)):
+    if not layer.only_itself and fits(target, _concrete(layer.own or layer.pattern, module.name)):
         return None
     if module.name.startswith(target + "."):  # a package above: it ran long before this module
         return None

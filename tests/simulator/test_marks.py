@@ -7,8 +7,8 @@ import pytest
 
 import brokerd
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.simulator.checks.mark_registry import make_observer, marks_of
 from brokerd.simulator.checks.marks import Mark, in_words, reached
+from brokerd.simulator.checks.protocol_checks import make_observer, marks_of
 from brokerd.simulator.search.swarm import run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.simulator.checks.mark_registry import marks_of
 from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.determinism import differing_reports, differing_seeds
 from brokerd.simulator.search.ledger import in_one_line
 from brokerd.simulator.search.seed_report import SeedReport, total

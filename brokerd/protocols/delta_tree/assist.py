@@ -24,7 +24,9 @@ from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.relays import NOWHERE, Channel, Leg, Name, Passage, Passages
 from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import (
+    FIRST_INNER_SESSION,
     CloseSession,
+    CoreWrapper,
     DeadlineReached,
     Effect,
     Event,
@@ -43,7 +45,6 @@ from brokerd.protocols.interface import (
 )
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 
-FIRST_RELAYED = 1 << 40
 """Numbers of relayed sessions begin here; those of direct ones are small."""
 
 OWN = Relay("own", 0, 0, 0, 0)
@@ -84,7 +85,7 @@ class _Offer:
     incarnation: int
 
 
-class AssistedDeltaTree:
+class AssistedDeltaTree(CoreWrapper):
     """A δ-tree broker (DeliveryProtocol) with relayed sessions beside its direct ones.
 
     Attributes:
@@ -93,8 +94,7 @@ class AssistedDeltaTree:
     """
 
     def __init__(self, core: DeltaTree, parameters: DeltaTreeParameters) -> None:
-        self.core = core
-        self.watch: Callable[[Event, list[Effect]], None] | None = None
+        self.core: DeltaTree = core
         self._broker = core.neighbourhood.center
         self._parameters = parameters
         self._now_ns: Instant = 0
@@ -472,7 +472,7 @@ class AssistedDeltaTree:
     def _begin(self, relayed: RelayedSession, incarnation: int, proven: bool) -> None:
         peer = relayed.peer
         self._numbers += 1
-        relayed.session = FIRST_RELAYED + self._numbers
+        relayed.session = FIRST_INNER_SESSION + self._numbers
         relayed.incarnation, relayed.proven = incarnation, proven
         self._relayed[peer] = relayed
         self._counters["relayed_sessions_established"] += 1

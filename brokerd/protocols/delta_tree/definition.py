@@ -44,4 +44,5 @@ DELTA_TREE = ProtocolDefinition(
     keeps_log=lambda parameters: parameters.publication_log,
     bypasses_links=lambda parameters: parameters.assist == "on",
     make_core=_make_core,
+    checks="brokerd.protocols.delta_tree.checks",
 )

@@ -20,11 +20,10 @@ from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.registry import definition_of
-from brokerd.simulator.checks.internals import is_serving
 from brokerd.simulator.checks.marks import as_counters
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.untimed_shrink import ShortHistory, shrink_history
@@ -66,7 +65,7 @@ class AdversaryOptions:
 
     protocol: str = "delta_tree"
     setting: str = ""
-    mutants: frozenset[Mutant] = frozenset()
+    mutants: frozenset[str] = frozenset()
     story: bool = False
 
 
@@ -118,7 +117,7 @@ class _Run:
         row = setting(options.setting) if options.setting else _draw_setting(random)
         self._row = row
         self.scene = _draw_scene(seed, random, row, options)
-        with mutated(self.scene.mutants):
+        with with_bugs(self.scene.mutants):
             self._cluster = UntimedCluster(self.scene, trace=options.story)
         self._rates = _Rates(
             publishing=random.choice((0.02, 0.05, 0.1)),
@@ -155,7 +154,7 @@ class _Run:
     def report(self) -> SeedReport:
         """Run the seed and say how it went."""
         cluster = self._cluster
-        with mutated(self.scene.mutants):
+        with with_bugs(self.scene.mutants):
             rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
         violations = [f"after {len(cluster.actions)} actions: {what}" for what in violations]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
@@ -280,7 +279,7 @@ class _Run:
                 if (a, b) in cut
                 or (b, a) in cut
                 or not (brokers[a].alive and brokers[b].alive)
-                or not is_serving(brokers[a], brokers[b])
+                or not cluster.checker.own.are_serving(brokers[a], brokers[b])
             }
             return [*failed, *self._broken]
         for a, b in cut:

@@ -35,9 +35,9 @@ from typing import Any
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
+from brokerd.simulator.checks.protocol_checks import bug_called
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
 
@@ -218,7 +218,7 @@ class Plan:
     chance: int
     parameters: DeltaTreeParameters
     network: NetworkParameters
-    mutants: tuple[Mutant, ...] = ()
+    mutants: tuple[str, ...] = ()
     drawn: bool = True
     failures_at_once: int
     links_at_once: int
@@ -360,7 +360,7 @@ class _Reader:
     layer: str = ""
     protocol: str = ""
     delta: int = 0
-    mutants: tuple[Mutant, ...] = ()
+    mutants: tuple[str, ...] = ()
     brokers: list[str] = field(default_factory=list)
     links: list[tuple[str, str]] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
@@ -443,7 +443,7 @@ class _Reader:
             raise PlanError(f"no protocol {words[0]!r}{nearest(words[0], [*DEFINITIONS])}")
         self.protocol = words[0]
         self.delta = _numbers(words[1:2], ("delta",))["delta"]
-        self.mutants = tuple(Mutant(word) for word in words[2:])
+        self.mutants = tuple(map(bug_called, words[2:]))
 
     def _on_links(self, words: list[str]) -> None:
         for word in words:

@@ -16,14 +16,14 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
-from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant, mutated
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
-from brokerd.simulator.checks.internals import left_over, zombies
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
@@ -100,7 +100,7 @@ class SwarmOptions:
         check_purity: repeat one broker's events on a fresh core and compare.
     """
 
-    mutants: frozenset[Mutant] = frozenset()
+    mutants: frozenset[str] = frozenset()
     faults: bool = True
     layer: str = ""
     campaign: str = ""
@@ -188,7 +188,7 @@ class PlanRun:
         self._record = record
         self._strict = definition_of(plan.protocol).promises.exactly_once
         self._random = Random(f"run {plan.chance}")
-        with mutated(plan.mutants):
+        with with_bugs(plan.mutants):
             self._cluster = SimulatedCluster(
                 plan.topology,
                 plan.protocol,
@@ -218,7 +218,7 @@ class PlanRun:
 
     def report(self, seed: int, command: str) -> SeedReport:
         """Run the plan and say how it went."""
-        with mutated(self._plan.mutants):
+        with with_bugs(self._plan.mutants):
             rule, violations = play_and_judge(self._play, self._cluster.oracle, self._strict)
         now_ns = self._cluster.schedule.now_ns
         violations = [f"at {now_ns / SECOND_NS:.6f} s: {what}" for what in violations]
@@ -406,14 +406,15 @@ class PlanRun:
     def _left_over(self) -> list[str]:
         """What brokers still hold although nobody is owed anything."""
         brokers = self._cluster.brokers
-        lines = left_over([brokers[number] for number in self._cluster.tree.present])
+        checker = self._cluster.checker
+        lines = checker.left_over([brokers[number] for number in self._cluster.tree.present])
         for number in self._cluster.tree.present:
             had = brokers[number].core.status()["own_subscriptions"]
             asked = self._cluster.oracle.living_at(number)
             if had > asked:
                 name = brokers[number].name
                 lines.append(f"{name} has {had} subscriptions of its clients, who want {asked}")
-        return lines + zombies(brokers) + self._cluster.checker.left_on_disk(brokers)
+        return lines + checker.own.left_over(brokers)
 
     def _look_at_gates(self) -> None:
         """Gates open as soon as what they stand for is over, without waiting for an audit."""

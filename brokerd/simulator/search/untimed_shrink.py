@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from brokerd.protocols.delta_tree.mutants import mutated
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.untimed import Action
 from brokerd.simulator.world.untimed_cluster import Scene, UntimedCluster, in_words
 
@@ -60,7 +60,7 @@ def failure_of(
     Returns:
         The rule that was broken first ("" for none), what is wrong, and the cluster.
     """
-    with mutated(scene.mutants):
+    with with_bugs(scene.mutants):
         cluster = UntimedCluster(scene, trace=trace)
         return *_played(cluster, actions, to_the_end), cluster
 

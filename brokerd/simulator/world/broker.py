@@ -7,11 +7,11 @@ from random import Random
 from typing import Any, Protocol
 
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.interface import (
     Append,
     CloseSession,
     Commit,
+    CoreWrapper,
     DeadlineReached,
     Deliver,
     DeliveryProtocol,
@@ -109,7 +109,7 @@ class SimulatedBroker(Endpoint):
         self.incarnation += 1
         self._sessions = 0
         self.core = self._make_core(self.number)
-        if isinstance(self.core, AssistedDeltaTree) and self._observer is not None:
+        if isinstance(self.core, CoreWrapper) and self._observer is not None:
             self.core.watch = partial(self._observer.step, self)
         if self.history is not None:
             self.history = []
@@ -165,7 +165,7 @@ class SimulatedBroker(Endpoint):
 
     def session_with(self, peer: Peer) -> int:
         """The number of its session with a peer, relayed or direct; 0 when there is none."""
-        if isinstance(self.core, AssistedDeltaTree) and isinstance(peer, int):
+        if isinstance(self.core, CoreWrapper) and isinstance(peer, int):
             return self.core.session_with(peer)
         end = self.ends.get(peer)
         return end.number if end is not None else 0
@@ -177,7 +177,7 @@ class SimulatedBroker(Endpoint):
     @property
     def protocol(self) -> DeliveryProtocol:
         """The protocol itself, without what relays its sessions."""
-        return self.core.core if isinstance(self.core, AssistedDeltaTree) else self.core
+        return self.core.core if isinstance(self.core, CoreWrapper) else self.core
 
     # ------------------------------------------------------------ what the network says
 
@@ -228,7 +228,7 @@ class SimulatedBroker(Endpoint):
             self.history.append((event, now_ns, effects))
         if self._observer is not None:
             self._observer.driven(self, event, effects)
-            if not isinstance(self.core, AssistedDeltaTree):
+            if not isinstance(self.core, CoreWrapper):
                 self._observer.step(self, event, effects)
         for effect in effects:
             self._perform[type(effect)](effect)

@@ -27,13 +27,9 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 from brokerd.protocols.registry import definition_of, make_protocol, parameters_on
-from brokerd.simulator.checks.awareness import AwarenessChecker
-from brokerd.simulator.checks.internals import check_internals
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
-from brokerd.simulator.checks.lingering import LingerChecker
-from brokerd.simulator.checks.mark_registry import make_observer
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
-from brokerd.simulator.checks.separation import SeparationChecker
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
@@ -109,12 +105,14 @@ class SimulatedCluster:
             self._observer = Observers(self.oracle, observer)
         self.trace = Trace() if trace else None
         watched = strict or trace or watcher is not None
-        self._awareness = AwarenessChecker(
-            self.tree,
-            self.oracle.wants,
-            lambda: self.brokers,
-            self._has_publishers,
-            late=getattr(self.parameters, "accept", "") == "late",
+        seen = CheckedWorld(
+            schedule=self.schedule,
+            tree=self.tree,
+            oracle=self.oracle,
+            parameters=self.parameters,
+            brokers=lambda: self.brokers,
+            has_publishers=self._has_publishers,
+            strict=strict,
         )
         self.checker = StepChecker(
             self.schedule,
@@ -123,9 +121,7 @@ class SimulatedCluster:
             self.trace,
             strict,
             watcher,
-            self._awareness,
-            LingerChecker(self.schedule, self.oracle, self.parameters.client_linger_ns),
-            SeparationChecker(self.tree, topology.delta + 1),
+            make_checks(protocol, seen),
             make_observer(protocol, self.tree),
         )
         self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
@@ -474,7 +470,7 @@ class SimulatedCluster:
 
     def check_internals(self) -> None:
         """Look into every broker; what random steps leave behind must make sense."""
-        check_internals(self.brokers)
+        self.checker.look_into(self.brokers)
 
     def _has_publishers(self, number: BrokerNumber) -> bool:
         return any(client.broker == number and client.publishes for client in self.clients.values())

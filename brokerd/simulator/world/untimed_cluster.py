@@ -32,16 +32,16 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import Neighbourhood, PrimaryTree
-from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import definition_of, make_protocol
-from brokerd.simulator.checks.awareness import AwarenessChecker
-from brokerd.simulator.checks.internals import check_broker, left_over, zombies
 from brokerd.simulator.checks.invariants import StepChecker
-from brokerd.simulator.checks.lingering import LingerChecker
-from brokerd.simulator.checks.mark_registry import make_observer
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
-from brokerd.simulator.checks.separation import SeparationChecker
+from brokerd.simulator.checks.protocol_checks import (
+    CheckedWorld,
+    make_checks,
+    make_observer,
+    with_bugs,
+)
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.untimed import Action, Lane, UntimedNetwork
@@ -76,7 +76,7 @@ class Scene:
     parameters: Any
     publishers: tuple[tuple[ClientId, BrokerNumber], ...]
     chance: int
-    mutants: frozenset[Mutant] = frozenset()
+    mutants: frozenset[str] = frozenset()
     strict: bool = True
     frame_limit_bytes: int = 0
     payload_bytes: int = 3
@@ -116,11 +116,18 @@ class UntimedCluster:
             self.trace,
             scene.strict,
             None,
-            AwarenessChecker(
-                self.tree, self.oracle.wants, lambda: self.brokers, self._has_publishers
+            make_checks(
+                scene.protocol,
+                CheckedWorld(
+                    schedule=self._steps,
+                    tree=self.tree,
+                    oracle=self.oracle,
+                    parameters=scene.parameters,
+                    brokers=lambda: self.brokers,
+                    has_publishers=self._has_publishers,
+                    strict=scene.strict,
+                ),
             ),
-            LingerChecker(self._steps, self.oracle, scene.parameters.client_linger_ns),
-            SeparationChecker(self.tree, scene.topology.delta + 1),
             make_observer(scene.protocol, self.tree),
         )
         self.crashes_before_persisted = 0
@@ -247,8 +254,7 @@ class UntimedCluster:
         return lines
 
     def _left_over(self) -> list[str]:
-        lines = left_over(self.brokers) + zombies(self.brokers)
-        return lines + self.checker.left_on_disk(self.brokers)
+        return self.checker.left_over(self.brokers) + self.checker.own.left_over(self.brokers)
 
     # ------------------------------------------------------------ what it was
 
@@ -398,7 +404,7 @@ class UntimedCluster:
         self.checker.driven(broker, event, effects)
         self.checker.step(broker, event, effects)
         if self.scene.strict:
-            check_broker(broker, self.brokers)
+            self.checker.own.look_into(broker, self.brokers)
 
     def _note(self, action: Action) -> None:
         if self.trace is not None:
@@ -413,7 +419,7 @@ def in_words(action: Action) -> str:
 
 def play(scene: Scene, actions: Iterable[Action], *, trace: bool = False) -> UntimedCluster:
     """Play actions again, passing over what cannot happen; nothing is healed or judged."""
-    with mutated(scene.mutants):
+    with with_bugs(scene.mutants):
         cluster = UntimedCluster(scene, trace=trace)
         cluster.start()
         for action in actions:

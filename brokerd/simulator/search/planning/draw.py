@@ -10,7 +10,6 @@ from random import Random
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Move, Plan
@@ -49,7 +48,7 @@ def draw_plan(
     seed: int,
     protocol: str,
     *,
-    mutants: frozenset[Mutant] = frozenset(),
+    mutants: frozenset[str] = frozenset(),
     faults: bool = True,
     layer: str = "",
     setting: Setting | None = None,

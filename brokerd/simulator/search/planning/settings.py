@@ -14,7 +14,7 @@ from brokerd.simulator.world.network import NetworkParameters
 NEVER_NS = 1_000_000 * SECOND_NS
 """A timer that is set to this does not come in any seed."""
 
-_NEEDED: dict[Mutant, dict[str, Any]] = {
+_NEEDED: dict[str, dict[str, Any]] = {
     Mutant.SHORT_VECTORS: {"dedupe": "vector", "legitimacy": "hold"},
     Mutant.HOLD_OUT_OF_ORDER: {"legitimacy": "hold", "assist": "off"},
     Mutant.DRAIN_COMPARES_PEERS: {"switch": "drain"},
@@ -95,7 +95,7 @@ def draw_wire(
     return replace(network, session=session), sizes
 
 
-def needed_by(mutants: frozenset[Mutant]) -> dict[str, Any]:
+def needed_by(mutants: frozenset[str]) -> dict[str, Any]:
     needed: dict[str, Any] = {}
     for mutant in sorted(mutants):
         needed.update(_NEEDED.get(mutant, {}))

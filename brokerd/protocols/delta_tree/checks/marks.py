@@ -19,7 +19,6 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.delta_tree.assist import FIRST_RELAYED
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.home_table import SUBSCRIPTIONS
 from brokerd.protocols.delta_tree.messages import (
@@ -39,6 +38,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.routing_table import Phase
 from brokerd.protocols.delta_tree.rows import ROUTING
 from brokerd.protocols.interface import (
+    FIRST_INNER_SESSION,
     Commit,
     DeadlineReached,
     Effect,
@@ -246,11 +246,11 @@ class DeltaTreeMarks:
             self._reach("log-published-again")
 
     def _on_established(self, step: _Step) -> None:
-        if step.event.session >= FIRST_RELAYED:
+        if step.event.session >= FIRST_INNER_SESSION:
             self._reach("relayed")
 
     def _on_lost(self, step: _Step) -> None:
-        if step.event.session >= FIRST_RELAYED:
+        if step.event.session >= FIRST_INNER_SESSION:
             replaced = step.event.reason == "closed_by_us" and step.event.peer in step.broker.ends
             self._reach("relay-replaced" if replaced else "relay-lost")
 

@@ -13,29 +13,6 @@ from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
 
-def check_internals(brokers: Sequence[BrokerView]) -> None:
-    """Look into every live broker.
-
-    Raises:
-        InvariantViolated: naming the broker and what is wrong in it.
-    """
-    for broker in brokers:
-        if broker.alive:
-            check_broker(broker, brokers)
-
-
-def left_over(brokers: Sequence[BrokerView]) -> list[str]:
-    """What brokers still hold when nobody is owed anything, in words; they are all alive."""
-    lines = []
-    for broker in brokers:
-        left = list(broker.protocol.aftermath())
-        if queue := broker.protocol.status()["queue"]:
-            left.append(f"{queue} publications queued")
-        if left:
-            lines.append(f"{broker.name} has {', '.join(left)}")
-    return lines
-
-
 def zombies(brokers: Sequence[BrokerView]) -> list[str]:
     """Rows of subscriptions that do not live at their home, in words.
 
@@ -161,7 +138,7 @@ def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerVi
             )
 
 
-def is_serving(one: BrokerView, other: BrokerView) -> bool:
+def are_serving(one: BrokerView, other: BrokerView) -> bool:
     """Whether two live brokers have told each other what they know, or need not.
 
     A link that was cut, or an end that was taken for dead, is as good as failed until then.

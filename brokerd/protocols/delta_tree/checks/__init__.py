@@ -1,0 +1,13 @@
+"""What simulations know of delta_tree: its marks, its named bugs, and checks that look inside."""
+
+from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
+from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
+from brokerd.protocols.delta_tree.mutants import MUTANTS
+from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+
+SIMULATED = SimulatedProtocol(
+    bugs={str(mutant): bug for mutant, bug in MUTANTS.items()},
+    marks=MARKS,
+    make_observer=DeltaTreeMarks,
+    make_checks=DeltaTreeChecks,
+)

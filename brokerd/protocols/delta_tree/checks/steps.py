@@ -1,0 +1,208 @@
+"""What delta_tree must keep to on every step: what it confirms is true, what it withholds is told.
+
+Where each invariant of the δ tree's design is checked:
+
+    I1   exactly once          oracle: `delivered` (duplicate)
+    I2   order                 oracle: `delivered` (order)
+    I3   no gap                oracle: `delivered` (gap), `_check_first` (gap, silent)
+    I4   complete after heal   oracle: `judge_end`; swarm: `_has_converged`, `_left_over` (queues,
+                               tags, partition tables empty, nobody recovering; nothing routed
+                               by, or on disk, that is over)
+    I5   not before the start  oracle: early, closed gate, gap; invariants:
+                               `_check_delivery`
+    I6   duplicates are such   first_copies: `_check_delivery`, `_check_disagreement`; here:
+                               `_check_confirmation` (what was wrongly taken for one is confirmed
+                               and has not arrived)
+    I7   confirmations true    here: `_check_confirmation`; invariants:
+                               `_check_acknowledgement`
+    I8   hops are aware        awareness: `_check_handed_over`
+    I9   gates only open       here: `_note_gates`; oracle: `gates`; separation: `judge` (closed at
+                               the start is what was cut off, and nothing else)
+    I10  sources are aware     awareness: `_on_commit`; durability: `_faults` (who recovers
+                               publishes nothing)
+    I11  active sessions       internals: `_check_sessions`
+    I12  queues in order       internals: `_check_queue`
+    I13  own partitions        internals: `_check_partitions`
+    I14  partition tables      internals: `_check_partitions`
+    I15  legitimacy            where publications are held: the core counts what is not legitimate
+    I16  subscription first    awareness: `_check_handed_over`
+    I17  purity                swarm: `_repeat_events`; determinism: whole seeds
+    I18  summaries are true    internals: `_check_known`
+
+And, so that no crash makes untrue what has been said:
+
+    nobody is given up too soon
+                               lingering: `_check`
+    on disk before it is said, and nothing published or confirmed by who does not know enough yet
+                               durability: `_faults`
+
+Paper: [DFT11] §I (reliability), §V-VI (awareness before delivery).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
+from brokerd.protocols.delta_tree.checks import internals
+from brokerd.protocols.delta_tree.checks.awareness import HOME_TABLE, AwarenessChecker, read_tags
+from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
+from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
+from brokerd.protocols.delta_tree.checks.lingering import LingerChecker
+from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
+from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.interface import (
+    Change,
+    Commit,
+    Effect,
+    Event,
+    MessageReceived,
+    Persisted,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+class DeltaTreeChecks(ProtocolChecks):
+    """See ProtocolChecks."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._tree = tree = world.tree
+        self._oracle = oracle = world.oracle
+        self._lingering = LingerChecker(world.schedule, oracle, world.parameters.client_linger_ns)
+        self._separation = SeparationChecker(tree, tree.topology.delta + 1)
+        self._awareness = AwarenessChecker(
+            tree,
+            oracle.wants,
+            world.brokers,
+            world.has_publishers,
+            late=world.parameters.accept == "late",
+        )
+        self._durability = DurabilityChecker()
+        self._first_copies = FirstCopyChecker(tree, oracle)
+        self._homes: dict[ClientId, int] = {}
+        self._received: dict[tuple[int, Peer, int], dict[SourceId, list[int]]] = {}
+        self._current: dict[tuple[int, Peer], int] = {}
+        self._committing: dict[tuple[int, int], list[tuple[Change, ...]]] = {}
+        self._tags: dict[tuple[int, str], tuple[Tag, ...]] = {}
+
+    def client_added(self, client: ClientId, home: int) -> None:
+        """See ProtocolChecks."""
+        self._homes[client] = home
+
+    def joined(self, newcomer: BrokerNumber) -> None:
+        """See ProtocolChecks."""
+        for (home, key), tags in self._tags.items():
+            if home not in self._tree.present:
+                continue
+            if covers(tags, self._tree.path(home, newcomer), self._tree.newcomers):
+                client, _, number = key.rpartition("/")
+                self._oracle.joined(client, int(number), newcomer)
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """See ProtocolChecks."""
+        given_up = self._lingering.step(broker, event, effects)
+        self._separation.step(broker, event, effects)
+        self._note_gates(broker.number, event, effects)
+        if self.world.strict:
+            self._note_event(broker.number, event)
+            self._awareness.step(broker, event, effects)
+            self._durability.step(broker, event, effects)
+            self._first_copies.step(broker, event, effects)
+            for effect in effects:
+                if type(effect) is Send and type(effect.message) is PublicationConfirmation:
+                    self._check_confirmation(broker, effect.peer, effect.message)
+        return given_up
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        internals.check_broker(broker, brokers)
+
+    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """See ProtocolChecks."""
+        return internals.zombies(brokers) + self._durability.left_on_disk(brokers)
+
+    def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
+        """See ProtocolChecks."""
+        return internals.are_serving(one, other)
+
+    def _note_event(self, broker: int, event: Event) -> None:
+        if type(event) is MessageReceived:
+            message = event.message
+            current = self._current.get((broker, event.peer)) == event.session
+            if type(message) is PublicationCopy and current:
+                sources = self._received.setdefault((broker, event.peer, event.session), {})
+                sources.setdefault(message.run.source, []).extend(message.run.sequences)
+        elif type(event) is SessionEstablished:
+            self._current[broker, event.peer] = event.session
+        elif type(event) is SessionLost:
+            session = self._current.pop((broker, event.peer))
+            self._received.pop((broker, event.peer, session), None)
+        elif type(event) is Started:
+            for key in [key for key in self._current if key[0] == broker]:
+                self._received.pop((*key, self._current.pop(key)), None)
+
+    def _note_gates(self, broker: int, event: Event, effects: list[Effect]) -> None:
+        """I9: what a subscription hears is what is on disk at its home, and never less."""
+        if type(event) is Persisted:
+            for changes in self._committing.pop((broker, event.token), []):
+                self._take_over_gates(broker, [(c.key, c.value) for c in changes])
+        elif type(event) is Started:
+            self._committing = {k: v for k, v in self._committing.items() if k[0] != broker}
+            self._take_over_gates(broker, list(event.recovered.get(HOME_TABLE, {}).items()))
+        for effect in effects:
+            if type(effect) is Commit and effect.token is not None:
+                changes = tuple(c for c in effect.changes if c.table == HOME_TABLE and c.value)
+                if changes:
+                    self._committing.setdefault((broker, effect.token), []).append(changes)
+
+    def _take_over_gates(self, broker: int, rows: list[tuple[str, Any]]) -> None:
+        for key, value in rows:
+            if not value[3]:
+                continue
+            client, _, number = key.rpartition("/")
+            self._tags[broker, key] = tags = read_tags(value)
+            closed = frozenset(
+                other
+                for other in self._tree.present
+                if covers(tags, self._tree.path(broker, other), self._tree.newcomers)
+            )
+            subscription = SubscriptionId(broker, value[0], value[1])
+            if self.world.strict:
+                self._separation.judge(subscription, key, closed)
+            self._oracle.gates(client, int(number), closed)
+
+    def _check_confirmation(
+        self, broker: BrokerView, peer: Peer, message: PublicationConfirmation
+    ) -> None:
+        """I7: what is confirmed to a broker has arrived wherever it was sent that way for."""
+        assert isinstance(peer, int), f"{message} sent to a client"
+        session = self._current.get((broker.number, peer))
+        if session is None:
+            return  # the driver drops it
+        received = self._received.get((broker.number, peer, session), {})
+        for source, first, last in message.ranges:
+            sequences = received.get(source, [])
+            confirmed = [sequence for sequence in sequences if first <= sequence <= last]
+            if len(confirmed) < len(sequences):
+                received[source] = [seq for seq in sequences if not first <= seq <= last]
+            else:
+                received.pop(source, None)
+            for sequence in confirmed:
+                for client in self._oracle.missing_at(source, sequence):
+                    path = self._tree.path(peer, self._homes[client])
+                    back = self._tree.path(peer, source.broker)
+                    if broker.number in path and broker.number not in back:
+                        raise InvariantViolated(
+                            "confirmed too early",
+                            f"{broker.name} confirms {tuple(source)} {sequence} to broker {peer}; "
+                            f"{client} behind it has not got it",
+                        )

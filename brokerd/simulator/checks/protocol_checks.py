@@ -1,0 +1,149 @@
+"""What a protocol brings along for simulations: its marks, and checks that look inside its cores.
+
+They lie in the protocol's own folder, in the module that its definition names, and are imported
+when a simulation begins; nothing that is deployed needs them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.named_bugs import NamedBug, planted
+from brokerd.overlay.topology import nearest
+from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.interface import Effect, Event
+from brokerd.protocols.registry import DEFINITIONS, definition_of
+from brokerd.simulator.checks.marks import Mark, MarkObserver
+from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.world.clock import Schedule
+from brokerd.simulator.world.views import BrokerView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedWorld:
+    """What checks may see of a simulated world beside its steps.
+
+    Attributes:
+        brokers: all, by number.
+        has_publishers: whether clients of a broker publish.
+        strict: whether a broken rule is an error; otherwise the oracle is only told.
+    """
+
+    schedule: Schedule
+    tree: PrimaryTree
+    oracle: Oracle
+    parameters: Any
+    brokers: Callable[[], Sequence[BrokerView]]
+    has_publishers: Callable[[BrokerNumber], bool]
+    strict: bool
+
+
+class ProtocolChecks:
+    """Checks of one protocol's steps and states; as it stands, of nothing.
+
+    Every method raises InvariantViolated where a rule is broken, naming broker and rule.
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        self.world = world
+
+    def client_added(self, client: ClientId, home: BrokerNumber) -> None:
+        """A client lives at this broker."""
+
+    def joined(self, newcomer: BrokerNumber) -> None:
+        """A broker is in the overlay that has not been there; it has no clients yet."""
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[ClientId, int]]:
+        """A core has handled an event; returns subscriptions that it gave up."""
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """Look at a live broker's state."""
+
+    def left_over(self, brokers: Sequence[BrokerView]) -> list[str]:
+        """What brokers still hold when nobody is owed anything, in words."""
+        return []
+
+    def are_serving(self, one: BrokerView, other: BrokerView) -> bool:
+        """Whether two live brokers have told each other what they know, or need not."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedProtocol:
+    """A protocol, as simulations know it beyond its definition.
+
+    Attributes:
+        bugs: mistakes by name; a simulation that has one must see it.
+        marks: named events of its rules.
+        make_observer: what counts them in one cluster; None where there are none.
+        make_checks: what looks at its steps and inside its cores.
+    """
+
+    bugs: Mapping[str, NamedBug] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    make_observer: Callable[[PrimaryTree], MarkObserver] | None = None
+    make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
+
+
+def simulated(protocol: str) -> SimulatedProtocol:
+    """What a protocol brings along; nothing where its definition names no module.
+
+    Raises:
+        ConfigError: no protocol is called so.
+    """
+    module = definition_of(protocol).checks
+    if not module:
+        return SimulatedProtocol()
+    found = import_module(module).SIMULATED
+    assert isinstance(found, SimulatedProtocol), f"{module}: SIMULATED = {found!r}"
+    return found
+
+
+def marks_of(protocol: str) -> tuple[Mark, ...]:
+    """The marks of a protocol; none where its document names none."""
+    return simulated(protocol).marks
+
+
+def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
+    """What looks at a protocol's steps and inside its cores; nothing where it promises less."""
+    if not world.oracle.reliable:
+        return ProtocolChecks(world)
+    return simulated(protocol).make_checks(world)
+
+
+def make_observer(protocol: str, tree: PrimaryTree) -> MarkObserver | None:
+    """What counts a protocol's marks in one cluster."""
+    make = simulated(protocol).make_observer
+    return make(tree) if make is not None else None
+
+
+@lru_cache(maxsize=1)
+def named_bugs() -> Mapping[str, NamedBug]:
+    """The mistakes of all protocols, and of what they share, by name."""
+    return {name: bug for protocol in DEFINITIONS for name, bug in simulated(protocol).bugs.items()}
+
+
+def bug_called(name: str) -> str:
+    """The name, which there is.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name not in named_bugs():
+        raise ConfigError(f"no named bug {name!r}{nearest(name, [*named_bugs()])}")
+    return name
+
+
+@contextmanager
+def with_bugs(names: Iterable[str]) -> Iterator[None]:
+    """Inside, everything in this process has these bugs."""
+    with planted([named_bugs()[name] for name in sorted(names)]):
+        yield
