@@ -173,6 +173,11 @@ LAYERS = (
         ours=(*_BASE, "brokerd.model"),
     ),
     Layer(
+        "brokerd.client.brokers",
+        "which broker is tried next is decided without dialling",
+        ours=(),
+    ),
+    Layer(
         "brokerd.client.client",
         "it runs beside deployed brokers, which carry no simulator",
         ours=("brokerd",),
@@ -388,6 +393,7 @@ PURE = (
     "brokerd.overlay",
     "brokerd.protocols",
     "brokerd.sessions",
+    "brokerd.client.brokers",
     "brokerd.client.core",
     "brokerd.client.window",
 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from brokerd.client.brokers import Brokers
 from brokerd.client.core import (
     Announced,
     Attached,
@@ -30,7 +31,7 @@ from brokerd.client.inbox import Inbox
 from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
 from brokerd.config import SessionParameters, TlsFiles
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, ConfigError
 from brokerd.model.client_messages import Deliveries, Notice
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
@@ -63,8 +64,8 @@ class Callbacks:
         on_notice: matching publications that a partition keeps from a subscription, in order
             with what `receive` returns; the source is heard later, from some publication on.
         on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
-            a reason, "failed" with why an attempt came to nothing, "moved" with the address of
-            the new broker and the new source.
+            a reason, "failed" with why an attempt came to nothing and at which address, "moved"
+            with the address of the new broker and the new source, in place of "attached".
         on_subscription: (number, state).
         on_refused: (request, number, reason): the broker will not do this.
     """
@@ -79,7 +80,7 @@ class Callbacks:
 
 @asynccontextmanager
 async def connect(
-    address: str,
+    address: str | Sequence[str],
     name: str,
     *,
     publishes: bool = False,
@@ -94,7 +95,22 @@ async def connect(
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
+    With a list of brokers, they are tried in the order given, again and again; the first one that
+    takes the client is its broker. When the connection to it breaks and it cannot be reached
+    again at once, or when it refuses the client, the client goes on at the next one, if that
+    costs nothing that the protocol promises:
+
+    - all that the client has published is done; from then on it publishes as another source,
+      numbered from 1, as after `move`;
+    - and it has no subscription that has started, unless the protocol may lose publications
+      anyway (`best_effort`): what its broker still has for one, no other broker would deliver.
+
+    Else it tries its broker until that is back, and nothing is lost or given twice. `move` is for
+    those who would rather go on without what an unreachable broker has. A broker of a list has
+    to be of the same deployment as the one before.
+
     Args:
+        address: of its broker, or of several brokers of one deployment.
         publishes: whether it will publish.
         incarnation: of its publication counter, which starts at 1; up by one each time a
             process under this name starts counting anew.
@@ -113,8 +129,11 @@ async def connect(
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
-        ConfigError: `tls` cannot be used.
+        ConfigError: `tls` cannot be used, or there is no address.
     """
+    brokers = Brokers([address] if isinstance(address, str) else address)
+    if not brokers.address:
+        raise ConfigError(f'client {name}: address = {address!r}; at least one "host:port"')
     if dial is None:
         dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
     if gate is not None:
@@ -123,7 +142,7 @@ async def connect(
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         client = Client(
-            core, address, deployment_id, window, parameters or SessionParameters(),
+            core, brokers, deployment_id, window, parameters or SessionParameters(),
             callbacks or Callbacks(), dial, nursery,
         )  # fmt: skip
         try:
@@ -147,7 +166,7 @@ class Client:
     def __init__(
         self,
         core: ClientCore,
-        address: str,
+        brokers: Brokers,
         deployment_id: str,
         window: int,
         parameters: SessionParameters,
@@ -169,10 +188,11 @@ class Client:
         self._detached: dict[Line, None] = {}
         self._changed = trio.Event()
         self._arrived = trio.Event()
-        self._line = self._new_line(core, address)
+        self._was_at = ""
+        self._line = self._new_line(core, brokers)
 
-    def _new_line(self, core: ClientCore, address: str) -> Line:
-        line = Line(core, address, self._deployment_id, self._parameters, self._dial, self)
+    def _new_line(self, core: ClientCore, brokers: Brokers) -> Line:
+        line = Line(core, brokers, self._deployment_id, self._parameters, self._dial, self)
         self._nursery.start_soon(line.run)
         return line
 
@@ -441,9 +461,12 @@ class Client:
         if address == old.address:
             return
         self._busy = "is moving"
+        old.brokers.pinned = True
         try:
             await self._flush()
-            new = self._new_line(old.core.successor(), address)
+            brokers = old.brokers.beginning_with(address)
+            brokers.pinned = True
+            new = self._new_line(old.core.successor(), brokers)
             await self._wait_attached(new)
             for number in new.core.subscriptions:
                 await self._wait_started(new, number)
@@ -454,6 +477,7 @@ class Client:
                     await self._settle_at(new, old)
                 else:
                     self._busy = ""
+                    old.brokers.pinned = False
                     await self._abandon(new)
             raise
         await self._settle_at(new, old)
@@ -488,6 +512,8 @@ class Client:
         await old.leave()
         old.scope.cancel()
         self._line = new
+        self._was_at = new.address
+        new.brokers.pinned = False
         self._busy = ""
         details = {"source": new.core.source, "broker_incarnation": 0, "address": new.address}
         self._callbacks.on_session("moved", details)
@@ -553,7 +579,12 @@ class Client:
                 callbacks.on_acknowledged(first, last)
             case Attached(source, broker_incarnation):
                 details = {"source": source, "broker_incarnation": broker_incarnation}
-                callbacks.on_session("attached", details)
+                here, before = self._line.address, self._was_at or self._line.address
+                self._was_at = here
+                if here == before:
+                    callbacks.on_session("attached", details)
+                else:
+                    callbacks.on_session("moved", {**details, "address": here})
             case SubscriptionAnswered(number, state):
                 callbacks.on_subscription(number, state)
             case Withheld(deliveries):

@@ -36,6 +36,21 @@ _NOBODY = SourceId(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """The broker that a client has gone to.
+
+    Attributes:
+        broker, deployment, protocol: what it calls itself, its deployment and what it runs.
+        may_lose: the protocol loses publications when something fails.
+    """
+
+    broker: str
+    deployment: str
+    protocol: str
+    may_lose: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Attached:
     """The broker knows this client; `source` is None for one that only reads."""
 
@@ -152,6 +167,8 @@ ClientEvent = (
 class ClientCore:
     """One client of one broker, across any number of sessions.
 
+    It can go to another one where that costs nothing that its protocol promises: see `may_leave`.
+
     What it publishes is numbered from 1 and kept until the broker says it is done; after each
     attach everything kept is sent again, in order. What it receives is given on once per
     subscription and in order, whatever the broker repeats.
@@ -164,6 +181,7 @@ class ClientCore:
         incarnation: of its publication counter.
         source: under which source its publications go; None until the first attach.
         attached: whether the current session is connected in the protocol's sense.
+        home: the broker of the current or last session; None before the first.
         duplicates: publications kept from the application because it had them.
         resubmitted: publications sent more than once.
     """
@@ -172,11 +190,13 @@ class ClientCore:
         self.name = name
         self.source: SourceId | None = None
         self.attached = False
+        self.home: Home | None = None
         self.duplicates = 0
         self.resubmitted = 0
         self._publishes = publishes
         self.incarnation = incarnation
         self._session = 0
+        self._was_attached = self._has_connected = False
         self._urgent: list[ClientMessage] = []
         # publishing
         self._next_sequence = 1
@@ -189,6 +209,7 @@ class ClientCore:
         self._last_number = 0
         self._ending: dict[int, None] = {}
         self._marks: dict[int, None] = {}
+        self._started: dict[int, None] = {}
         self._detaching: Detach | None = None
         self._held: list[Deliveries | Notice] | None = None
         self._received: dict[tuple[int, SourceId], int] = {}
@@ -203,6 +224,7 @@ class ClientCore:
         """A session with the broker is up; the last one is over."""
         self.on_lost()
         self._session += 1
+        self._has_connected = True
         resume: dict[int, list[tuple[SourceId, int]]] = {}
         for (number, source), sequence in self._taken.items():
             resume.setdefault(number, []).append((source, sequence))
@@ -239,6 +261,8 @@ class ClientCore:
                 return [self._on_connected(message)]
             case Subscribed(number, state):
                 self._check_number(number)
+                if state == "started":
+                    self._started[number] = None
                 return [SubscriptionAnswered(number, state)] if self._wants(number) else []
             case Unsubscribed(number):
                 return self._on_unsubscribed(number)
@@ -349,7 +373,7 @@ class ClientCore:
         if self.source != message.source:
             # Another number would make old publications new ones to every subscriber.
             raise RemoteProtocolError("broker", f"{self.source} became {message.source}")
-        self.attached = True
+        self.attached = self._was_attached = True
         if self._detaching is not None:
             self._urgent.append(self._detaching)
             return Attached(message.source, message.broker_incarnation)
@@ -393,6 +417,7 @@ class ClientCore:
         """End a subscription: nothing more is given on for it, whatever comes."""
         assert self._wants(number), f"there is no subscription {number}"
         del self._predicates[number]
+        self._started.pop(number, None)
         self._ending[number] = None
         for positions in (self._received, self._taken):
             for key in [key for key in positions if key[0] == number]:
@@ -448,6 +473,50 @@ class ClientCore:
 
     # ------------------------------------------------------------ moving
 
+    def objection(self, home: Home) -> str | None:
+        """Why a session with this broker must not be; None where it may."""
+        if self.home is None:
+            return None
+        if home.deployment != self.home.deployment:
+            theirs, ours = home.deployment[:64], self.home.deployment
+            return f"{home.broker} is of deployment {theirs!r}, not {ours!r}"
+        if home.broker != self.home.broker and not self.may_leave:
+            return f"{home.broker} is not {self.home.broker}, which has what is not done"
+        return None
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether to go on at another broker costs nothing that the protocol promises.
+
+        What was published here and is not done may have been delivered: there it would be given
+        a second time. What this broker still has for a subscription that has started would be
+        missing there, unless the protocol loses publications anyway.
+        """
+        if not self._was_attached:
+            return True
+        may_lose = self.home is not None and self.home.may_lose
+        would_miss = bool(self._started) and not may_lose
+        is_busy = self.attached or self._detaching is not None
+        return not (is_busy or would_miss or self.outstanding)
+
+    def leave(self) -> None:
+        """The next session is with another broker; only while `may_leave`.
+
+        What is published from then on belongs to a new source, numbered from 1.
+        """
+        assert self.may_leave, f"{self.name} has to stay at {self.home}"
+        if self._has_connected:
+            # Whoever comes back must not go on with numbers that its broker has heard of.
+            self.incarnation += 1
+            self._has_connected = False
+        if self._was_attached:
+            self.source = None
+            self._next_sequence = 1
+            self._highest_sent = 0
+            self._was_attached = False
+        self._started.clear()
+        self.home = self.home and replace(self.home, broker="")
+
     def successor(self) -> "ClientCore":
         """The same client at another broker: the same subscriptions, under the same numbers.
 
@@ -456,6 +525,7 @@ class ClientCore:
         keeps to itself until `take_over`.
         """
         other = ClientCore(self.name, publishes=self._publishes, incarnation=self.incarnation + 1)
+        other.home = self.home and replace(self.home, broker="")
         other._predicates = dict(self._predicates)
         other._last_number = self._last_number
         other._held = []

@@ -1,4 +1,4 @@
-"""A client's way to one broker: it keeps a session there, and tells its client what comes."""
+"""A client's way to its broker: it keeps a session there, and tells its client what comes."""
 
 import random
 from collections.abc import Mapping
@@ -6,9 +6,12 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from brokerd.client.brokers import Attempt, Brokers, NobodyTakesUs
 from brokerd.client.core import (
+    Attached,
     ClientCore,
     ClientEvent,
+    Home,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
@@ -17,6 +20,7 @@ from brokerd.client.core import (
 from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.interface import LossReason
+from brokerd.protocols.registry import DEFINITIONS
 from brokerd.runtime.connection import (
     Connection,
     Dial,
@@ -33,8 +37,6 @@ from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
 from brokerd.wire.codec import encode
 
-RECONNECT_FIRST_S: Final = 0.1
-RECONNECT_LIMIT_S: Final = 2.0
 RETRY_S: Final = 0.2
 LEAVING_S: Final = 1.0
 
@@ -56,10 +58,11 @@ class Listener(Protocol):
 
 
 class Line:
-    """Sessions with one broker, one after the other, for as long as `run` runs.
+    """Sessions with one broker at a time, one after the other, for as long as `run` runs.
 
     Attributes:
         core: what is said on them.
+        brokers: with whom they may be.
         connection: the current one, if there is one.
         failure: why there will be no more; None while there may be.
         states: subscription → what the broker last said of it.
@@ -69,14 +72,14 @@ class Line:
     def __init__(
         self,
         core: ClientCore,
-        address: str,
+        brokers: Brokers,
         deployment_id: str,
         parameters: SessionParameters,
         dial: Dial,
         listener: Listener,
     ) -> None:
         self.core = core
-        self.address = address
+        self.brokers = brokers
         self.connection: Connection | None = None
         self.failure: str | None = None
         self.states: dict[int, str] = {}
@@ -87,20 +90,47 @@ class Line:
         self._dial = dial
         self._listener = listener
         self._sessions = 0
+        self._was_attached = False
+        self._refusal = ""
         self._retries: list[int] = []
 
     async def run(self) -> None:
-        """Keep a session with the broker until that fails for good, or `scope` is cancelled."""
+        """Keep a session with a broker until that fails for good, or `scope` is cancelled."""
         with self.scope:
-            pause_s = RECONNECT_FIRST_S
             while self.failure is None:
+                here = self.address
+                self._was_attached, self._refusal = False, ""
                 why = await self._attach_once()
-                if why is None:
-                    pause_s = RECONNECT_FIRST_S
-                else:
-                    self._listener.session_changed(self, "failed", {"reason": why})
-                await trio.sleep(pause_s * random.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, RECONNECT_LIMIT_S)
+                step = self._next_step(why)
+                if self.address != here:
+                    self._leave_broker()
+                if why is not None:
+                    details = {"reason": why, "address": here}
+                    self._listener.session_changed(self, "failed", details)
+                if isinstance(step, NobodyTakesUs):
+                    self._fail(step.reason)
+                    return
+                await trio.sleep(step.pause_s * random.uniform(0.5, 1.0))
+
+    def _next_step(self, why: str | None) -> Attempt | NobodyTakesUs:
+        """What follows on a session that is over, or on an attempt that came to nothing."""
+        may_leave = self.core.may_leave
+        if self._refusal:
+            return self.brokers.refused(self._refusal, may_leave=may_leave)
+        if self._was_attached:
+            return self.brokers.lost()
+        return self.brokers.failed(may_leave=may_leave, spoken=why is None)
+
+    def _leave_broker(self) -> None:
+        self.core.leave()
+        self.states.clear()
+        self.refusals.clear()
+        self._retries.clear()
+
+    @property
+    def address(self) -> str:
+        """Of the broker that it has, or tries to reach."""
+        return self.brokers.address
 
     def nudge(self) -> None:
         """There is something to be sent."""
@@ -164,12 +194,17 @@ class Line:
         farewell = connection.farewell
         why = f"{farewell.kind}: {farewell.reason}" if farewell else str(reason)
         self._listener.session_changed(self, "lost", {"reason": why})
-        if farewell is not None and farewell.kind in ("refused", "superseded", "fault"):
+        if farewell is not None and farewell.kind == "refused":
+            self._refusal = why
+        elif farewell is not None and farewell.kind in ("superseded", "fault"):
             self._fail(why)
 
     def _note(self, event: ClientEvent) -> bool:
         """Keep what an event says of subscriptions; whether an answer may be due at once."""
         match event:
+            case Attached():
+                self._was_attached = True
+                self.brokers.attached()
             case SubscriptionAnswered(number, state):
                 self.states[number] = state
             case SubscriptionEnded(number):
@@ -203,8 +238,7 @@ class Line:
                     stream = await self._dial(self.address)
                     session = await self._shake_hands(stream, decoder)
                 except PlaintextRefused as error:
-                    session = str(error)
-                    self._fail(session)
+                    session = self._refusal = str(error)
                 except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                     session = str(error)[:300]
             if isinstance(session, str) or stream is None:
@@ -229,13 +263,24 @@ class Line:
         answer = await first_message(stream, decoder)
         if isinstance(answer, Farewell):
             if answer.kind == "refused":
-                self._fail(f"refused: {answer.reason}")
+                self._refusal = f"refused: {answer.reason}"
             return answer.reason
         assert isinstance(answer, Hello), answer
         if answer.wire_version != WIRE_VERSION or answer.session != self._sessions:
             return f"{answer.name[:64]!r} answers with wire version {answer.wire_version}"
         if certified is not None and answer.name != certified.name:
             return f"{certified} answers as {answer.name[:64]!r}"
+        return self._at_home(answer)
+
+    def _at_home(self, answer: Hello) -> Session | str:
+        """The session that the broker has agreed to, if it is one to have a session with."""
+        definition = DEFINITIONS.get(answer.protocol)
+        may_lose = definition is not None and not definition.promises.exactly_once
+        home = Home(answer.name, answer.deployment_id, answer.protocol, may_lose)
+        if self.brokers.is_list and (objection := self.core.objection(home)) is not None:
+            self._refusal = objection[:300]
+            return self._refusal
+        self.core.home = home
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session
@@ -254,7 +299,9 @@ class Line:
     async def _look_after(self, connection: Connection) -> None:
         """Send heartbeats, notice silence, repeat what was refused for the time being."""
         tick_s = check_interval_ns(self._parameters) / SECOND_NS
+        limit_s = self._parameters.connect_timeout_ns / SECOND_NS
         beats = retried_at = 0.0
+        began = trio.current_time()
         while True:
             await trio.sleep(tick_s)
             now = trio.current_time()
@@ -262,6 +309,10 @@ class Line:
                 connection.beat()
                 beats = now + self._parameters.heartbeat_ns / SECOND_NS
             connection.check(clock_ns())
+            if now - began >= limit_s and self.core.may_leave and self.brokers.has_others:
+                # It answers, but does not let us in, and another one may.
+                connection.end("closed_by_us", Farewell("stopping", "to go elsewhere"))
+                return
             if self._retries and now - retried_at >= RETRY_S:
                 retried_at = now
                 self._retry(connection)

@@ -311,6 +311,10 @@ class ScriptedBroker:
     async def say(self, *messages: Any) -> None:
         await self.stream.send_all(b"".join(piece for m in messages for piece in encode(m)))
 
+    async def beat(self) -> None:
+        """Show that it lives."""
+        await self.say(Heartbeat())
+
     async def greet(self) -> Connect:
         """Shake hands, as far as the client's Connect."""
         hello = await self.next()

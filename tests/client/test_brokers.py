@@ -1,0 +1,55 @@
+"""Which broker of a list is tried when: the order, the pauses, and who is left."""
+
+from brokerd.client.brokers import Attempt, Brokers, NobodyTakesUs
+
+
+def attempts(brokers: Brokers, count: int, *, may_leave: bool = True) -> list[tuple[str, float]]:
+    """Where `count` attempts lead that come to nothing."""
+    steps = [brokers.failed(may_leave=may_leave) for _ in range(count)]
+    return [(step.address, step.pause_s) for step in steps]
+
+
+def test_brokers_are_tried_in_order_with_one_pause_per_round() -> None:
+    brokers = Brokers(["a", "b", "c"])
+    assert brokers.address == "a"
+    assert attempts(brokers, 7) == [
+        ("b", 0), ("c", 0), ("a", 0.1), ("b", 0), ("c", 0), ("a", 0.2), ("b", 0),
+    ]  # fmt: skip
+    pauses = [pause_s for _, pause_s in attempts(brokers, 30) if pause_s]
+    assert pauses == [0.4, 0.8, 1.6, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_single_broker_is_tried_again_after_pauses_that_grow() -> None:
+    assert attempts(Brokers(["a"]), 3) == [("a", 0.1), ("a", 0.2), ("a", 0.4)]
+
+
+def test_who_has_to_stay_is_not_led_away() -> None:
+    brokers = Brokers(["a", "b"])
+    assert attempts(brokers, 2, may_leave=False) == [("a", 0.1), ("a", 0.2)]
+    brokers.pinned = True
+    assert attempts(brokers, 1) == [("a", 0.4)]
+
+
+def test_the_broker_it_has_is_tried_once_more_before_another() -> None:
+    brokers = Brokers(["a", "b", "c"])
+    attempts(brokers, 1)
+    brokers.attached()
+    assert brokers.lost() == Attempt("b", 0.1)
+    assert attempts(brokers, 3) == [("c", 0), ("a", 0), ("b", 0.2)]
+
+
+def test_an_address_given_twice_counts_once() -> None:
+    assert attempts(Brokers(["a", "b", "a"]), 2) == [("b", 0), ("a", 0.1)]
+
+
+def test_who_is_refused_by_all_gives_up_and_says_what_each_said() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.refused("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.failed(may_leave=True) == Attempt("a", 0.1)
+    assert brokers.refused("full", may_leave=True) == Attempt("b", 0)
+    assert brokers.refused("unknown", may_leave=True) == NobodyTakesUs("a: full; b: unknown")
+
+
+def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
+    brokers = Brokers(["a", "b"])
+    assert brokers.refused("put out", may_leave=False) == NobodyTakesUs("put out")

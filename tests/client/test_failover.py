@@ -1,0 +1,334 @@
+"""A client with a list of brokers: where it goes, and when it must not."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.core import ClientCore, Home, PublicationsDone
+from brokerd.config import SessionParameters
+from brokerd.errors import ConfigError
+from brokerd.model.client_messages import Connected, PublishAcknowledged, Subscribed
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate import EVERYTHING
+from tests.client.test_client import ScriptedBroker
+from tests.helpers.memory_broker import MemoryBroker, chain
+from tests.helpers.memory_links import MemoryNet
+from tests.helpers.virtual_time import in_virtual_time
+
+OIL = {"topic": "oil"}
+
+
+class Cluster:
+    """Brokers of a chain that can be stopped and started one by one."""
+
+    def __init__(self, nursery: trio.Nursery, protocol: str) -> None:
+        self.net = MemoryNet()
+        self.brokers = [MemoryBroker(self.net, chain(3), f"b{n}", protocol) for n in range(3)]
+        self._nursery = nursery
+        self._scopes: dict[int, trio.CancelScope] = {}
+
+    async def start(self, number: int) -> None:
+        await self._nursery.start(self._run, number)
+
+    async def stop(self, number: int) -> None:
+        self._scopes.pop(number).cancel()
+        del self.net.listeners[f"b{number}"]
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def _run(self, number: int, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.CancelScope() as self._scopes[number]:
+            await self.brokers[number].run(task_status=task_status)
+
+
+@asynccontextmanager
+async def cluster(protocol: str = "delta_tree") -> AsyncIterator[Cluster]:
+    async with trio.open_nursery() as nursery:
+        running = Cluster(nursery, protocol)
+        for number in range(3):
+            await running.start(number)
+        yield running
+        nursery.cancel_scope.cancel()
+
+
+class Told:
+    """What a client says of its sessions."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[str, Mapping[str, Any]]] = []
+        self.callbacks = Callbacks(on_session=lambda what, how: self.sessions.append((what, how)))
+
+    def tried(self) -> list[str]:
+        return [how["address"] for what, how in self.sessions if what == "failed"]
+
+    def moved_to(self) -> list[str]:
+        return [how["address"] for what, how in self.sessions if what == "moved"]
+
+
+async def numbers_from(client: Client, count: int) -> list[tuple[SourceId, int]]:
+    got: list[tuple[SourceId, int]] = []
+    while len(got) < count:
+        deliveries = await anext(client)
+        got += [(deliveries.run.source, number) for number in deliveries.run.sequences]
+    return got
+
+
+@in_virtual_time
+async def test_the_first_broker_of_a_list_that_answers_is_taken() -> None:
+    told = Told()
+    async with cluster() as running:
+        await running.stop(0)
+        addresses = ["b0", "nowhere", "b2", "b1"]
+        dial = running.net.dial
+        async with connect(
+            addresses, "p", publishes=True, dial=dial, callbacks=told.callbacks
+        ) as client:
+            await client.publish(OIL, b"handed over before there is a broker")
+            await client.flush()
+            assert client.source == SourceId(2, 0, 1)
+            assert told.tried() == ["b0", "nowhere"]
+            await running.start(0)
+            await trio.sleep(60)
+            assert client.source == SourceId(2, 0, 1), "it stays with the one it has"
+
+
+@in_virtual_time
+async def test_a_publisher_whose_publications_are_done_goes_on_at_the_next_broker() -> None:
+    told = Told()
+    async with (
+        cluster() as running,
+        connect("b2", "s", dial=running.net.dial) as subscriber,
+        connect(
+            ["b0", "b1"], "p", publishes=True, dial=running.net.dial, callbacks=told.callbacks
+        ) as publisher,
+    ):
+        await subscriber.subscribe("topic = 'oil'")
+        await publisher.publish(OIL, b"1")
+        got = await numbers_from(subscriber, 1)
+        with trio.move_on_after(0.5):
+            await anext(subscriber)  # says that the first is safe
+        await publisher.flush()
+        await running.stop(0)
+        await trio.sleep(5)
+        assert told.moved_to() == ["b1"]
+        await publisher.publish(OIL, b"2")
+        got += await numbers_from(subscriber, 1)
+        assert got == [(SourceId(0, 0, 1), 1), (SourceId(1, 0, 2), 1)]
+
+
+@in_virtual_time
+async def test_a_publisher_with_publications_under_way_waits_for_its_broker() -> None:
+    """They may have been delivered: under another source they would be a second time."""
+    told = Told()
+    async with (
+        cluster() as running,
+        connect("b2", "s", dial=running.net.dial) as subscriber,
+        connect(
+            ["b0", "b1"], "p", publishes=True, dial=running.net.dial, callbacks=told.callbacks
+        ) as publisher,
+    ):
+        await subscriber.subscribe("topic = 'oil'")
+        await publisher.publish(OIL, b"1")
+        got = await numbers_from(subscriber, 1)
+        await running.stop(0)
+        await trio.sleep(5)
+        assert set(told.tried()) == {"b0"}
+        await running.start(0)
+        with trio.move_on_after(20):
+            got += await numbers_from(subscriber, 1)
+        assert got == [(SourceId(0, 0, 1), 1)]
+        assert publisher.outstanding == 0
+        assert told.moved_to() == []
+
+
+@in_virtual_time
+async def test_a_subscriber_waits_for_its_broker_where_nothing_may_be_lost() -> None:
+    told = Told()
+    async with (
+        cluster() as running,
+        connect("b0", "p", publishes=True, dial=running.net.dial) as publisher,
+        connect(["b2", "b1"], "s", dial=running.net.dial, callbacks=told.callbacks) as subscriber,
+    ):
+        await subscriber.subscribe("topic = 'oil'")
+        await running.stop(2)
+        await publisher.publish(OIL, b"while it is away")
+        await trio.sleep(5)
+        assert set(told.tried()) == {"b2"}
+        await running.start(2)
+        assert await numbers_from(subscriber, 1) == [(SourceId(0, 0, 1), 1)]
+        assert told.moved_to() == []
+
+
+@in_virtual_time
+async def test_a_subscriber_goes_on_elsewhere_where_something_may_be_lost() -> None:
+    told = Told()
+    async with (
+        cluster("best_effort") as running,
+        connect("b0", "p", publishes=True, dial=running.net.dial) as publisher,
+        connect(["b2", "b1"], "s", dial=running.net.dial, callbacks=told.callbacks) as subscriber,
+    ):
+        number = await subscriber.subscribe("topic = 'oil'")
+        running.brokers[2].fault("cut", "s")
+        await trio.sleep(5)
+        await subscriber.wait_started(number)
+        assert told.moved_to() == ["b1"]
+        await publisher.publish(OIL, b"")
+        assert await numbers_from(subscriber, 1) == [(SourceId(0, 0, 1), 1)]
+
+
+@in_virtual_time
+async def test_a_client_that_has_moved_by_itself_goes_on_along_its_list() -> None:
+    told = Told()
+    async with (
+        cluster() as running,
+        connect(
+            ["b0", "b1"], "p", publishes=True, dial=running.net.dial, callbacks=told.callbacks
+        ) as client,
+    ):
+        await client.wait_attached()
+        await client.move("b2")
+        await running.stop(2)
+        await trio.sleep(5)
+        assert told.moved_to() == ["b2", "b0"]
+        assert client.source == SourceId(0, 0, 3), "no source is used again"
+
+
+@in_virtual_time
+async def test_a_client_of_one_broker_that_has_moved_does_not_go_back() -> None:
+    told = Told()
+    async with (
+        cluster() as running,
+        connect("b0", "c", dial=running.net.dial, callbacks=told.callbacks) as client,
+    ):
+        await client.wait_attached()
+        await client.move("b2")
+        await running.stop(2)
+        await trio.sleep(5)
+        assert told.moved_to() == ["b2"]
+        assert set(told.tried()) == {"b2"}
+
+
+@in_virtual_time
+async def test_a_list_of_brokers_that_all_refuse_is_given_up_with_what_each_said() -> None:
+    async with (
+        cluster() as running,
+        connect(["b1", "b0"], "c", deployment_id="other", dial=running.net.dial) as client,
+    ):
+        with pytest.raises(ClientError, match=r"b1: refused: deployment 'other'.*; b0: refused"):
+            await client.wait_attached()
+
+
+@in_virtual_time
+async def test_a_broker_that_greets_and_does_not_let_in_is_passed_over() -> None:
+    net = MemoryNet()
+    deaf, kind = net.listen("deaf"), net.listen("kind")
+    async with connect(
+        ["deaf", "kind"], "c", publishes=True, dial=net.dial, parameters=SessionParameters()
+    ) as client:
+        silent = ScriptedBroker(await deaf.accept())
+        assert (await silent.greet()).incarnation == 1
+        async with trio.open_nursery() as nursery:
+
+            async def only_beat() -> None:
+                with contextlib.suppress(trio.BrokenResourceError):  # it leaves
+                    while True:
+                        await silent.beat()
+                        await trio.sleep(0.1)
+
+            nursery.start_soon(only_beat)
+            other = ScriptedBroker(await kind.accept())
+            nursery.cancel_scope.cancel()
+        assert (await other.greet()).incarnation == 2, "the first has heard of incarnation 1"
+        await other.say(Connected(SourceId(1, 0, 2), 1))
+        await client.wait_attached()
+
+
+@pytest.mark.parametrize("addresses", [[], [""], ""])
+def test_a_client_without_an_address_is_refused(addresses: list[str] | str) -> None:
+    async def connected() -> None:
+        async with connect(addresses, "c"):
+            raise AssertionError("there is nobody to connect to")
+
+    with pytest.raises(ConfigError, match="at least one"):
+        trio.run(connected)
+
+
+# ---------------------------------------------------------------- the decision alone
+
+HOME = Home("b0", "d", "delta_tree", may_lose=False)
+LOSSY = Home("b0", "d", "best_effort", may_lose=True)
+
+
+def at_home(home: Home, publishes: bool = True) -> ClientCore:
+    core = ClientCore("c", publishes=publishes)
+    core.home = home
+    core.on_established()
+    core.messages_to_send()
+    core.on_message(Connected(SourceId(0, 0, 1) if publishes else None, 1))
+    return core
+
+
+def test_who_is_attached_does_not_leave() -> None:
+    core = at_home(HOME)
+    assert not core.may_leave
+    core.on_lost()
+    assert core.may_leave
+
+
+def test_what_was_published_here_is_done_before_its_publisher_leaves() -> None:
+    core = at_home(LOSSY)
+    core.publish(b"a", b"x")
+    core.messages_to_send()
+    core.on_lost()
+    assert not core.may_leave
+    core.on_established()
+    core.on_message(Connected(SourceId(0, 0, 1), 1))
+    assert core.on_message(PublishAcknowledged(1, 1)) == [PublicationsDone(1, 1)]
+    core.on_lost()
+    core.leave()
+    assert (core.source, core.incarnation, core.publish(b"a", b"y")) == (None, 2, 1)
+
+
+@pytest.mark.parametrize("home, may_leave", [(HOME, False), (LOSSY, True)])
+def test_a_started_subscription_is_left_only_where_something_may_be_lost(
+    home: Home, may_leave: bool
+) -> None:
+    core = at_home(home, publishes=False)
+    number = core.subscribe(EVERYTHING)
+    core.on_lost()
+    assert core.may_leave, "nothing is owed before it has started"
+    core.on_established()
+    core.on_message(Connected(None, 1))
+    core.on_message(Subscribed(number, "started"))
+    core.on_lost()
+    assert core.may_leave is may_leave
+
+
+def test_who_is_leaving_for_good_waits_for_its_broker() -> None:
+    core = at_home(HOME)
+    core.detach(drain=False)
+    core.on_lost()
+    assert not core.may_leave
+
+
+def test_another_broker_in_place_of_the_one_with_the_rest_is_refused() -> None:
+    core = at_home(HOME)
+    core.publish(b"a", b"x")
+    core.on_lost()
+    other = Home("b1", "d", "delta_tree", may_lose=False)
+    assert core.objection(HOME) is None
+    assert core.objection(other) == "b1 is not b0, which has what is not done"
+
+
+def test_a_broker_of_another_deployment_is_refused_though_nothing_is_left() -> None:
+    core = at_home(HOME)
+    core.on_lost()
+    core.leave()
+    assert core.objection(Home("b1", "d", "delta_tree", may_lose=False)) is None
+    stranger = core.objection(Home("b1", "e", "delta_tree", may_lose=False))
+    assert stranger == "b1 is of deployment 'e', not 'd'"
