@@ -30,7 +30,7 @@ from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.protocols.registry import read_topology
+from brokerd.protocols.registry import check_runs_on, read_topology
 from brokerd.text import shown
 from fault_injection.schedule.targets import Role
 
@@ -212,6 +212,10 @@ def load_experiment(
     spec = validated(Workload, _with_overrides(values, overrides), where)
     topology_path = find_file(spec.topology, TOPOLOGIES, "topology", beside=path)
     topology = load_topology(topology_path)
+    try:
+        check_runs_on(topology, spec.protocol, where)
+    except ConfigError as error:
+        raise SpecError(str(error)) from None
     _check_against_topology(spec, topology, where)
     name = (labels or {}).get("experiment")
     if name is not None and not EXPERIMENT_NAME.fullmatch(name):

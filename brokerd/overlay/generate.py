@@ -1,12 +1,15 @@
-"""Topologies made to measure: chains, stars, balanced and random trees.
+"""Topologies made to measure: chains, stars, balanced and random trees, and other kinds.
 
 Brokers are called b1, b2, … in breadth-first order, so that the same arguments give the same
 file on every machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
+from typing import Any
 
 from brokerd.errors import ConfigError
+from brokerd.overlay.hierarchy import BLOCK_LIMIT, MAXIMUM_PARTS
 from brokerd.overlay.topology import SCHEMA, Topology
 
 MAXIMUM_BROKERS = 10_000
@@ -50,18 +53,115 @@ def random_tree(brokers: int, delta: int, draw: Draw) -> Topology:
     return _tree("random", brokers, delta, draw)
 
 
-def _tree(name: str, brokers: int, delta: int, parent: Callable[[int], int]) -> Topology:
+def cells(brokers: int, size: int, fanout: int) -> Topology:
+    """A balanced tree of cells of `size` brokers, with single brokers above it and at its leaves.
+
+    b1 is where publishers are. A cell of several has `fanout` single brokers below it, the last
+    one has those that remain. 10 brokers, size 2 and fan-out 3 are the paper's figure.
+
+    Raises:
+        ConfigError: size or fanout < 1.
+
+    Paper: [GD02] §4.2, Fig. 3.
+    """
+    for what, number in (("cell size", size), ("fanout", fanout)):
+        if number < 1:
+            raise ConfigError(f"{what} = {number}; at least 1")
+    names = _names(brokers)
+    bundles: list[list[str]] = []
+    members: dict[str, list[str]] = {}
+    rest = names[1:]
+    while len(rest) > size:
+        inner, outer = rest[:size], rest[size : size + fanout]
+        rest = rest[size + fanout :]
+        above = len(members) // fanout - 1
+        cell = f"c{len(members) + 1}"
+        bundles.append([f"c{above + 1}" if above >= 0 else names[0], cell])
+        bundles += [[cell, name] for name in outer]
+        members[cell] = inner
+    last = [*members][-1] if members else names[0]
+    bundles += [[last, name] for name in rest]
+    return _made("cells", "cells", names, {"cells": {"bundles": bundles, "members": members}})
+
+
+def hierarchy(brokers: int, fanout: int) -> Topology:
+    """Units of up to `fanout` units each, in as few levels as there is room in, two at least.
+
+    In a cluster all are linked with each other; other units are a ring, with two links between
+    neighbours where they have two brokers. The first broker below the system stores for its unit.
+
+    Raises:
+        ConfigError: fanout is not from 2 to 64, or more brokers than fit.
+    """
+    if not 2 <= fanout <= BLOCK_LIMIT:
+        raise ConfigError(f"fanout = {fanout}; a unit has from 2 to {BLOCK_LIMIT} members")
+    names = _names(brokers)
+    parts = 2
+    while fanout**parts < brokers:
+        parts += 1
+    if parts > MAXIMUM_PARTS:
+        raise ConfigError(
+            f"brokers = {brokers}; with fanout = {fanout} at most {fanout**MAXIMUM_PARTS}"
+        )
+    addresses = {
+        name: ".".join(str(number // fanout**level % fanout) for level in reversed(range(parts)))
+        for number, name in enumerate(names)
+    }
+    links: dict[tuple[str, str], None] = {}
+    for level in range(parts):
+        size = fanout**level
+        for start in range(0, brokers, size * fanout):
+            unit = names[start : start + size * fanout]
+            units = [unit[at : at + size] for at in range(0, len(unit), size)]
+            links.update(dict.fromkeys(_gateways(units) if level else combinations(unit, 2)))
+    storages = {names[number]: parts - 1 for number in range(0, brokers, fanout ** (parts - 1))}
+    section = {"links": list(map(list, links)), "addresses": addresses, "storages": storages}
+    return _made("hierarchy", "hierarchy", names, {"hierarchy": section})
+
+
+def bipartite(brokers: int, proxies: int) -> Topology:
+    """The first ones are proxies, all others servers.
+
+    Raises:
+        ConfigError: no proxies, or no broker is left for a server.
+    """
+    names = _names(brokers)
+    if brokers < 2:
+        raise ConfigError(f"brokers = {brokers}; proxies and servers are two at least")
+    if not 1 <= proxies < brokers:
+        raise ConfigError(f"proxies = {proxies}; from 1 to {brokers - 1}, the rest are servers")
+    section = {"proxies": names[:proxies], "servers": names[proxies:]}
+    return _made("bipartite", "bipartite", names, {"bipartite": section})
+
+
+def _gateways(units: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """Between neighbours in a ring of units: of the first ones in them, and of the last ones."""
+    neighbours = list(pairwise(units))
+    if len(units) > 2:
+        neighbours.append((units[0], units[-1]))
+    return [(here[end], there[end]) for here, there in neighbours for end in (0, -1)]
+
+
+def _names(brokers: int) -> list[str]:
     if not 1 <= brokers <= MAXIMUM_BROKERS:
         raise ConfigError(f"brokers = {brokers}; from 1 to {MAXIMUM_BROKERS}")
-    names = [f"b{number + 1}" for number in range(brokers)]
+    return [f"b{number + 1}" for number in range(brokers)]
+
+
+def _tree(name: str, brokers: int, delta: int, parent: Callable[[int], int]) -> Topology:
+    names = _names(brokers)
+    links = [[names[parent(broker)], names[broker]] for broker in range(1, brokers)]
+    return _made(name, "tree", names, {"tree": {"delta": delta}, "links": links})
+
+
+def _made(name: str, kind: str, brokers: list[str], values: dict[str, Any]) -> Topology:
     return Topology.from_mapping(
         {
             "schema": SCHEMA,
-            "name": f"{name}-{brokers}",
-            "kind": "tree",
-            "tree": {"delta": delta},
-            "brokers": names,
-            "links": [[names[parent(broker)], names[broker]] for broker in range(1, brokers)],
+            "name": f"{name}-{len(brokers)}",
+            "kind": kind,
+            "brokers": brokers,
+            **values,
         },
         f"topology {name}",
     )

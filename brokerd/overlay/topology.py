@@ -1,9 +1,20 @@
 """Topologies: brokers, links and parameters, and what makes a topology file wrong.
 
 The order of `brokers` in the file gives the numbers that stand for them on the wire.
+
+A file says of which kind its overlay is, and what that kind needs to know in a section called so:
+
+    kind = "tree"
+    links = [["p1", "b1"], ["b1", "b2"], ["b1", "s1"]]
+    [tree]
+    delta = 1
+
+`links` are those of a tree; the sections of other kinds say what theirs follow from. A file may
+carry several kinds over the same brokers, as in `kind = ["tree", "cells"]`. The first is the one
+that is meant where nobody asks for another. It is the tree's place, if there is one. A section is
+read only when its kind is named.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -14,14 +25,17 @@ from typing import Any, Self
 from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.kinds import KINDS, Overlay, Section
+from brokerd.overlay.reading import nearest as nearest
+from brokerd.overlay.reading import pairs, table
+from brokerd.overlay.tree_section import TreeSection, read_delta
 from brokerd.units import format_duration, parse_duration_ns
 
 SCHEMA = "pubsubctl/topology/2"
 FLAT_SCHEMA = "pubsubctl/topology/1"
 """There, one table has `delta` and the parameters of whatever protocol runs."""
-KINDS = ("tree",)
+TREE = "tree"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-MAXIMUM_DELTA = 16
 SHORTEST_SESSION_NS = 10 * MILLISECOND_NS
 LONGEST_SESSION_NS = 600 * SECOND_NS
 _KEYS = ("schema", "name", "kind", "parameters", "session", "brokers", "links", "joined", "left")
@@ -51,31 +65,32 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A tree of brokers.
+    """Brokers, and an overlay of them or several.
 
     Attributes:
         name: of the topology, for people.
-        kind: "tree".
-        delta: how many failures at once it is wired for; of the kind's own section.
+        section: what the file says of its kind, checked by that.
         brokers: names; a broker's number is its place here.
-        links: pairs of numbers, each pair (smaller, larger), in file order.
+        links: pairs of numbers, each pair (smaller, larger): a tree's in file order, those of
+            another kind as it derives them.
         settings: what the file's `[parameters]` set, by protocol, in file order; each protocol
             checks its own and has defaults for the rest.
         session: what the file's `[session]` sets of SessionParameters, in file order.
         joined: brokers that joined at run time: the last ones of `brokers`, with the last ones
             of `links`.
         left: names of brokers that have left for good. They keep their numbers, without links.
+        further: the sections of the other kinds that the file carries.
     """
 
     name: str
-    kind: str
-    delta: int
+    section: Section
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
     settings: Settings = ()
     session: tuple[tuple[str, int], ...] = ()
     joined: tuple[Joined, ...] = ()
     left: tuple[str, ...] = ()
+    further: tuple[Section, ...] = ()
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -83,46 +98,92 @@ class Topology:
 
         Raises:
             ConfigError: names `where`, the key, the value and the nearest valid one: unknown
-                key, unknown or repeated broker, a link to itself or twice, a cycle, a part that
-                is not connected, delta < 0.
+                key or kind, a section of a kind that is not named, unknown or repeated broker, a
+                link to itself or twice, what a kind refuses (a cycle, a part that is not
+                connected, delta < 0).
         """
         is_flat = values.get("schema") == FLAT_SCHEMA
         known = _KEYS if is_flat else (*_KEYS, *KINDS)
         for key in values:
             if key not in known:
                 raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
-        for key in ("schema", "name", "kind", "brokers", "links"):
+        for key in ("schema", "name", "kind", "brokers"):
             if key not in values:
                 raise ConfigError(f"{where}: key {key!r} is missing")
         if values["schema"] not in (SCHEMA, FLAT_SCHEMA):
             raise ConfigError(f"{where}: schema = {values['schema']!r}; this reads {SCHEMA!r}")
-        if values["kind"] not in KINDS:
-            raise ConfigError(f"{where}: kind = {values['kind']!r}; one of {', '.join(KINDS)}")
         if not isinstance(values["name"], str) or not NAME.fullmatch(values["name"]):
             raise ConfigError(f"{where}: name = {values['name']!r} is not of [a-z0-9-]")
+        kinds = _kinds(values, where)
         if is_flat:
+            if kinds != (TREE,):
+                raise ConfigError(
+                    f"{where}: schema = {FLAT_SCHEMA!r} is of trees; {SCHEMA!r} is not"
+                )
             delta, settings = _flat_parameters(values.get("parameters", {}), where)
+            values = {**values, TREE: delta.to_mapping()}
         else:
-            delta = _delta(values.get("tree", {}), f"{where}: tree")
             settings = _parameters(values.get("parameters", {}), where)
         brokers = _brokers(values["brokers"], where)
-        links = _links(values["links"], brokers, where)
+        links = pairs(values.get("links", ()), brokers, f"{where}: links")
         session = _session(values.get("session", {}), where)
-        topology = cls(values["name"], values["kind"], delta, brokers, links, settings, session)
-        topology._check_tree(where)
+        section, *further = (
+            KINDS[kind].read(values.get(kind, {}), brokers, links, where) for kind in kinds
+        )
+        links = KINDS[kinds[0]].overlay(section, links).links
+        topology = cls(values["name"], section, brokers, links, settings, session)
+        topology = replace(topology, further=tuple(further))
         for place, entry in enumerate(values.get("joined", ())):
             topology = topology.with_joined(_joined(entry, f"{where}: joined[{place}]"), where)
         for name in values.get("left", ()):
             topology = topology.without(name, where)
         return topology
 
+    @property
+    def kind(self) -> str:
+        """Of its overlay; the first one's, where the file carries several."""
+        return self.section.kind
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of all overlays that the file carries."""
+        return (self.kind, *(section.kind for section in self.further))
+
+    @property
+    def delta(self) -> int:
+        """How many failures at once its tree is wired for.
+
+        Raises:
+            ConfigError: it is no tree.
+        """
+        if not isinstance(self.section, TreeSection):
+            raise ConfigError(
+                f"topology {self.name}: kind = {self.kind!r} has no delta; this needs a tree"
+            )
+        return self.section.delta
+
+    def with_delta(self, delta: int) -> Self:
+        """The tree, wired for another number of failures."""
+        assert self.kind == TREE, f"{self.name} is of kind {self.kind}"
+        return replace(self, section=TreeSection(delta))
+
+    def overlay(self, kind: str = "") -> Overlay:
+        """What is described by its section, or by that of another kind that the file carries."""
+        sections = {section.kind: section for section in (self.section, *self.further)}
+        chosen = kind or self.kind
+        assert chosen in sections, f"{self.name} carries {', '.join(sections)}, not {chosen}"
+        left = [self.brokers.index(name) for name in self.left]
+        links = tuple(link for link in self.links if link[0] not in left and link[1] not in left)
+        return KINDS[chosen].overlay(sections[chosen], links)
+
     def with_joined(self, joined: Joined, where: str) -> Self:
         """The topology with one more leaf.
 
         Raises:
             ConfigError: names `where`: its name is taken or no name, or it is to be linked to a
-                broker that is not there.
+                broker that is not there; or the file is not of a tree alone.
         """
+        self._check_growing(joined.name, where)
         if not NAME.fullmatch(joined.name):
             raise ConfigError(f"{where}: {joined.name!r} is not of [a-z0-9-], at most 32")
         if joined.name in self.brokers:
@@ -142,8 +203,10 @@ class Topology:
         """The topology without a leaf.
 
         Raises:
-            ConfigError: names `where`: there is no such broker, or it has more than one link.
+            ConfigError: names `where`: there is no such broker, or it has more than one link; or
+                the file is not of a tree alone.
         """
+        self._check_growing(name, where)
         if name not in self.present():
             raise ConfigError(f"{where}: no broker called {name!r}{nearest(name, self.present())}")
         near = self.neighbours()[self.brokers.index(name)]
@@ -168,7 +231,12 @@ class Topology:
     def to_mapping(self) -> dict[str, Any]:
         """The content of the topology's TOML file."""
         first = self.as_deployed()
+        several = [*self.kinds]
+        sections = {part.kind: part.to_mapping() for part in (self.section, *self.further)}
+        links = [[self.brokers[a], self.brokers[b]] for a, b in first.links]
         changes: dict[str, Any] = {}
+        if KINDS[self.kind].has_links_of_file:
+            changes["links"] = links
         if self.settings:
             changes["parameters"] = {name: dict(values) for name, values in self.settings}
         if self.session:
@@ -180,10 +248,9 @@ class Topology:
         return {
             "schema": SCHEMA,
             "name": self.name,
-            "kind": self.kind,
-            "tree": {"delta": self.delta},
+            "kind": several if self.further else self.kind,
+            **sections,
             "brokers": list(first.brokers),
-            "links": [[self.brokers[a], self.brokers[b]] for a, b in first.links],
             **changes,
         }
 
@@ -191,7 +258,9 @@ class Topology:
         """The content of a topology file that does not say who joined; who left has no link."""
         pairs = [(self.brokers[a], self.brokers[b]) for a, b in self.links]
         links = [list(pair) for pair in pairs if not {*pair} & {*self.left}]
-        mapping = {**self.to_mapping(), "brokers": list(self.brokers), "links": links}
+        mapping = {**self.to_mapping(), "brokers": list(self.brokers)}
+        if "links" in mapping:
+            mapping["links"] = links
         mapping.pop("joined", None)
         return mapping
 
@@ -245,7 +314,7 @@ class Topology:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def neighbours(self) -> tuple[tuple[BrokerNumber, ...], ...]:
-        """Per broker, its neighbours in the tree, in link order; none for one that has left."""
+        """Per broker, whom it is linked to, in link order; none for one that has left."""
         found: list[list[BrokerNumber]] = [[] for _ in self.brokers]
         left = [self.brokers.index(name) for name in self.left]
         for a, b in self.links:
@@ -256,11 +325,13 @@ class Topology:
         return tuple(tuple(row) for row in found)
 
     def check_delta(self, where: str) -> None:
-        """Make sure that so many failures can lie on a path of the tree.
+        """Make sure that so many failures can lie on a path of the tree, where it is one.
 
         Raises:
             ConfigError: delta is larger than the longest path has links; names `where`.
         """
+        if self.kind != TREE:
+            return
         neighbours = self.neighbours()
         longest = 0
         start = 0
@@ -279,78 +350,66 @@ class Topology:
                 f"{longest} links apart; {max(1, longest)} at most"
             )
 
-    def _check_tree(self, where: str) -> None:
-        leader = list(range(len(self.brokers)))
-
-        def root(broker: int) -> int:
-            while leader[broker] != broker:
-                leader[broker] = leader[leader[broker]]
-                broker = leader[broker]
-            return broker
-
-        for a, b in self.links:
-            if root(a) == root(b):
-                raise ConfigError(
-                    f"{where}: links: {self.brokers[a]}-{self.brokers[b]} closes a cycle; "
-                    "the primary tree has none"
-                )
-            leader[root(a)] = root(b)
-        apart = [name for number, name in enumerate(self.brokers) if root(number) != root(0)]
-        if apart:
+    def _check_growing(self, name: str, where: str) -> None:
+        if self.kinds != (TREE,):
             raise ConfigError(
-                f"{where}: links: {', '.join(apart[:8])} not connected to {self.brokers[0]}"
+                f"{where}: {name!r} cannot join or leave: the topology is of kind "
+                f"{', '.join(self.kinds)}; only a tree's brokers can"
             )
 
 
-def nearest(word: object, known: tuple[str, ...] | list[str]) -> str:
-    """`; did you mean 'x'?` for the known word most like `word`, or a list of what is known."""
-    # Two-letter broker names differ in half of their letters at the first slip.
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    more = f" and {len(known) - 12} more" if len(known) > 12 else ""
-    return f"; known: {', '.join(list(known)[:12])}{more}"
+def _kinds(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    given = values["kind"]
+    kinds = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for place, kind in enumerate(kinds):
+        if kind not in [*KINDS]:
+            choice = ", ".join(KINDS)
+            close = nearest(kind, [*KINDS]) if isinstance(kind, str) else ""
+            mean = close if "did you mean" in close else ""
+            raise ConfigError(f"{where}: kind = {kind!r}; one of {choice}{mean}")
+        if kind in kinds[:place]:
+            raise ConfigError(f"{where}: kind = {given!r} names {kind!r} twice")
+    if not kinds:
+        raise ConfigError(f"{where}: kind = {given!r}; at least one of {', '.join(KINDS)}")
+    if TREE in kinds[1:]:
+        first = [TREE, *(kind for kind in kinds if kind != TREE)]
+        raise ConfigError(f"{where}: kind = {given!r}: a tree comes first, as in {first!r}")
+    for kind in KINDS:
+        if kind in values and kind not in kinds:
+            raise ConfigError(
+                f"{where}: [{kind}] is a section of another kind: kind = {given!r}; "
+                f"{[*kinds, kind] if kind != TREE else [kind, *kinds]!r} carries both"
+            )
+    if TREE in kinds and "links" not in values:
+        raise ConfigError(f"{where}: key 'links' is missing")
+    if TREE not in kinds and "links" in values:
+        raise ConfigError(
+            f"{where}: links are those of a tree, and kind = {given!r}; what others are follows "
+            f"from [{kinds[0]}]"
+        )
+    return kinds
 
 
-def _flat_parameters(parameters: Any, where: str) -> tuple[int, Settings]:
-    parameters = _table(parameters, f"{where}: parameters")
-    delta = _delta({key: parameters[key] for key in parameters if key == "delta"}, where)
+def _flat_parameters(parameters: Any, where: str) -> tuple[TreeSection, Settings]:
+    where = f"{where}: parameters"
+    parameters = table(parameters, where)
+    delta = read_delta({key: parameters[key] for key in parameters if key == "delta"}, where)
     settings = tuple((key, value) for key, value in parameters.items() if key != "delta")
     return delta, ((ALL_PROTOCOLS, settings),) if settings else ()
 
 
 def _parameters(parameters: Any, where: str) -> Settings:
     where = f"{where}: parameters"
-    found: list[tuple[str, tuple[tuple[str, Any], ...]]] = []
-    for protocol, values in _table(parameters, where).items():
-        found.append((protocol, tuple(_table(values, f"{where}.{protocol}").items())))
-    return tuple(found)
-
-
-def _delta(section: Any, where: str) -> int:
-    for key in _table(section, where):
-        if key != "delta":
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, ('delta',))}")
-    delta = section.get("delta", 1)
-    if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
-        raise ConfigError(f"{where}: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}")
-    return delta
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: expected a table, got {value!r}")
-    return value
+    return tuple(
+        (protocol, tuple(table(values, f"{where}.{protocol}").items()))
+        for protocol, values in table(parameters, where).items()
+    )
 
 
 def _session(values: Any, where: str) -> tuple[tuple[str, int], ...]:
     where = f"{where}: session"
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where}: expected a table, got {values!r}")
     found: dict[str, int] = {}
-    for key, text in values.items():
-        if key not in _SESSION:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, _SESSION)}")
+    for key, text in table(values, where, _SESSION).items():
         try:
             found[f"{key}_ns"] = parse_duration_ns(text)
         except ValueError as error:
@@ -389,27 +448,3 @@ def _brokers(names: Any, where: str) -> tuple[str, ...]:
         if name in names[:place]:
             raise ConfigError(f"{where}: brokers[{place}] = {name!r} stands there twice")
     return tuple(names)
-
-
-def _links(
-    links: Any, brokers: tuple[str, ...], where: str
-) -> tuple[tuple[BrokerNumber, BrokerNumber], ...]:
-    if not isinstance(links, list | tuple):
-        raise ConfigError(f"{where}: links: expected a list of pairs, got {links!r}")
-    found: list[tuple[int, int]] = []
-    for place, link in enumerate(links):
-        if not isinstance(link, list | tuple) or len(link) != 2:
-            raise ConfigError(f"{where}: links[{place}] = {link!r} is not a pair of brokers")
-        for name in link:
-            if name not in brokers:
-                raise ConfigError(
-                    f"{where}: links[{place}]: no broker called {name!r}{nearest(name, brokers)}"
-                )
-        if link[0] == link[1]:
-            raise ConfigError(f"{where}: links[{place}]: {link[0]!r} is linked to itself")
-        pair = (brokers.index(link[0]), brokers.index(link[1]))
-        pair = (min(pair), max(pair))
-        if pair in found:
-            raise ConfigError(f"{where}: links[{place}]: {link[0]}-{link[1]} stands there twice")
-        found.append(pair)
-    return tuple(found)

@@ -80,25 +80,48 @@ def read_topology(values: Mapping[str, Any], where: str) -> Topology:
             raise ConfigError(f"{where}: parameters: unknown key {key!r}{known}")
     for protocol in DEFINITIONS:
         own = f".{protocol}" if topology.settings_of(protocol) else ""
-        parameters_on(topology, protocol, where).check(f"{where}: parameters{own}")
+        _parameters_of(topology, protocol, where).check(f"{where}: parameters{own}")
     return topology
+
+
+def check_runs_on(topology: Topology, protocol: str, where: str = "topology") -> None:
+    """Make sure that a protocol runs on a kind of overlay that the topology carries.
+
+    Raises:
+        ConfigError: no protocol is called so, or it does not; names those that do.
+    """
+    kind = definition_of(protocol).kind
+    if kind not in topology.kinds:
+        fit = [name for name, each in DEFINITIONS.items() if each.kind in topology.kinds]
+        raise ConfigError(
+            f"{where}: protocol {protocol!r} runs on kind {kind!r}, and {topology.name} is of "
+            f"kind {', '.join(topology.kinds)}; protocols that run on it: "
+            f"{', '.join(fit) or 'none'}"
+        )
 
 
 def parameters_on(topology: Topology, protocol: str, where: str = "topology") -> Any:
     """What a topology says of a protocol, with the defaults for the rest.
 
     Raises:
-        ConfigError: an unknown protocol or key, or a value that cannot be; says which.
+        ConfigError: an unknown protocol or key, a value that cannot be, or a protocol that does
+            not run on such a topology; says which.
     """
+    check_runs_on(topology, protocol, where)
+    return _parameters_of(topology, protocol, where)
+
+
+def _parameters_of(topology: Topology, protocol: str, where: str) -> Any:
     definition = definition_of(protocol)
     names = _names(definition)
-    values = {DELTA: topology.delta} if DELTA in names else {}
+    has_delta = DELTA in names and definition.kind in topology.kinds
+    values = {DELTA: topology.delta} if has_delta else {}
     of_all = topology.settings_of(ALL_PROTOCOLS)
     values |= {key: value for key, value in of_all.items() if key in names}
     own = topology.settings_of(protocol)
     section = f"parameters.{protocol}" if own else "parameters"
     if DELTA in own:
-        raise ConfigError(f"{where}: parameters.{protocol}: delta stands in [{topology.kind}]")
+        raise ConfigError(f"{where}: parameters.{protocol}: delta stands in [{definition.kind}]")
     return definition.parameters.from_mapping({**values, **own}, f"{where}: {section}")
 
 

@@ -25,6 +25,7 @@ from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.overlay.tree_section import TreeSection
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import (
     CloseSession,
@@ -77,7 +78,7 @@ def topology(links: Iterable[tuple[int, int]], delta: int) -> Topology:
     """A tree of brokers b0, b1, …"""
     links = tuple(links)
     count = 1 + max(broker for link in links for broker in link)
-    return Topology("t", "tree", delta, tuple(f"b{n}" for n in range(count)), links)
+    return Topology("t", TreeSection(delta), tuple(f"b{n}" for n in range(count)), links)
 
 
 class Client:

@@ -7,6 +7,7 @@ import trio
 from brokerd.config import SessionParameters
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.overlay.tree_section import TreeSection
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Commit, Event, Persisted, Started
 from brokerd.protocols.registry import make_protocol
@@ -101,4 +102,4 @@ class MemoryBroker:
 def chain(count: int) -> Topology:
     """`b0` to `b<count-1>` in a row, δ 1."""
     links = tuple((number, number + 1) for number in range(count - 1))
-    return Topology("chain", "tree", 1, tuple(f"b{number}" for number in range(count)), links)
+    return Topology("chain", TreeSection(1), tuple(f"b{number}" for number in range(count)), links)

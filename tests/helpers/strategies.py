@@ -1,11 +1,18 @@
-"""Hypothesis strategies for the vocabulary: attributes, predicates, publication runs, trees."""
+"""Hypothesis strategies for the vocabulary: attributes, predicates, publication runs, overlays."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Constraint, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.overlay.tree_section import TreeSection
+
+T = TypeVar("T")
 
 # Few names and values on purpose: the interesting cases are the ones that meet.
 names = st.sampled_from(["price", "symbol", "volume", "flag"])
@@ -81,5 +88,89 @@ def trees(draw: st.DrawFn, largest: int = 12) -> Topology:
     count = draw(st.integers(1, largest))
     links = [(draw(st.integers(0, broker - 1)), broker) for broker in range(1, count)]
     return Topology(
-        "tree", "tree", draw(st.integers(0, 3)), tuple(f"b{i}" for i in range(count)), tuple(links)
+        "tree",
+        TreeSection(draw(st.integers(0, 3))),
+        tuple(f"b{i}" for i in range(count)),
+        tuple(links),
     )
+
+
+@st.composite
+def cell_topologies(draw: st.DrawFn, largest: int = 4) -> Topology:
+    """A random tree of cells, those inside it of up to three brokers, with full bundles or not."""
+    count = draw(st.integers(1, largest))
+    parents = [draw(st.integers(0, cell - 1)) for cell in range(1, count)]
+    edges = [(parent, cell) for cell, parent in enumerate(parents, 1)]
+    degrees = [sum(cell in edge for edge in edges) for cell in range(count)]
+    sizes = [draw(st.integers(1, 3)) if degree > 1 else 1 for degree in degrees]
+    names = [f"b{number}" for number in range(sum(sizes))]
+    rest = iter(draw(st.permutations(names)))
+    members = {f"c{cell}": [next(rest) for _ in range(size)] for cell, size in enumerate(sizes)}
+    section: dict[str, object] = {
+        "bundles": [[f"c{a}", f"c{b}"] for a, b in edges],
+        "members": members,
+    }
+    if draw(st.booleans()):
+        bundles = [list(product(members[f"c{a}"], members[f"c{b}"])) for a, b in edges]
+        section["links"] = [
+            list(link) for bundle in bundles for link in draw(_some_of(bundle, least=1))
+        ]
+    return _topology("cells", names, section)
+
+
+@st.composite
+def hierarchies(draw: st.DrawFn, largest: int = 7) -> Topology:
+    """Random addresses of two or three parts, and links that connect each unit inside."""
+    parts = draw(st.integers(2, 3))
+    address = st.tuples(*[st.integers(0, 1)] * (parts - 1), st.integers(0, 3))
+    addresses = draw(st.lists(address, min_size=1, max_size=largest, unique=True))
+    names = [f"b{number}" for number in range(len(addresses))]
+    links: dict[tuple[str, str], None] = {}
+    roots: dict[str, int] = {}
+    for length in reversed(range(parts)):
+        units: dict[tuple[int, ...], dict[tuple[int, ...], list[str]]] = {}
+        for name, found in zip(names, addresses, strict=True):
+            inner = units.setdefault(found[:length], {}).setdefault(found[: length + 1], [])
+            inner.append(name)
+        for unit in units.values():
+            inside = list(unit.values())
+            if length == 0:
+                roots |= {members[0]: parts - 1 for members in inside}
+            joined = [(draw(st.integers(0, n - 1)), n) for n in range(1, len(inside))]
+            more = [(a, b) for b in range(len(inside)) for a in range(b)]
+            for a, b in (*joined, *draw(_some_of(more))):
+                link = (draw(st.sampled_from(inside[a])), draw(st.sampled_from(inside[b])))
+                if link[::-1] not in links:
+                    links[link] = None
+    section: dict[str, object] = {
+        "links": [list(link) for link in links],
+        "addresses": {
+            name: ".".join(map(str, found)) for name, found in zip(names, addresses, strict=True)
+        },
+    }
+    if draw(st.booleans()):
+        section["storages"] = roots
+    return _topology("hierarchy", names, section)
+
+
+@st.composite
+def bipartites(draw: st.DrawFn, largest: int = 7) -> Topology:
+    """Random roles: a proxy and a server at least."""
+    roles = draw(st.lists(st.sampled_from(["proxies", "servers", "edges"]), max_size=largest - 2))
+    roles = draw(st.permutations([*roles, "proxies", "servers"]))
+    names = [f"b{number}" for number in range(len(roles))]
+    sides: dict[str, list[str]] = {}
+    for name, role in zip(names, roles, strict=True):
+        sides.setdefault(role, []).append(name)
+    return _topology("bipartite", names, sides)
+
+
+def _some_of(items: Sequence[T], least: int = 0) -> st.SearchStrategy[list[T]]:
+    if not items:
+        return st.just([])
+    return st.lists(st.sampled_from(items), min_size=least, unique=True)
+
+
+def _topology(kind: str, names: list[str], section: Mapping[str, object]) -> Topology:
+    values = {"schema": SCHEMA, "name": kind, "kind": kind, "brokers": names, kind: section}
+    return Topology.from_mapping(values, kind)

@@ -13,6 +13,7 @@ from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import balanced_tree, chain
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.overlay.tree_section import TreeSection
 from tests.helpers.strategies import trees
 
 SEED = 2011
@@ -69,7 +70,9 @@ def test_being_connected_is_not_handed_on():
     Two failed brokers lie between a and b, two between b and c, but three between a and c: with
     δ = 2 both reach b and not each other. So counting connected parts would not do.
     """
-    topology = Topology("t", "tree", 2, tuple("axmzcb"), ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5)))
+    topology = Topology(
+        "t", TreeSection(2), tuple("axmzcb"), ((0, 1), (1, 2), (2, 3), (3, 4), (2, 5))
+    )
     connectivity = Connectivity(topology)
     assert [connectivity.disconnected_pairs([1, 2, 3], delta) for delta in (1, 2, 3)] == [3, 1, 0]
 

@@ -9,11 +9,12 @@ import trio
 
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Joined, Topology
+from brokerd.overlay.tree_section import TreeSection
 from pubsubctl.deploying.deploy import _roll_back
 from pubsubctl.deploying.membership import change_members
 from pubsubctl.deploying.plan import Plan, Step
 
-BEFORE = Topology("three", "tree", 1, ("a", "b", "c"), ((0, 1), (1, 2)))
+BEFORE = Topology("three", TreeSection(1), ("a", "b", "c"), ((0, 1), (1, 2)))
 AFTER = BEFORE.with_joined(Joined("d", "c", "127.0.0.1:1"), "three.toml")
 JOINING = Plan(
     (

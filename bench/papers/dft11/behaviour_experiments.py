@@ -19,7 +19,7 @@ from bench.papers.dft11.simulated_experiments import Progress, SimulationFailed
 from bench.run.experiment_folder import ExperimentFile, write_experiment
 from brokerd.errors import ConfigError
 from brokerd.overlay.generate import MAXIMUM_BROKERS
-from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker
 

@@ -330,7 +330,7 @@ def _chain(
     experiment: ExclusionsExperiment | QueueExperiment, point: Row
 ) -> tuple[Topology, list[str]]:
     """A line, and the brokers of its middle that go down."""
-    topology = replace(chain(experiment.brokers, experiment.delta), delta=experiment.delta)
+    topology = chain(experiment.brokers, experiment.delta)
     first = (experiment.brokers - point["length"]) // 2
     return topology, list(topology.brokers[first : first + point["length"]])
 

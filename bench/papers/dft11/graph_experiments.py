@@ -11,7 +11,6 @@ Paper: [DFT11] §IX, Figs. 9, 11, 12.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
@@ -21,7 +20,8 @@ from pydantic import Field, model_validator
 from bench.run.experiment_folder import ExperimentFile, Row, write_experiment
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
-from brokerd.overlay.topology import MAXIMUM_DELTA, Topology
+from brokerd.overlay.topology import Topology
+from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.simulator.world.cluster import SimulatedCluster
 
 SCHEMA = "pubsubctl/graph-experiment/1"
@@ -202,7 +202,7 @@ def simulated_sessions(topology: Topology, delta: int, failed: Sequence[int]) ->
     They have met in a whole tree; then `failed` died, all at once.
     """
     cluster = SimulatedCluster(
-        replace(topology, delta=delta), "delta_tree", strict=False, trace=False
+        topology.with_delta(delta), "delta_tree", strict=False, trace=False
     ).start()
     cluster.run_until_quiet()
     for broker in failed:

@@ -33,7 +33,7 @@ from bench.run.experiment_folder import ExperimentFile, write_experiment
 from brokerd.model.identity import SourceId
 from brokerd.overlay.connectivity import Connectivity
 from brokerd.overlay.generate import MAXIMUM_BROKERS, balanced_tree
-from brokerd.overlay.topology import MAXIMUM_DELTA
+from brokerd.overlay.tree_section import MAXIMUM_DELTA
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.search.workers import begin_worker, end_with_controller
 from brokerd.simulator.world.clock import SECOND_NS

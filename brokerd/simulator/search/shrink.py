@@ -244,7 +244,7 @@ class _Search:
                 if self._fails(candidate):
                     break
         if self.best.topology.delta > 1:
-            topology = replace(self.best.topology, delta=1)
+            topology = self.best.topology.with_delta(1)
             parameters = replace(self.best.parameters, delta=1)
             self._fails(replace(self.best, topology=topology, parameters=parameters))
 

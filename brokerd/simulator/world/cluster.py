@@ -26,7 +26,12 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
-from brokerd.protocols.registry import definition_of, make_protocol, parameters_on
+from brokerd.protocols.registry import (
+    check_runs_on,
+    definition_of,
+    make_protocol,
+    parameters_on,
+)
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
@@ -90,6 +95,7 @@ class SimulatedCluster:
         self.topology = topology
         self.protocol = protocol
         self.random = Random(seed)
+        check_runs_on(topology, protocol)
         self.parameters = parameters or parameters_on(topology, protocol)
         self.tree = PrimaryTree(topology)
         self.schedule: Schedule

@@ -1,0 +1,139 @@
+"""A bipartite overlay: proxies on one side, and on the other servers and whoever reaches these.
+
+    [bipartite]
+    proxies = ["b1", "b3"]
+    servers = ["p1", "b2", "b4"]   # each owns topics
+    edges = ["s1", "s2"]           # own none; absent: there are none
+
+Each proxy is linked to each broker that is none. Which server owns a topic is found out while
+brokers run, so no file says it, and any proxy serves any topic: none without proxies, or without
+servers, could be reached.
+
+Paper: [MP22] §1, §3 (clients, a fixed set of proxies, servers).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.reading import broker_numbers, table
+from brokerd.overlay.routes import Bundle, Link, Route, Step
+
+_KEYS = ("proxies", "servers", "edges")
+
+
+@dataclass(frozen=True, slots=True)
+class Bipartite:
+    """Brokers by what they do.
+
+    Attributes:
+        brokers: names.
+        proxies: route by topic; in the order in which clients try them.
+        servers: own topics.
+        edges: where clients are, and nothing else.
+    """
+
+    brokers: tuple[str, ...]
+    proxies: tuple[BrokerNumber, ...]
+    servers: tuple[BrokerNumber, ...]
+    edges: tuple[BrokerNumber, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        return "bipartite"
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """From each proxy to each server, then to each edge."""
+        return _links(self.proxies, (*self.servers, *self.edges))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of the file's `[bipartite]`."""
+        sides = {"proxies": self.proxies, "servers": self.servers, "edges": self.edges}
+        return {
+            key: [self.brokers[number] for number in numbers]
+            for key, numbers in sides.items()
+            if numbers
+        }
+
+    def role(self, broker: BrokerNumber) -> str:
+        """What a broker does, for people."""
+        if broker in self.proxies:
+            return "proxy"
+        return "server" if broker in self.servers else "edge"
+
+    def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Whom a broker may know: those across; servers, which hand over topics, each other too."""
+        if broker in self.proxies:
+            known = (*self.servers, *self.edges)
+        else:
+            known = (*self.proxies, *(self.servers if broker in self.servers else ()))
+        return tuple(sorted(other for other in known if other != broker))
+
+    def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
+        """Between a server and any broker: over any proxy, or just the one that is the broker.
+
+        From what is no server to what is none the way is over any server. Where the owner of the
+        topic is known, it is `route(origin, owner).then(route(owner, home))`.
+        """
+        steps: list[Step] = [origin]
+        if origin in self.servers or home in self.servers:
+            steps += self._across(origin, home)
+        else:
+            steps += [*self._to_servers(origin), *self._to_servers(home)[::-1]]
+        return Route((*steps, home))
+
+    def _across(self, origin: BrokerNumber, home: BrokerNumber) -> list[Step]:
+        if origin in self.proxies or home in self.proxies:
+            return [(min(origin, home), max(origin, home))]
+        return [
+            Bundle(_links(self.proxies, (origin,))),
+            Bundle(_links(self.proxies, (home,))),
+        ]
+
+    def _to_servers(self, broker: BrokerNumber) -> list[Step]:
+        if broker in self.proxies:
+            return [Bundle(_links((broker,), self.servers))]
+        return [Bundle(_links(self.proxies, (broker,))), Bundle(_links(self.proxies, self.servers))]
+
+
+def read_bipartite(
+    section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
+) -> Bipartite:
+    """The sides in a topology file's `[bipartite]`.
+
+    Args:
+        links: the tree's, which say nothing of proxies.
+
+    Raises:
+        ConfigError: an unknown key or broker, no proxy or no server, or a broker on two sides or
+            on none; names `where`.
+    """
+    where = f"{where}: bipartite"
+    values = table(section, where, _KEYS)
+    side_of: dict[BrokerNumber, str] = {}
+    found = {key: broker_numbers(values.get(key, []), brokers, f"{where}.{key}") for key in _KEYS}
+    for key, numbers in found.items():
+        if not numbers and key != "edges":
+            raise ConfigError(f"{where}: no {key}; no topic could be reached without")
+        for number in numbers:
+            if number in side_of:
+                raise ConfigError(
+                    f"{where}.{key}: {brokers[number]!r} is one of the {side_of[number]} already"
+                )
+            side_of[number] = key
+    apart = [name for number, name in enumerate(brokers) if number not in side_of]
+    if apart:
+        raise ConfigError(
+            f"{where}: {', '.join(apart[:8])} in none of {', '.join(_KEYS)}; clients may be at "
+            "edges, too"
+        )
+    return Bipartite(tuple(brokers), found["proxies"], found["servers"], found["edges"])
+
+
+def _links(proxies: Sequence[BrokerNumber], others: Sequence[BrokerNumber]) -> tuple[Link, ...]:
+    return tuple((min(link), max(link)) for link in product(proxies, others))

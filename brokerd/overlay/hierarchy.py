@@ -1,0 +1,246 @@
+"""A hierarchy: brokers with addresses, in units of units, with gateways between sibling units.
+
+    [hierarchy]
+    links = [["n1", "n2"], ["n2", "n3"]]
+    [hierarchy.addresses]
+    n1 = "0.1.3"     # the third part: its number in the cluster 0.1 of super-cluster 0
+    [hierarchy.storages]
+    n1 = 1           # stores for its unit of this level; absent: there are none
+
+A node is a unit of level 0, a cluster of level 1, a super-cluster of level 2, and so on; the
+system is one level above the units that an address begins with. With storages there is one root
+storage in each unit below the system.
+
+Paper: [GES] §2 (contexts, gatekeepers), §3 (links of levels), §4 (replication granularity).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.reading import broker_number, linked, pairs, table, unconnected
+from brokerd.overlay.routes import Link, Route, Unit
+
+BLOCK_LIMIT = 64
+"""A unit has at most so many units of the level below."""
+MAXIMUM_PARTS = 5
+
+_KEYS = ("links", "addresses", "storages")
+_PART = re.compile(r"0|[1-9]\d?")
+
+Address = tuple[int, ...]
+"""The outermost unit first; a unit's address is what the addresses in it begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Brokers in units of units.
+
+    Attributes:
+        brokers: names.
+        addresses: per broker, all of the same length.
+        links: in file order.
+        storages: brokers with a storage and the levels of the units it stores for, in file order.
+    """
+
+    brokers: tuple[str, ...]
+    addresses: tuple[Address, ...]
+    links: tuple[Link, ...]
+    storages: tuple[tuple[BrokerNumber, int], ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        return "hierarchy"
+
+    @property
+    def top(self) -> int:
+        """The level of the units below the system."""
+        return len(self.addresses[0]) - 1
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of the file's `[hierarchy]`."""
+        found: dict[str, Any] = {
+            "links": [[self.brokers[a], self.brokers[b]] for a, b in self.links],
+            "addresses": {
+                name: ".".join(map(str, address))
+                for name, address in zip(self.brokers, self.addresses, strict=True)
+            },
+        }
+        if self.storages:
+            found["storages"] = {self.brokers[number]: level for number, level in self.storages}
+        return found
+
+    def role(self, broker: BrokerNumber) -> str:
+        """A broker's address, the levels it is a gatekeeper at, and its storage, for people."""
+        near = dict.fromkeys(self.link_level(broker, other) for other in linked(self.links, broker))
+        levels = sorted(level for level in near if level > 0)
+        words = [".".join(map(str, self.addresses[broker]))]
+        words += [f"gatekeeper at level {', '.join(map(str, levels))}"] if levels else []
+        words += [f"storage of level {level}" for n, level in self.storages if n == broker]
+        return ", ".join(words)
+
+    def link_level(self, a: BrokerNumber, b: BrokerNumber) -> int:
+        """The highest level at which two brokers are in different units.
+
+        Paper: [GES] §2.
+        """
+        return len(self.addresses[a]) - 1 - len(_common(self.addresses[a], self.addresses[b]))
+
+    def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Whom a broker may know: its cluster, and whom it is linked to beyond.
+
+        Of all else it knows units only, as in the paper's abbreviated view.
+        """
+        cluster = self.addresses[broker][:-1]
+        near = linked(self.links, broker)
+        return tuple(
+            other
+            for other, address in enumerate(self.addresses)
+            if other != broker and (address[:-1] == cluster or other in near)
+        )
+
+    def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
+        """Inside the smallest unit that holds both, through each unit in it at most once."""
+        if origin == home:
+            return Route((origin,))
+        common = _common(self.addresses[origin], self.addresses[home])
+        return Route((origin, self.unit(common), home))
+
+    def unit(self, address: Address) -> Unit:
+        """A unit with the units in it; the system's address is ()."""
+        own = len(address)
+        inside = tuple(n for n, found in enumerate(self.addresses) if found[:own] == address)
+        members = frozenset(inside)
+        links = [link for link in self.links if members.issuperset(link)]
+        if own >= self.top:
+            return Unit(inside, tuple(links))
+        parts = dict.fromkeys(self.addresses[number][: own + 1] for number in inside)
+        between = (
+            (a, b) for a, b in links if self.addresses[a][: own + 1] != self.addresses[b][: own + 1]
+        )
+        return Unit(inside, tuple(between), tuple(map(self.unit, parts)))
+
+
+def read_hierarchy(
+    section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
+) -> Hierarchy:
+    """The hierarchy in a topology file's `[hierarchy]`.
+
+    Args:
+        links: the tree's, which say nothing of a hierarchy.
+
+    Raises:
+        ConfigError: an unknown key or broker, a broker without an address, one that is none or
+            taken, a unit that its own links do not connect, a unit without its root storage or
+            with two storages; names `where`.
+    """
+    where = f"{where}: hierarchy"
+    values = table(section, where, _KEYS)
+    addresses = _addresses(values.get("addresses", {}), brokers, f"{where}.addresses")
+    own_links = pairs(values.get("links", ()), brokers, f"{where}: links")
+    found = Hierarchy(tuple(brokers), addresses, own_links)
+    _check_connected(found, f"{where}: links")
+    storages = _storages(values.get("storages", {}), found, f"{where}.storages")
+    return Hierarchy(tuple(brokers), addresses, own_links, storages)
+
+
+def _common(a: Address, b: Address) -> Address:
+    length = 0
+    while length < len(a) - 1 and a[length] == b[length]:
+        length += 1
+    return a[:length]
+
+
+def _named(unit: Address) -> str:
+    return ".".join((*map(str, unit), "*"))
+
+
+def _addresses(values: Any, brokers: Sequence[str], where: str) -> tuple[Address, ...]:
+    found: dict[BrokerNumber, Address] = {}
+    for name, text in table(values, where).items():
+        found[broker_number(name, brokers, where)] = _address(text, f"{where}: {name} = {text!r}")
+    for number, name in enumerate(brokers):
+        if number not in found:
+            raise ConfigError(f"{where}: {name!r} has no address")
+    ordered = [found[number] for number in range(len(brokers))]
+    taken: dict[Address, str] = {}
+    for number, address in enumerate(ordered):
+        if len(address) != len(ordered[0]):
+            raise ConfigError(
+                f"{where}: {brokers[number]} has {len(address)} parts, {brokers[0]} has "
+                f"{len(ordered[0])}; all addresses have as many"
+            )
+        if address in taken:
+            raise ConfigError(
+                f"{where}: {brokers[number]} and {taken[address]} both have "
+                f"{'.'.join(map(str, address))!r}"
+            )
+        taken[address] = brokers[number]
+    return tuple(ordered)
+
+
+def _address(text: Any, where: str) -> Address:
+    parts = text.split(".") if isinstance(text, str) else []
+    if not 1 <= len(parts) <= MAXIMUM_PARTS or not all(map(_PART.fullmatch, parts)):
+        raise ConfigError(
+            f"{where}: an address is 1 to {MAXIMUM_PARTS} whole numbers with dots, as in '0.1.3'"
+        )
+    address = tuple(map(int, parts))
+    if max(address) >= BLOCK_LIMIT:
+        raise ConfigError(f"{where}: each part is from 0 to {BLOCK_LIMIT - 1}")
+    return address
+
+
+def _units(hierarchy: Hierarchy, parts: int) -> Mapping[Address, list[BrokerNumber]]:
+    found: dict[Address, list[BrokerNumber]] = {}
+    for number, address in enumerate(hierarchy.addresses):
+        found.setdefault(address[:parts], []).append(number)
+    return found
+
+
+def _check_connected(hierarchy: Hierarchy, where: str) -> None:
+    for parts in reversed(range(hierarchy.top + 1)):
+        for unit, members in _units(hierarchy, parts).items():
+            apart = unconnected(hierarchy.links, members)
+            if apart:
+                names = ", ".join(hierarchy.brokers[number] for number in apart[:8])
+                first = hierarchy.brokers[members[0]]
+                within = f"links inside {_named(unit)}" if unit else "any link"
+                raise ConfigError(f"{where}: {names} not connected to {first} by {within}")
+
+
+def _storages(
+    values: Any, hierarchy: Hierarchy, where: str
+) -> tuple[tuple[BrokerNumber, int], ...]:
+    found: dict[BrokerNumber, int] = {}
+    taken: dict[tuple[int, Address], str] = {}
+    for name, level in table(values, where).items():
+        number = broker_number(name, hierarchy.brokers, where)
+        if type(level) is not int or not 0 <= level <= hierarchy.top:
+            raise ConfigError(
+                f"{where}: {name} = {level!r}; a level, from 0 to {hierarchy.top} with addresses "
+                f"of {hierarchy.top + 1} parts"
+            )
+        unit = hierarchy.addresses[number][: hierarchy.top + 1 - level]
+        if (level, unit) in taken:
+            raise ConfigError(
+                f"{where}: {name} and {taken[level, unit]} both store for {_unit_name(unit, level)}"
+            )
+        taken[level, unit] = name
+        found[number] = level
+    for unit, members in _units(hierarchy, 1).items():
+        if found and (hierarchy.top, unit) not in taken:
+            some = hierarchy.brokers[members[0]]
+            raise ConfigError(
+                f"{where}: {_unit_name(unit, hierarchy.top)} has no root storage; give a broker "
+                f"in it level {hierarchy.top}, as in {some} = {hierarchy.top}"
+            )
+    return tuple(found.items())
+
+
+def _unit_name(unit: Address, level: int) -> str:
+    return _named(unit) if level else ".".join(map(str, unit))

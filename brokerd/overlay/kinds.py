@@ -1,0 +1,66 @@
+"""The kinds of overlay that there are: how each reads its section of a topology file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.bipartite import Bipartite, read_bipartite
+from brokerd.overlay.cells import CellGraph, read_cells
+from brokerd.overlay.hierarchy import Hierarchy, read_hierarchy
+from brokerd.overlay.routes import Link, Route
+from brokerd.overlay.tree_section import TreeOverlay, TreeSection, read_tree
+
+Section = TreeSection | CellGraph | Hierarchy | Bipartite
+
+
+class Overlay(Protocol):
+    """Who is next to whom, and how a stream comes from one to another."""
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Between whom there may be a connection that carries streams."""
+
+    def role(self, broker: BrokerNumber) -> str:
+        """What a broker is in the overlay, for people."""
+
+    def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Whom a broker may know, dial, and be dialled by, in ascending order; not itself."""
+
+    def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
+        """What a stream needs on its way from an origin to a home."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayKind:
+    """A kind of overlay.
+
+    Attributes:
+        name: in topology files, where its section is called so, too.
+        has_links_of_file: its links are the file's own `links`; else its section gives them.
+        read: its section, checked, given the file's brokers and links and where that stands.
+    """
+
+    name: str
+    has_links_of_file: bool
+    read: Callable[[Any, Sequence[str], Sequence[Link], str], Section]
+
+    def overlay(self, section: Section, links: tuple[Link, ...]) -> Overlay:
+        """What the section describes.
+
+        Args:
+            links: the file's.
+        """
+        return TreeOverlay(links, section.delta) if isinstance(section, TreeSection) else section
+
+
+KINDS: Final[Mapping[str, OverlayKind]] = {
+    kind.name: kind
+    for kind in (
+        OverlayKind("tree", True, read_tree),
+        OverlayKind("cells", False, read_cells),
+        OverlayKind("hierarchy", False, read_hierarchy),
+        OverlayKind("bipartite", False, read_bipartite),
+    )
+}
+"""By name."""

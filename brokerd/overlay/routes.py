@@ -1,0 +1,165 @@
+"""Routes: over which brokers and links a stream may come from its origin to a home.
+
+A route is known before anything fails, and is asked afterwards whether it is open. Of some steps
+all must be there (a path), of others any of several (a bundle).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeGuard
+
+from brokerd.model.identity import BrokerNumber
+
+Link = tuple[BrokerNumber, BrokerNumber]
+"""The smaller number first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A step over any one of several links, from whichever ends were reached before.
+
+    Attributes:
+        may_stay: the step may be left out, too.
+    """
+
+    links: tuple[Link, ...]
+    may_stay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A step from any broker of a part of the system to any other, over links inside only.
+
+    What is left is not entered again: each unit in it is passed at most once, and from one of its
+    siblings to another only while its remaining brokers, and those of each unit in it, are
+    connected inside. In a connected part of another a route may begin or end.
+
+    Attributes:
+        brokers: all in it.
+        links: between different units in it; where there are none, between its brokers.
+        units: that it consists of; none: its brokers.
+    """
+
+    brokers: tuple[BrokerNumber, ...]
+    links: tuple[Link, ...]
+    units: tuple["Unit", ...] = ()
+
+
+Step = BrokerNumber | Link | Bundle | Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a stream needs on its way; the first step and the last one are brokers.
+
+    A link leads to whichever of its ends was not reached before.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        ends = (self.steps[:1], self.steps[-1:])
+        assert all(isinstance(end[0], int) for end in ends if end), f"ends of {self.steps}"
+        assert self.steps, "a route needs a broker"
+
+    def then(self, onward: "Route") -> "Route":
+        """This route and one from where it ends."""
+        here, there = self.steps[-1], onward.steps[0]
+        assert here == there, f"a route to {here} goes on from {there}"
+        return Route((*self.steps, *onward.steps[1:]))
+
+
+def is_open(
+    route: Route, lost_brokers: Iterable[BrokerNumber] = (), lost_links: Iterable[Link] = ()
+) -> bool:
+    """Whether all that a route needs is there, or one of those of which it needs any."""
+    losses = _Losses(
+        frozenset(lost_brokers), frozenset((min(link), max(link)) for link in lost_links)
+    )
+    first, *onward = route.steps
+    assert _is_broker(first)
+    reached = losses.remaining((first,))
+    for step in onward:
+        reached = _stepped(step, reached, losses)
+    return bool(reached)
+
+
+@dataclass(frozen=True, slots=True)
+class _Losses:
+    brokers: frozenset[BrokerNumber]
+    links: frozenset[Link]
+
+    def remaining(self, brokers: Iterable[BrokerNumber]) -> tuple[BrokerNumber, ...]:
+        return tuple(broker for broker in brokers if broker not in self.brokers)
+
+    def ways(self, links: Iterable[Link]) -> list[Link]:
+        """The links that are usable, in both directions."""
+        usable = [
+            link for link in links if link not in self.links and not self.brokers.intersection(link)
+        ]
+        return [*usable, *((b, a) for a, b in usable)]
+
+
+def _is_broker(step: Step) -> TypeGuard[BrokerNumber]:
+    return isinstance(step, int)
+
+
+def _stepped(
+    step: Step, reached: tuple[BrokerNumber, ...], losses: _Losses
+) -> tuple[BrokerNumber, ...]:
+    if isinstance(step, Unit):
+        return _reached_inside(step, reached, losses)
+    if isinstance(step, Bundle):
+        onward = (there for here, there in losses.ways(step.links) if here in reached)
+        return tuple(dict.fromkeys(chain(reached if step.may_stay else (), onward)))
+    if isinstance(step, tuple):
+        return tuple(there for here, there in losses.ways((step,)) if here in reached)
+    return losses.remaining((step,)) if step in reached else ()
+
+
+def _reached_inside(
+    unit: Unit, entries: tuple[BrokerNumber, ...], losses: _Losses
+) -> tuple[BrokerNumber, ...]:
+    if not unit.units:
+        return _flooded(entries, losses.ways(unit.links))
+    unit_of = {broker: place for place, inner in enumerate(unit.units) for broker in inner.brokers}
+    ways = losses.ways(unit.links)
+    found: dict[BrokerNumber, None] = {}
+    for start in dict.fromkeys(unit_of[broker] for broker in entries):
+        inside = {start: tuple(broker for broker in entries if unit_of[broker] == start)}
+        inside[start] = _reached_inside(unit.units[start], inside[start], losses)
+        passed = [start]
+        for place in passed:
+            for here, there in ways:
+                onward = unit_of[there]
+                if here not in inside[place] or onward == start or onward in passed:
+                    continue
+                more = _reached_inside(unit.units[onward], (there,), losses)
+                inside[onward] = tuple(dict.fromkeys((*inside.get(onward, ()), *more)))
+                if _is_connected(unit.units[onward], losses):
+                    passed.append(onward)
+        found.update(dict.fromkeys(chain.from_iterable(inside.values())))
+    return tuple(found)
+
+
+def _is_connected(unit: Unit, losses: _Losses) -> bool:
+    """Whether the remaining brokers of a unit, and of each unit in it, are connected inside."""
+    remaining = losses.remaining(unit.brokers)
+    return all(_is_connected(inner, losses) for inner in unit.units) and len(
+        _reached_inside(unit, remaining[:1], losses)
+    ) == len(remaining)
+
+
+def _flooded(entries: tuple[BrokerNumber, ...], ways: list[Link]) -> tuple[BrokerNumber, ...]:
+    onward: dict[BrokerNumber, list[BrokerNumber]] = {}
+    for here, there in ways:
+        onward.setdefault(here, []).append(there)
+    found = dict.fromkeys(entries)
+    frontier = list(entries)
+    for broker in frontier:
+        for there in onward.get(broker, ()):
+            if there not in found:
+                found[there] = None
+                frontier.append(there)
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""A tree's section of a topology file, and its routes; who is near whom is in `tree`.
+
+    links = [["p1", "b1"], ["b1", "s1"]]
+    [tree]
+    delta = 1
+
+Paper: [DFT11] §II (primary tree).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.reading import check_no_cycle, linked, table
+from brokerd.overlay.routes import Link, Route, Step
+
+MAXIMUM_DELTA = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSection:
+    """What a tree is wired for.
+
+    Attributes:
+        delta: how many failures at once.
+    """
+
+    delta: int = 1
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        return "tree"
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The content of the file's `[tree]`."""
+        return {"delta": self.delta}
+
+
+def read_tree(
+    section: Any, brokers: Sequence[str], links: Sequence[Link], where: str
+) -> TreeSection:
+    """A tree's section.
+
+    Raises:
+        ConfigError: an unknown key, a delta that cannot be, or links that are no tree; names
+            `where`.
+    """
+    found = read_delta(section, f"{where}: tree")
+    check_no_cycle(links, brokers, f"{where}: links", "the primary tree")
+    return found
+
+
+def read_delta(section: Any, where: str) -> TreeSection:
+    """A tree's section, whatever its links.
+
+    Raises:
+        ConfigError: an unknown key, or a delta that cannot be; names `where`.
+    """
+    delta = table(section, where, ("delta",)).get("delta", 1)
+    if type(delta) is not int or not 0 <= delta <= MAXIMUM_DELTA:
+        raise ConfigError(f"{where}: delta = {delta!r}; a whole number from 0 to {MAXIMUM_DELTA}")
+    return TreeSection(delta)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOverlay:
+    """A tree of brokers: one path from each to each."""
+
+    links: tuple[Link, ...]
+    delta: int
+
+    def role(self, broker: BrokerNumber) -> str:
+        """What a broker is in the tree, for people."""
+        return "leaf" if len(linked(self.links, broker)) < 2 else "inner"
+
+    def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Whom a broker may know: those within δ + 1 links, in ascending order."""
+        paths = self._paths(broker)
+        return tuple(
+            other for other, path in sorted(paths.items()) if 1 < len(path) <= self.delta + 2
+        )
+
+    def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
+        """The path between two brokers, whoever may be gone around on it."""
+        steps: list[Step] = []
+        for broker in self._paths(home)[origin][::-1]:
+            if steps:
+                before = steps[-1]
+                assert isinstance(before, int)
+                steps.append((min(before, broker), max(before, broker)))
+            steps.append(broker)
+        return Route(tuple(steps))
+
+    def _paths(self, start: BrokerNumber) -> Mapping[BrokerNumber, tuple[BrokerNumber, ...]]:
+        near: dict[BrokerNumber, list[BrokerNumber]] = {}
+        for a, b in self.links:
+            near.setdefault(a, []).append(b)
+            near.setdefault(b, []).append(a)
+        found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
+        frontier = [start]
+        for broker in frontier:
+            for other in near.get(broker, ()):
+                if other not in found:
+                    found[other] = (*found[broker], other)
+                    frontier.append(other)
+        return found

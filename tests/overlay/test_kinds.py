@@ -1,0 +1,305 @@
+"""Kinds of overlay in topology files: what each refuses, and files that carry several."""
+
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.generate import bipartite, cells, chain, hierarchy
+from brokerd.overlay.kinds import KINDS
+from brokerd.overlay.topology import Joined, Topology
+from brokerd.protocols.registry import (
+    DEFINITIONS,
+    check_runs_on,
+    parameters_on,
+    read_topology,
+)
+from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, trees
+
+FILE = "bench/topologies/t.toml"
+
+SECTIONS = {
+    "tree": {"delta": 1},
+    "cells": {
+        "bundles": [["ib", "p1"], ["ib", "s1"], ["ib", "s2"]],
+        "members": {"ib": ["b1", "b2"]},
+    },
+    "hierarchy": {
+        "links": [["p1", "b1"], ["p1", "b2"], ["b1", "s1"], ["s1", "s2"]],
+        "addresses": {"p1": "0.0", "b1": "0.1", "b2": "0.2", "s1": "1.0", "s2": "1.1"},
+        "storages": {"p1": 1, "s2": 1, "b1": 0},
+    },
+    "bipartite": {"proxies": ["b1", "b2"], "servers": ["p1"], "edges": ["s1", "s2"]},
+}
+
+
+def mapping(kind, **changes):
+    """A file of one kind or several, with changes to its section; None takes a key away."""
+    kinds = [kind] if isinstance(kind, str) else kind
+    values = {
+        "schema": "pubsubctl/topology/2",
+        "name": "t",
+        "kind": kind,
+        "brokers": ["p1", "b1", "b2", "s1", "s2"],
+        **deepcopy({name: SECTIONS[name] for name in kinds if name in SECTIONS}),
+    }
+    if "tree" in kinds:
+        values["links"] = [["p1", "b1"], ["b1", "b2"], ["b1", "s1"], ["b2", "s2"]]
+    for key, value in changes.items():
+        section = values[kinds[0]]
+        section.pop(key, None)
+        if value is not None:
+            section[key] = value
+    return values
+
+
+def refusal(values):
+    with pytest.raises(ConfigError) as refused:
+        Topology.from_mapping(values, FILE)
+    assert str(refused.value).startswith(f"{FILE}: ")
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_reads_its_own_section(kind):
+    topology = read_topology(mapping(kind), FILE)
+    assert (topology.kind, topology.kinds) == (kind, (kind,))
+    assert topology.section.to_mapping() == SECTIONS[kind]
+    assert ("links" in topology.to_mapping()) == (kind == "tree")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"bundels": []}, "cells: unknown key 'bundels'; did you mean 'bundles'?"),
+        ({"members": ["b1"]}, "cells.members: expected a table, got ['b1']"),
+        ({"members": {"ib": "b1"}}, "cells.members.ib: expected a list of names, got 'b1'"),
+        ({"members": {"ib": ["b1", "b3"]}}, "ib[1]: no broker called 'b3'; did you mean 'b"),
+        ({"members": {"ib": [["b1"]]}}, "cells.members.ib[0]: no broker called ['b1']"),
+        ({"members": {"ib": ["b1", "b1"]}}, "cells.members.ib[1] = 'b1' stands there twice"),
+        ({"members": {"ib": []}}, "cells.members.ib = []: a cell has at least one broker"),
+        ({"members": {"ib": ["b1", "b2"], "x": ["b2"]}}, "x: 'b2' is in ib already; a broker is"),
+        ({"members": {"s1": ["b1", "b2"]}}, "'s1' is a broker; a cell of others needs another"),
+        ({"members": None}, "bundles[0]: no cell called 'ib'"),
+        ({"bundles": "p1-ib"}, "cells: bundles: expected a list of pairs, got 'p1-ib'"),
+        ({"bundles": [["p1"]]}, "bundles[0] = ['p1'] is not a pair of cells"),
+        ({"bundles": [["p1", "b1"]]}, "bundles[0]: no cell called 'b1'; did you mean 's1'?"),
+        ({"bundles": [["ib", "ib"]]}, "bundles[0]: 'ib' is linked to itself"),
+        ({"bundles": [["p1", "ib"], ["ib", "p1"]]}, "bundles[1]: ib-p1 stands there twice"),
+        (
+            {"bundles": [["p1", "ib"], ["ib", "s1"], ["s1", "p1"], ["ib", "s2"]]},
+            "cells: bundles: p1-s1 closes a cycle; the tree of cells has none",
+        ),
+        ({"bundles": [["p1", "ib"], ["ib", "s1"]]}, "bundles: s2 not connected to ib"),
+        ({"bundles": None}, "bundles: p1, s1, s2 not connected to ib"),
+        (
+            {"bundles": [["p1", "s1"], ["s1", "s2"], ["s2", "ib"]]},
+            "ib is a leaf, where clients are, and has several brokers: b1, b2; one at most",
+        ),
+        ({"links": [["b1", "b2"]]}, "links[0]: b1-b2 is inside ib, where all are linked anyway"),
+        ({"links": [["p1", "s1"]]}, "links[0]: p1-s1 is of no bundle: no p1-s1; did you mean"),
+        (
+            {"links": [["p1", "b1"], ["b2", "s2"]]},
+            "cells: links: no link of the bundle ib-s1; at least one",
+        ),
+    ],
+)
+def test_cells_refuse(changes, message):
+    assert message in refusal(mapping("cells", **changes))
+
+
+def addresses(**changes):
+    return {**SECTIONS["hierarchy"]["addresses"], **changes}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"adresses": {}}, "hierarchy: unknown key 'adresses'; did you mean 'addresses'?"),
+        ({"addresses": None}, "hierarchy.addresses: 'p1' has no address"),
+        ({"addresses": []}, "hierarchy.addresses: expected a table, got []"),
+        ({"addresses": {"p1": "0.0"}}, "hierarchy.addresses: 'b1' has no address"),
+        ({"addresses": addresses(s3="1.2")}, "addresses: no broker called 's3'; did you mean 's"),
+        ({"addresses": addresses(s2="1.64")}, "s2 = '1.64': each part is from 0 to 63"),
+        ({"addresses": addresses(s2="1.01")}, "s2 = '1.01': an address is 1 to 5 whole numbers"),
+        ({"addresses": addresses(s2=1.1)}, "s2 = 1.1: an address is 1 to 5 whole numbers"),
+        ({"addresses": addresses(s2="0.0.0.0.0.1")}, "s2 = '0.0.0.0.0.1': an address is 1 to 5"),
+        ({"addresses": addresses(s2="1.1.0")}, "s2 has 3 parts, p1 has 2; all addresses have as"),
+        ({"addresses": addresses(s2="1.0")}, "addresses: s2 and s1 both have '1.0'"),
+        ({"links": [["p1", "b3"]]}, "links[0]: no broker called 'b3'; did you mean 'b"),
+        (
+            {"links": [["p1", "b1"], ["p1", "b2"], ["b1", "s1"], ["b2", "s2"]]},
+            "hierarchy: links: s2 not connected to s1 by links inside 1.*",
+        ),
+        (
+            {"links": [["p1", "b1"], ["p1", "b2"], ["s1", "s2"]]},
+            "hierarchy: links: s1, s2 not connected to p1 by any link",
+        ),
+        ({"storages": {"p9": 1}}, "hierarchy.storages: no broker called 'p9'; did you mean 'p1'?"),
+        ({"storages": {"p1": 2}}, "p1 = 2; a level, from 0 to 1 with addresses of 2 parts"),
+        ({"storages": {"p1": True}}, "p1 = True; a level, from 0 to 1"),
+        ({"storages": {"p1": 1, "b1": 1, "s1": 1}}, "storages: b1 and p1 both store for 0.*"),
+        ({"storages": {"p1": 1}}, "1.* has no root storage; give a broker in it level 1, as in s1"),
+    ],
+)
+def test_a_hierarchy_refuses(changes, message):
+    assert message in refusal(mapping("hierarchy", **changes))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"proxys": []}, "bipartite: unknown key 'proxys'; did you mean 'proxies'?"),
+        ({"proxies": None}, "bipartite: no proxies; no topic could be reached without"),
+        ({"servers": []}, "bipartite: no servers; no topic could be reached without"),
+        ({"proxies": "b1"}, "bipartite.proxies: expected a list of names, got 'b1'"),
+        ({"servers": ["p2"]}, "bipartite.servers[0]: no broker called 'p2'; did you mean"),
+        ({"servers": ["p1", "p1"]}, "bipartite.servers[1] = 'p1' stands there twice"),
+        ({"servers": ["p1", "b2"]}, "bipartite.servers: 'b2' is one of the proxies already"),
+        ({"edges": ["s1"]}, "bipartite: s2 in none of proxies, servers, edges"),
+    ],
+)
+def test_a_bipartite_overlay_refuses(changes, message):
+    assert message in refusal(mapping("bipartite", **changes))
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (mapping("cell"), "kind = 'cell'; one of tree, cells, hierarchy, bipartite; did you mean"),
+        (mapping(["tree", "ring"]), "kind = 'ring'; one of tree, cells, hierarchy, bipartite"),
+        (mapping([]), "kind = []; at least one of tree"),
+        (mapping(["cells", "cells"]), "kind = ['cells', 'cells'] names 'cells' twice"),
+        (mapping(["cells", "tree"]), "a tree comes first, as in ['tree', 'cells']"),
+        (
+            {**mapping("tree"), "cells": SECTIONS["cells"]},
+            "[cells] is a section of another kind: kind = 'tree'; ['tree', 'cells'] carries both",
+        ),
+        (
+            {**mapping("cells"), "tree": {"delta": 1}},
+            "[tree] is a section of another kind: kind = 'cells'; ['tree', 'cells'] carries both",
+        ),
+        (
+            {**mapping("cells"), "links": []},
+            "links are those of a tree, and kind = 'cells'; what others are follows from [cells]",
+        ),
+        (
+            {**mapping("cells"), "schema": "pubsubctl/topology/1", "cells": None},
+            "unknown key 'cells'",
+        ),
+        (
+            {
+                "schema": "pubsubctl/topology/1",
+                "name": "t",
+                "kind": "cells",
+                "brokers": ["p1"],
+            },
+            "schema = 'pubsubctl/topology/1' is of trees",
+        ),
+        (
+            {**mapping("cells"), "joined": [["n1", "s1", ""]]},
+            "'n1' cannot join or leave: the topology is of kind cells; only a tree's brokers can",
+        ),
+        (
+            {**mapping(["tree", "cells"]), "left": ["s2"]},
+            "'s2' cannot join or leave: the topology is of kind tree, cells",
+        ),
+    ],
+)
+def test_a_file_refuses_kinds_that_it_cannot_be_of(values, message):
+    assert message in refusal(values)
+
+
+def test_a_file_may_carry_all_kinds_over_the_same_brokers():
+    topology = read_topology(mapping([*KINDS]), FILE)
+    assert topology.kinds == (*KINDS,)
+    assert topology.to_mapping() == mapping([*KINDS])
+    assert topology.links == Topology.from_mapping(mapping("tree"), FILE).links
+    for kind in KINDS:
+        alone = Topology.from_mapping(mapping(kind), FILE)
+        assert topology.overlay(kind) == alone.overlay()
+        assert topology.digest("p", {}) != alone.digest("p", {})
+
+
+def test_several_kinds_without_a_tree_have_the_links_of_the_first():
+    topology = Topology.from_mapping(mapping(["bipartite", "cells"]), FILE)
+    assert topology.links == topology.section.links
+    assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
+
+
+@given(st.one_of(trees(), cell_topologies(), hierarchies(), bipartites()))
+def test_what_is_written_is_read_back(topology):
+    assert Topology.from_mapping(topology.to_mapping(), FILE) == topology
+
+
+@given(
+    st.one_of(
+        st.builds(lambda *how: (cells, how), st.integers(1, 60), st.integers(1, 3), st.just(2)),
+        st.builds(lambda *how: (hierarchy, how), st.integers(1, 60), st.integers(3, 5)),
+        st.builds(lambda *how: (bipartite, how), st.integers(3, 60), st.integers(1, 2)),
+    )
+)
+def test_what_is_made_to_measure_is_valid_and_the_same_each_time(case):
+    maker, (brokers, *shape) = case
+    made = maker(brokers, *shape)
+    assert made == maker(brokers, *shape)
+    assert len(made.brokers) == brokers
+    assert Topology.from_mapping(made.to_mapping(), FILE) == made
+
+
+def test_made_cells_are_the_figure_of_the_paper():
+    """One broker above two cells of two, and five below, with 16 links."""
+    topology = cells(10, 2, 3)
+    assert sorted(len(members) for members in topology.section.members) == [1] * 6 + [2] * 2
+    assert len(topology.links) == 16
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: cells(5, 0, 3), "cell size = 0; at least 1"),
+        (lambda: cells(5, 2, 0), "fanout = 0; at least 1"),
+        (lambda: cells(0, 2, 3), "brokers = 0; from 1 to 10000"),
+        (lambda: hierarchy(5, 1), "fanout = 1; a unit has from 2 to 64 members"),
+        (lambda: hierarchy(33, 2), "brokers = 33; with fanout = 2 at most 32"),
+        (lambda: bipartite(5, 5), "proxies = 5; from 1 to 4"),
+        (lambda: bipartite(5, 0), "proxies = 0; from 1 to 4"),
+        (lambda: bipartite(1, 1), "brokers = 1; proxies and servers are two at least"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tree"])
+def test_a_protocol_is_refused_where_it_does_not_run_and_those_that_do_are_named(kind):
+    topology = read_topology(mapping(kind), FILE)
+    for protocol in DEFINITIONS:
+        with pytest.raises(ConfigError) as refused:
+            parameters_on(topology, protocol, FILE)
+        assert str(refused.value) == (
+            f"{FILE}: protocol {protocol!r} runs on kind 'tree', and t is of kind {kind}; "
+            "protocols that run on it: none"
+        )
+    with pytest.raises(ConfigError, match=f"kind = {kind!r} has no delta; this needs a tree"):
+        assert topology.delta
+
+
+def test_a_protocol_runs_on_a_file_that_carries_its_kind():
+    topology = read_topology(mapping(["tree", "cells"]), FILE)
+    for protocol in DEFINITIONS:
+        check_runs_on(topology, protocol, FILE)
+        assert parameters_on(topology, protocol) == parameters_on(
+            read_topology(mapping("tree"), FILE), protocol
+        )
+
+
+def test_brokers_join_and_leave_trees_only():
+    with pytest.raises(ConfigError, match="'n1' cannot join or leave"):
+        bipartite(3, 1).with_joined(Joined("n1", "b1", ""), FILE)
+    with pytest.raises(ConfigError, match="'b3' cannot join or leave"):
+        bipartite(3, 1).without("b3", FILE)
+    assert chain(3, 1).with_delta(2) == chain(3, 2)
