@@ -37,8 +37,8 @@ from brokerd.protocols.interface import (
     MessageReceived,
 )
 from brokerd.protocols.registry import DEFINITIONS, read_topology
-from brokerd.simulator.checks.protocol_checks import with_bugs
-from brokerd.simulator.scenario_words import Wording, is_of_partitions
+from brokerd.simulator.checks.protocol_checks import simulated, with_bugs
+from brokerd.simulator.checks.wording import Wording
 from brokerd.simulator.world.broker import SimulatedBroker
 from brokerd.simulator.world.clients import SimulatedClient
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
@@ -187,7 +187,7 @@ class _Player:
             strict=False,
             watcher=self._watch,
         )
-        self._words = Wording(self._cluster)
+        self._words = simulated(self._protocol).make_wording(self._cluster)
         self._quietly(self._cluster.start)
         self._quietly(self._cluster.run_until_quiet)
 
@@ -336,7 +336,7 @@ class _Player:
             return
         lines = [self._words.event(event)]
         for effect in effects:
-            if self._tells_partitions or not is_of_partitions(effect):
+            if self._tells_partitions or not self._words.is_detail(effect):
                 lines.append(self._words.effect(effect))
         self._said += [f"{broker.name} {line}" for line in lines if line]
 

@@ -1,6 +1,6 @@
 """`simulate dedupe`: which way of telling duplicates bears which failures, and what it costs."""
 
-from brokerd.simulator.dedupe_comparison import (
+from bench.papers.dft11.duplicate_detection import (
     CLASSES,
     VARIANTS,
     Cost,

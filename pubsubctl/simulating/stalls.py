@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brokerd.simulator.stalls import Stalls, count_stalls, total_stalls
+from bench.papers.dft11.stalls import Stalls, count_stalls, total_stalls
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result, grouped
 from pubsubctl.errors import VerdictInvalid

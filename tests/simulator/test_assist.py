@@ -8,12 +8,12 @@ Paper: [DFT11] abstract (δ concurrent failures of brokers and links), §II (one
 
 import pytest
 
+from bench.papers.dft11.stalls import count_stalls, total_stalls
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.stalls import count_stalls, total_stalls
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
 from tests.helpers.cluster import STEADY, chain, star, tree

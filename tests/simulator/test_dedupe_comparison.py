@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.simulator.dedupe_comparison import (
+from bench.papers.dft11.duplicate_detection import (
     CLASSES,
     VARIANTS,
     Job,

@@ -30,4 +30,5 @@ BEST_EFFORT = ProtocolDefinition(
     keeps_log=lambda parameters: False,
     bypasses_links=lambda parameters: False,
     make_core=_make_core,
+    checks="brokerd.protocols.best_effort.checks",
 )

@@ -20,6 +20,7 @@ from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.marks import Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
 
@@ -85,12 +86,14 @@ class SimulatedProtocol:
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
+        make_wording: how scenarios say what its brokers tell each other.
     """
 
     bugs: Mapping[str, NamedBug] = field(default_factory=dict)
     marks: tuple[Mark, ...] = ()
     make_observer: Callable[[PrimaryTree], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
+    make_wording: Callable[[NamedWorld], Wording] = Wording
 
 
 def simulated(protocol: str) -> SimulatedProtocol:

@@ -1,7 +1,8 @@
-"""What simulations know of delta_tree: its marks, its named bugs, and checks that look inside."""
+"""What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
 
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
+from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
@@ -10,4 +11,5 @@ SIMULATED = SimulatedProtocol(
     marks=MARKS,
     make_observer=DeltaTreeMarks,
     make_checks=DeltaTreeChecks,
+    make_wording=DeltaTreeWording,
 )

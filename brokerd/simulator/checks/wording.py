@@ -1,0 +1,137 @@
+"""How a scenario says what brokers do: one line for each message, by the names of its people.
+
+A source is called after its broker, a subscription after its home and its number there. The words
+for a protocol's own messages are the protocol's.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from brokerd.model.client_messages import (
+    Connected,
+    Notice,
+    PublishAcknowledged,
+    Refused,
+    Subscribed,
+    Unsubscribed,
+)
+from brokerd.model.identity import ClientId, Peer, SourceId, SubscriptionId
+from brokerd.model.publication import PublicationRun
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import (
+    Deliver,
+    Effect,
+    Event,
+    OpenFailed,
+    Record,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+
+
+class NamedWorld(Protocol):
+    """Brokers and clients, as far as they have names."""
+
+    @property
+    def topology(self) -> Topology: ...
+
+    @property
+    def clients(self) -> Mapping[ClientId, Any]: ...
+
+
+class Wording:
+    """The words for the messages between the brokers and clients of one cluster."""
+
+    def __init__(self, cluster: NamedWorld) -> None:
+        self._cluster = cluster
+
+    def event(self, event: Event) -> str:
+        """What has happened to a broker, behind its name; empty where that need not be told."""
+        match event:
+            case Started(recovering=recovering):
+                return f"starts{' recovering' if recovering else ''}"
+            case SessionEstablished(peer=peer):
+                return f"has a session with {self.name(peer)}"
+            case SessionLost(peer=peer, reason=reason):
+                return f"loses {self.name(peer)}: {reason}"
+            case OpenFailed(peer=peer, reason=reason):
+                return f"cannot reach {self.name(peer)}: {reason}"
+        return ""
+
+    def effect(self, effect: Effect) -> str:
+        """What a broker does, behind its name; empty where that need not be told."""
+        match effect:
+            case Deliver(client=client, item=item):
+                return f"delivers {self.run(item.run)} to {client}"
+            case Send(peer=peer, message=message):
+                return f"-> {self.name(peer)}  {self.message(message)}"
+            case Record(event=what, details=details):
+                listed = " ".join(f"{key}={value}" for key, value in details.items())
+                return f"notes {what} {listed}".rstrip()
+        return ""
+
+    def message(self, message: Any) -> str:
+        """What a message says; a protocol has words for its own, and asks here for the others."""
+        match message:
+            case Notice(subscription=number, source=source, ranges=ranges, partition=partition):
+                nodes = "-".join(map(self.name, partition.nodes))
+                listed = self.ranges(tuple((source, *stretch) for stretch in ranges))
+                return (
+                    f"withholds {listed} from {number}: {self.name(partition.detector)} | {nodes}"
+                )
+            case PublishAcknowledged(first=first, last=last):
+                return f"done: {first}" if first == last else f"done: {first}-{last}"
+            case Subscribed(number=number, state=state):
+                return f"subscription {number} {state}"
+            case Unsubscribed(number=number):
+                return f"subscription {number} over" if number else "detached"
+            case Connected():
+                return "connected"
+            case Refused(request=request, reason=reason):
+                return f"refuses {request}: {reason}"
+        raise AssertionError(f"no words for {message}")
+
+    def is_detail(self, effect: Effect) -> bool:
+        """Whether an effect is left out unless a scenario wants everything."""
+        return False
+
+    def run(self, run: PublicationRun) -> str:
+        """A run of publications."""
+        parts: list[list[int]] = []
+        for sequence in run.sequences:
+            if parts and sequence == parts[-1][-1] + 1:
+                parts[-1][1:] = [sequence]
+            else:
+                parts.append([sequence])
+        listed = ",".join("-".join(map(str, part)) for part in parts)
+        return f"{self.source(run.source)}/{listed}"
+
+    def ranges(self, ranges: tuple[tuple[SourceId, int, int], ...]) -> str:
+        """Stretches of publications."""
+        return " ".join(
+            f"{self.source(source)}/{first}" + (f"-{last}" if last > first else "")
+            for source, first, last in ranges
+        )
+
+    def publication(self, source: SourceId, sequence: int) -> str:
+        """One publication."""
+        return f"{self.source(source)}/{sequence}"
+
+    def source(self, source: SourceId) -> str:
+        """The broker's name; where its client is not the usual one, the client's with it."""
+        broker = self._cluster.topology.brokers[source.broker]
+        for name, client in self._cluster.clients.items():
+            if client.core.source == source and name != f"p-{broker}":
+                return f"{broker}.{name}"
+        return broker
+
+    def subscription(self, subscription: SubscriptionId) -> str:
+        """One subscription."""
+        later = f"@{subscription.incarnation}" if subscription.incarnation > 1 else ""
+        return f"{self._cluster.topology.brokers[subscription.home]}#{subscription.number}{later}"
+
+    def name(self, peer: Peer) -> str:
+        """A broker or client."""
+        return peer if isinstance(peer, str) else self._cluster.topology.brokers[peer]
