@@ -85,7 +85,7 @@ def deploy(
         raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
     placing = Placing(policy, delta_safe, placement)
     call = invocation(context)
-    wanted_topology = load_topology(call.project.find("topology", topology))
+    wanted_topology = load_topology(call.project.find("topology", topology), protocol)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     warn_of_parameters(call.console, wanted_topology, protocol)

@@ -21,13 +21,27 @@ FILE_HELP = "A path, or the bare name of a file in bench/topologies."
 @app.command("gen")
 def generate(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(help="chain, tree, star, random or demo.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help="chain, tree, star, random or demo; cells, hierarchy or bipartite."),
+    ],
     brokers: Annotated[
         int | None, typer.Option("--brokers", help="How many; 7 when not given.")
     ] = None,
-    fanout: Annotated[int, typer.Option("--fanout", help="Neighbours of a broker, for tree.")] = 3,
+    fanout: Annotated[
+        int,
+        typer.Option(
+            "--fanout",
+            help="For tree: neighbours of a broker; cells: brokers below a cell; hierarchy: "
+            "members of a unit.",
+        ),
+    ] = 3,
     delta: Annotated[int, typer.Option("--delta", help="Failures to tolerate at once.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="What `random` draws from.")] = 1,
+    cell_size: Annotated[
+        int, typer.Option("--cell-size", help="Brokers of an inner cell, for cells.")
+    ] = 2,
+    proxies: Annotated[int, typer.Option("--proxies", help="How many, for bipartite.")] = 2,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write there, not to standard output.")
     ] = None,
@@ -36,9 +50,15 @@ def generate(
     from pubsubctl.deploying import topologies
 
     call = invocation(context)
-    topology = topologies.generated(
-        kind, project=call.project, brokers=brokers, fanout=fanout, delta=delta, seed=seed
+    measures = topologies.Measures(
+        brokers=brokers,
+        fanout=fanout,
+        delta=delta,
+        seed=seed,
+        cell_size=cell_size,
+        proxies=proxies,
     )
+    topology = topologies.generated(kind, call.project, measures)
     text = topologies.topology_file(topology)
     if output is None:
         return Result(document=topology.to_mapping(), text=text)
@@ -49,7 +69,7 @@ def generate(
     output.write_text(text, encoding="utf-8")
     return Result(
         document={**topology.to_mapping(), "file": str(output)},
-        text=f"{output}: {len(topology.brokers)} brokers, delta {topology.delta}",
+        text=f"{output}: {topologies.in_short(topology)}",
     )
 
 
@@ -62,7 +82,7 @@ def show(
         typer.Option("--svg", metavar="F", help="A picture too; with -i, coloured by host."),
     ] = None,
 ) -> Result:
-    """Draw a topology as a tree, and say how large its neighbourhoods are."""
+    """Draw a topology, as a tree or a list, and say how large its neighbourhoods are."""
     from pubsubctl.deploying import topologies
 
     call = invocation(context)
@@ -70,11 +90,7 @@ def show(
     facts = topologies.summary(topology)
     text = (
         f"{topologies.drawn(topology, plain=not call.console.unicode)}\n\n"
-        f"{facts['brokers']} brokers, {facts['links']} links, delta {facts['delta']}"
-        f"{topologies.parameters_in_words(topology)}"
-        f"{topologies.sessions_of(topology)}, longest path "
-        f"{facts['longest_path_links']} links\na broker knows {facts['neighbourhood_smallest']} to "
-        f"{facts['neighbourhood_largest']} others (within {topology.delta + 1} links)"
+        f"{topologies.summary_in_words(topology, facts)}"
     )
     if svg is not None:
         if svg.exists() and not call.yes:
@@ -104,7 +120,7 @@ def lint(
         except UserError as error:
             problems += error.problems
         else:
-            good.append(f"{path}: ok, {len(topology.brokers)} brokers, delta {topology.delta}")
+            good.append(f"{path}: ok, {topologies.in_short(topology)}")
     return Result(
         document={"schema": "pubsubctl/lint/1", "files": files, "problems": problems},
         text="\n".join(good),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brokerd.overlay.kinds import KINDS
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.registry import definition_of
 from pubsubctl.deploying.placement import Placement
@@ -227,15 +228,20 @@ def _said(topology: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     name = str(topology["name"])
     if topology["name"] != other["name"]:
         return name
-    if topology["tree"] != other["tree"]:
-        return f"{name} with delta {topology['tree']['delta']}"
+    if topology["kind"] != other["kind"]:
+        kinds = topology["kind"]
+        return f"{name} of kind {kinds if isinstance(kinds, str) else ' and '.join(kinds)}"
+    for kind in KINDS:
+        if topology.get(kind) != other.get(kind):
+            delta = topology[kind].get("delta")
+            return f"{name} with " + (f"other {kind}" if delta is None else f"delta {delta}")
     if topology.get("parameters") != other.get("parameters"):
         return f"{name} with {_parameters_said(topology.get('parameters', {}))}"
     if topology.get("session") != other.get("session"):
         session = [f"{key} {value}" for key, value in topology.get("session", {}).items()]
         return f"{name} with {', '.join(session) or 'the sessions of the defaults'}"
-    count, links = len(topology["brokers"]), len(topology["links"])
-    if (count, links) != (len(other["brokers"]), len(other["links"])):
+    count, links = len(topology["brokers"]), len(topology.get("links", ()))
+    if (count, links) != (len(other["brokers"]), len(other.get("links", ()))):
         return f"{name} with {count} brokers"
     changes = [f"{row[0]} joined" for row in topology.get("joined", ())]
     changes += [f"{left} left" for left in topology.get("left", ())]

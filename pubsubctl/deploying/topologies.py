@@ -1,63 +1,111 @@
-"""Topology files at the command line: made, read, and drawn as a tree of text."""
+"""Topology files at the command line: made, read, and drawn as text, trees as such."""
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ConfigError
-from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
-from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
+from brokerd.overlay.generate import (
+    balanced_tree,
+    bipartite,
+    cells,
+    chain,
+    hierarchy,
+    random_tree,
+    star,
+)
+from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology, nearest
 from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.registry import parameters_on, read_topology
+from brokerd.protocols.registry import check_runs_on, parameters_on, read_topology
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import load_toml, shown
 from pubsubctl.project import Project
 
-KINDS = ("chain", "tree", "star", "random", "demo")
+SHAPES = ("chain", "tree", "star", "random", "demo", "cells", "hierarchy", "bipartite")
 
 
-def load_topology(path: Path) -> Topology:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What a topology is made to; each shape has its own use for some of them.
+
+    Attributes:
+        brokers: how many; None: as many as is usual.
+        fanout: neighbours in a tree, brokers below a cell, members of a unit.
+        delta: of a tree.
+        seed: what `random` draws from.
+        cell_size: brokers of an inner cell.
+        proxies: of a bipartite overlay.
+    """
+
+    brokers: int | None = None
+    fanout: int = 3
+    delta: int = 1
+    seed: int = 1
+    cell_size: int = 2
+    proxies: int = 2
+
+
+def load_topology(path: Path, protocol: str | None = None) -> Topology:
     """The topology in a file.
 
+    Args:
+        protocol: is to run on it.
+
     Raises:
-        UserError: names file, key, value and the nearest valid one.
+        UserError: names file, key, value and the nearest valid one; or the protocol does not run
+            on the kind of its overlay, and those that do are named.
     """
     file = load_toml(path)
     try:
         topology = read_topology(file.values, str(path))
         topology.check_delta(str(path))
+        if protocol is not None:
+            check_runs_on(topology, protocol, str(path))
         return topology
     except ConfigError as error:
         raise UserError(str(error)) from None
 
 
-def generated(
-    kind: str, *, project: Project, brokers: int | None, fanout: int, delta: int, seed: int
-) -> Topology:
+def generated(shape: str, project: Project, measures: Measures) -> Topology:
     """A topology made to measure; the same arguments give the same one.
 
     Raises:
-        UserError: no such kind, or a number out of range.
+        UserError: no such shape, or a number out of range.
     """
-    count = 7 if brokers is None else brokers
+    count = 7 if measures.brokers is None else measures.brokers
+    fanout, delta = measures.fanout, measures.delta
     makers: dict[str, Callable[[], Topology]] = {
         "chain": lambda: chain(count, delta),
         "star": lambda: star(count, delta),
         "tree": lambda: balanced_tree(count, fanout, delta),
-        "random": lambda: random_tree(count, delta, random.Random(seed).randrange),
-        "demo": lambda: _demo(project, brokers, delta),
+        "random": lambda: random_tree(count, delta, random.Random(measures.seed).randrange),
+        "demo": lambda: _demo(project, measures.brokers, delta),
+        "cells": lambda: cells(count, measures.cell_size, fanout),
+        "hierarchy": lambda: hierarchy(count, fanout),
+        "bipartite": lambda: bipartite(count, measures.proxies),
     }
-    if kind not in makers:
-        raise UserError(f"topology gen: no kind called {shown(kind)}{nearest(kind, KINDS)}")
+    if shape not in makers:
+        raise UserError(f"topology gen: no kind called {shown(shape)}{nearest(shape, SHAPES)}")
     try:
-        topology = makers[kind]()
+        topology = makers[shape]()
         topology.check_delta(f"{len(topology.brokers)} brokers")
         return topology
     except ConfigError as error:
-        raise UserError(f"topology gen {kind}: {error}") from None
+        raise UserError(f"topology gen {shape}: {error}") from None
+
+
+def in_short(topology: Topology) -> str:
+    """`20 brokers, delta 2`, or of which kind the overlay is."""
+    words = [f"{len(topology.brokers)} brokers"]
+    if topology.kind == TREE:
+        words.append(f"delta {topology.delta}")
+    if topology.kinds != (TREE,):
+        words.append(f"kind {' and '.join(topology.kinds)}")
+    return ", ".join(words)
 
 
 def topology_file(topology: Topology) -> str:
@@ -76,11 +124,35 @@ def changed_file(path: Path, topology: Topology) -> str:
 
 
 def drawn(topology: Topology, *, plain: bool) -> str:
-    """The tree as text, from its first broker, one line per broker.
+    """Every overlay of a topology as text: a tree as one, the others as lists.
 
     Args:
         plain: with characters of ASCII only.
     """
+    parts = []
+    for kind in topology.kinds:
+        if kind == TREE:
+            parts.append(_drawn_tree(topology, plain=plain))
+        else:
+            parts.append(f"{kind}:\n{_listed(topology, kind)}")
+    return "\n\n".join(parts)
+
+
+def _listed(topology: Topology, kind: str) -> str:
+    """A line per broker: what it is, and whom it is linked to."""
+    overlay = topology.overlay(kind)
+    near: list[list[str]] = [[] for _ in topology.brokers]
+    for a, b in overlay.links:
+        near[a].append(topology.brokers[b])
+        near[b].append(topology.brokers[a])
+    return "\n".join(
+        f"  {name} ({overlay.role(number)}): {', '.join(near[number])}".removesuffix(": ")
+        for number, name in enumerate(topology.brokers)
+    )
+
+
+def _drawn_tree(topology: Topology, *, plain: bool) -> str:
+    """The tree from its first broker, one line per broker."""
     neighbours = topology.neighbours()
     corner, tee, bar = ("`-- ", "|-- ", "|   ") if plain else ("└── ", "├── ", "│   ")
     lines: list[str] = []
@@ -122,23 +194,45 @@ def warn_of_parameters(console: Console, topology: Topology, protocol: str) -> N
 
 
 def summary(topology: Topology) -> dict[str, Any]:
-    """What one wants to know of a topology before deploying it."""
-    tree = PrimaryTree(topology)
-    present = [topology.number_of(name) for name in topology.present()]
-    balls = [len(tree.surroundings(number).paths) for number in present]
-    far, _ = _farthest(tree, present[0])
-    _, diameter = _farthest(tree, far)
-    return {
+    """What one wants to know of a topology before deploying it; of its first kind."""
+    facts: dict[str, Any] = {
         "name": topology.name,
-        "brokers": len(present),
-        "links": len(present) - 1,
-        "delta": topology.delta,
+        "kinds": list(topology.kinds),
+        "brokers": len(topology.present()),
+        "links": len(topology.overlay().links),
         "parameters": topology.to_mapping().get("parameters", {}),
         "session": topology.session_in_words(),
-        "longest_path_links": diameter,
-        "neighbourhood_smallest": min(balls),
-        "neighbourhood_largest": max(balls),
     }
+    present = [topology.number_of(name) for name in topology.present()]
+    if topology.kind == TREE:
+        tree = PrimaryTree(topology)
+        known = [len(tree.surroundings(number).paths) for number in present]
+        far, _ = _farthest(tree, present[0])
+        _, diameter = _farthest(tree, far)
+        facts |= {"delta": topology.delta, "longest_path_links": diameter}
+    else:
+        overlay = topology.overlay()
+        known = [len(overlay.surroundings(number)) for number in present]
+    return {
+        **facts,
+        "neighbourhood_smallest": min(known),
+        "neighbourhood_largest": max(known),
+    }
+
+
+def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
+    """The summary, for people."""
+    parts = [f"{facts['brokers']} brokers, {facts['links']} links"]
+    if topology.kind == TREE:
+        parts.append(f", delta {facts['delta']}")
+    parts += [parameters_in_words(topology), sessions_of(topology)]
+    if topology.kind == TREE:
+        parts.append(f", longest path {facts['longest_path_links']} links")
+    smallest, largest = facts["neighbourhood_smallest"], facts["neighbourhood_largest"]
+    parts.append(f"\na broker knows {smallest} to {largest} others")
+    if topology.kind == TREE:
+        parts.append(f" (within {topology.delta + 1} links)")
+    return "".join(parts)
 
 
 def _farthest(tree: PrimaryTree, start: int) -> tuple[int, int]:

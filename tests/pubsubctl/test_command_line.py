@@ -22,6 +22,12 @@ from tests.pubsubctl.conftest import Call
 ROOT = Path(__file__).parents[2]
 
 
+RUNS_NOT = (
+    "protocol 'delta_tree' runs on kind 'tree', and cells-8 is of kind cells; "
+    "protocols that run on it: none"
+)
+
+
 @pytest.mark.parametrize(
     "given, sorted_",
     [
@@ -143,6 +149,68 @@ def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
     again = call(*arguments, "-o", "r.toml")
     assert (again.status, "is there already" in again.err) == (2, True)
     assert call("topology", "gen", "demo", "--delta", "2").out.endswith("delta = 2\n")
+
+
+@pytest.mark.parametrize(
+    "shape, line",
+    [
+        (("cells", "--cell-size", "2"), "  b2 (cell c1): b3, b1, b4, b5, b6, b7, b8"),
+        (("hierarchy", "--fanout", "4"), "  b2 (0.1): b1, b3, b4"),
+        (("bipartite", "--proxies", "3"), "  b8 (server): b1, b2, b3"),
+    ],
+)
+def test_other_kinds_are_made_and_listed(
+    call: Call, project: Path, shape: tuple[str, ...], line: str
+) -> None:
+    kind = shape[0]
+    made = call("topology", "gen", *shape, "--brokers", "8", "-o", "t.toml")
+    assert made.out == f"t.toml: 8 brokers, kind {kind}\n"
+    assert call("topology", "lint", "t.toml").out == f"t.toml: ok, 8 brokers, kind {kind}\n"
+    shown = call("topology", "show", "t.toml")
+    assert shown.out.splitlines()[0] == f"{kind}:"
+    assert line in shown.out.splitlines()
+    document = call("topology", "show", "t.toml", "-j").document
+    assert document["summary"]["kinds"] == [kind]
+    assert document["topology"]["kind"] == kind
+
+
+def test_every_kind_that_a_file_carries_is_shown(call: Call, project: Path) -> None:
+    (project / "t.toml").write_text(
+        'schema = "pubsubctl/topology/2"\nname = "t"\nkind = ["tree", "bipartite"]\n'
+        'brokers = ["a", "b"]\nlinks = [["a", "b"]]\n'
+        '[bipartite]\nproxies = ["a"]\nservers = ["b"]\n'
+    )
+    lines = call("topology", "show", "t.toml").out.splitlines()
+    assert lines[:6] == ["a", "└── b", "", "bipartite:", "  a (proxy): b", "  b (server): a"]
+    lint = call("topology", "lint", "t.toml")
+    assert lint.out == "t.toml: ok, 2 brokers, delta 1, kind tree and bipartite\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("deploy", "t.toml", "--dry-run"), "t.toml: " + RUNS_NOT),
+        (("bench", "w.toml", "--dry-run"), "w.toml: " + RUNS_NOT),
+        (("topology", "place", "t.toml"), "kind = 'cells' has no delta; this needs a tree"),
+        (("topology", "show", "t.toml", "--svg", "t.svg"), "this needs a tree"),
+        (("topology", "join", "t.toml", "n1", "--at", "b1"), "only a tree's brokers can"),
+        (("topology", "leave", "t.toml", "b8"), "only a tree's brokers can"),
+        (("inject", "kill", "b1", "--topology", "t.toml", "--lint"), "this needs a tree"),
+    ],
+)
+def test_what_needs_a_tree_is_refused_on_another_kind(
+    call: Call, project: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    made = call("topology", "gen", "cells", "--brokers", "8", "-o", "t.toml")
+    assert made.status == 0, made.err
+    (project / "w.toml").write_text(
+        'schema = "pubsubctl/workload/1"\nname = "w"\ntopology = "t.toml"\n'
+        'protocol = "delta_tree"\npublishers = [{ at = ["b1"], rate = "1/s", size = "10B" }]\n'
+        'subscribers = [{ at = ["b8"], filter = "true" }]\n'
+        '[phases]\nwarmup = "1s"\nmeasure = "1s"\ndrain = "1s"\n'
+    )
+    answer = call(*arguments)
+    assert (answer.status, said in answer.err) == (2, True), answer.err
 
 
 def test_a_tree_is_drawn_from_its_first_broker(call: Call) -> None:
