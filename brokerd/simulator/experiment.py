@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.model.identity import ClientId
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import Instant
 from brokerd.simulator.checks.protocol_checks import with_bugs
 from brokerd.simulator.world.clients import ClientObserver
@@ -141,7 +140,7 @@ def simulate_schedule(
     duration_ns: int,
     seed: int = 0,
     calm: bool = False,
-    parameters: DeltaTreeParameters | None = None,
+    parameters: Any = None,
     network: NetworkParameters | None = None,
     mutants: frozenset[str] = frozenset(),
     recorder: ExperimentRecorder | None = None,

@@ -16,8 +16,8 @@ import pytest
 
 from brokerd.simulator.search.plan import Forgetting, Plan, read_plan
 from brokerd.simulator.search.planning.draw import is_long
-from brokerd.simulator.search.planning.settings import NEVER_NS
 from brokerd.simulator.search.swarm import plan_of
+from brokerd.simulator.world.clock import NEVER_NS
 from results.reference.history import History
 from results.reference.rule import check
 from tests.helpers.oracle_histories import heard

@@ -16,10 +16,12 @@ from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.named_bugs import NamedBug, planted
 from brokerd.overlay.topology import nearest
 from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.marks import Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
+from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
@@ -86,6 +88,7 @@ class SimulatedProtocol:
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
+        make_planning: how seeds set its parameters.
         make_wording: how scenarios say what its brokers tell each other.
     """
 
@@ -94,6 +97,7 @@ class SimulatedProtocol:
     make_observer: Callable[[PrimaryTree], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
     make_wording: Callable[[NamedWorld], Wording] = Wording
+    make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
 
 
 def simulated(protocol: str) -> SimulatedProtocol:
@@ -113,6 +117,11 @@ def simulated(protocol: str) -> SimulatedProtocol:
 def marks_of(protocol: str) -> tuple[Mark, ...]:
     """The marks of a protocol; none where its document names none."""
     return simulated(protocol).marks
+
+
+def planning_of(protocol: str) -> ProtocolPlanning:
+    """How seeds set a protocol's parameters."""
+    return simulated(protocol).make_planning(definition_of(protocol))
 
 
 def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:

@@ -8,11 +8,12 @@ and with up to δ failures none is lost for good.
 
 from dataclasses import dataclass
 
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.plan import Failing, Moving, Plan
-from brokerd.simulator.search.planning.settings import NEVER_NS
 from brokerd.simulator.world.broker import DISK_NS
 from brokerd.simulator.world.clients import RECONNECT_NS
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Bounds:
 def bounds_of(plan: Plan) -> Bounds:
     """The bounds that a plan on a clock must keep."""
     parameters, network, session = plan.parameters, plan.network, plan.network.session
+    planning = planning_of(plan.protocol)
+    bypasses_links = definition_of(plan.protocol).bypasses_links(parameters)
     delays = [int(move.on[-1]) for move in _failing(plan, "delay")]
     message_ns = network.latency_highest_ns + network.jitter_ns
     slowest_ns = message_ns + max(delays, default=0) * MILLISECOND_NS
@@ -41,19 +44,20 @@ def bounds_of(plan: Plan) -> Bounds:
     # A dead session is noticed, an attempt that comes too early fails, and after the longest
     # wait another one is made: hello, answer, Summary.
     broker_ns = (
-        session.suspicion_ns + session.connect_timeout_ns + parameters.retry_limit_ns
+        session.suspicion_ns + session.connect_timeout_ns + planning.retry_limit_ns(parameters)
     ) + 4 * slowest_ns
     client_ns = (
         session.suspicion_ns + session.connect_timeout_ns + 2 * RECONNECT_NS + disk_ns
     ) + 5 * slowest_ns
     sessions_ns = broker_ns + client_ns
-    if parameters.assist == "on":  # a relayed session is replaced by a direct one, another instance
+    if bypasses_links:  # a relayed session is replaced by a direct one, another instance
         sessions_ns += broker_ns
     # Recoveries end one after the other; then subscriptions go out, confirmations come back, and
     # notifiers go home, each broker on the way waiting for its disk.
     gates_ns = sessions_ns + brokers * (4 * message_ns + 2 * disk_ns)
     slow = [int(move.on[-1]) for move in _failing(plan, "slow_client")]
-    windows = 1 + plan.publications // parameters.client_window
+    window = planning.client_window(parameters)
+    windows = 1 + (plan.publications // window if window else 0)
     window_ns = 2 * message_ns + max(slow, default=0) * MILLISECOND_NS
     everything_ns = gates_ns + windows * window_ns + 2 * brokers * message_ns
     if any(type(move) is Moving for move in plan.moves):

@@ -20,10 +20,9 @@ from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.marks import as_counters
-from brokerd.simulator.checks.protocol_checks import with_bugs
+from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.untimed_shrink import ShortHistory, shrink_history
@@ -439,18 +438,17 @@ def _draw_setting(random: Random) -> Setting:
 
 def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptions) -> Scene:
     topology = _draw_topology(random, row)
-    parameters = DeltaTreeParameters(
-        delta=row.delta,
-        assist="off",  # its network has no relayed sessions; the timed swarm draws them
-        retry_first_ns=SECOND_NS,
-        retry_limit_ns=4 * SECOND_NS,
-        audit_interval_ns=random.choice((1, 20)) * SECOND_NS,
-        client_linger_ns=_NEVER_NS,
-        cold_start_after_ns=_NEVER_NS,
-        client_window=random.choice((2, 16, 16_384)),
-        persist_routing=row.persist_routing,
-        publication_log=random.random() < 0.2,
-    )
+    values = {
+        "assist": "off",  # its network has no relayed sessions; the timed swarm draws them
+        "retry_first_ns": SECOND_NS,
+        "retry_limit_ns": 4 * SECOND_NS,
+        "audit_interval_ns": random.choice((1, 20)) * SECOND_NS,
+        "client_linger_ns": _NEVER_NS,
+        "cold_start_after_ns": _NEVER_NS,
+        "client_window": random.choice((2, 16, 16_384)),
+        "persist_routing": row.persist_routing,
+    }
+    parameters = planning_of(options.protocol).trial(random, values, row.delta)
     publishers = [
         (f"p{place}", random.randrange(row.brokers)) for place in range(random.randrange(2, 5))
     ]

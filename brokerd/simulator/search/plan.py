@@ -35,9 +35,9 @@ from typing import Any
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import SCHEMA, Topology, nearest
-from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
+from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
-from brokerd.simulator.checks.protocol_checks import bug_called
+from brokerd.simulator.checks.protocol_checks import bug_called, planning_of
 from brokerd.simulator.world.clock import SECOND_NS
 from brokerd.simulator.world.network import NetworkParameters
 
@@ -216,7 +216,7 @@ class Plan:
     topology: Topology
     adversarial: bool
     chance: int
-    parameters: DeltaTreeParameters
+    parameters: Any
     network: NetworkParameters
     mutants: tuple[str, ...] = ()
     drawn: bool = True
@@ -281,14 +281,14 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
     Raises:
         ConfigError: there is no such parameter or value; names the nearest.
     """
-    parameters = plan.parameters
+    parameters, planning = plan.parameters, planning_of(plan.protocol)
     known = [item.name for item in fields(parameters) if item.name != "delta"]
     for setting in settings:
         name, _, value = setting.partition("=")
         if name not in known:
             raise ConfigError(f"no parameter {name!r}{nearest(name, known)}")
-        if name == "profile" and value in PROFILES:
-            parameters = parameters.in_profile(value)
+        if name == "profile":
+            parameters = planning.in_profile(parameters, value)
             continue
         now = getattr(parameters, name)
         if isinstance(now, bool) and value in ("True", "False"):
@@ -296,7 +296,7 @@ def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
         else:
             new = int(value) if value.isdecimal() else value
         values = {item.name: getattr(parameters, item.name) for item in fields(parameters)}
-        parameters = DeltaTreeParameters.from_mapping({**values, name: new}, setting)
+        parameters = type(parameters).from_mapping({**values, name: new}, setting)
     return replace(plan, parameters=parameters)
 
 
@@ -307,6 +307,7 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     """The plan as text, below lines of comment."""
     when = _write_step if plan.adversarial else _write_instant
     names = plan.topology.brokers
+    defaults = planning_of(plan.protocol).parameters(plan.topology.delta, {})
     lines = [*(f"# {line}".rstrip() for line in story)]
     lines += [
         f"simulation {LAYERS[plan.adversarial]}",
@@ -316,7 +317,7 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
         f"limits failed={plan.failures_at_once} links={plan.links_at_once}",
         *_write_settings("network", plan.network, NetworkParameters()),
         *_write_settings("session", plan.network.session, SessionParameters()),
-        *_write_settings("core", plan.parameters, DeltaTreeParameters(delta=plan.topology.delta)),
+        *_write_settings("core", plan.parameters, defaults),
         f"chance {plan.chance}{'' if plan.drawn else ' only'}",
         *(f"publisher {name}" for name in plan.publishers),
     ]
@@ -385,7 +386,7 @@ class _Reader:
             "limits": lambda words: self.limits.update(_numbers(words, ("failed", "links"))),
             "network": lambda words: self._on_settings("network", NetworkParameters, words),
             "session": lambda words: self._on_settings("session", SessionParameters, words),
-            "core": lambda words: self._on_settings("core", DeltaTreeParameters, words),
+            "core": lambda words: self._on_settings("core", self._parameters(), words),
             "chance": self._on_chance,
             "publisher": lambda words: self.publishers.append(self._client(words[0])),
             "at": lambda words: self.moves.append(self._move(words, line)),
@@ -396,6 +397,11 @@ class _Reader:
         if key not in readers:
             raise PlanError(f"unknown word {key!r}{nearest(key, list(readers))}")
         readers[key](words)
+
+    def _parameters(self) -> type[Parameters]:
+        if not self.protocol:
+            raise PlanError("a line `core` before the line `protocol`")
+        return definition_of(self.protocol).parameters
 
     def plan(self) -> Plan:
         """What the lines say together."""
@@ -418,8 +424,8 @@ class _Reader:
             topology=topology,
             adversarial=self.layer == "adversarial",
             chance=self.chance,
-            parameters=DeltaTreeParameters.from_mapping(
-                {"delta": self.delta, **self.settings.get("core", {})}, "core"
+            parameters=planning_of(self.protocol).parameters(
+                self.delta, self.settings.get("core", {})
             ),
             network=NetworkParameters(session=session, **self.settings.get("network", {})),
             mutants=self.mutants,

@@ -7,11 +7,12 @@ bounded by numbers of runs and of steps, not by a clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.plan import (
     Departing,
     Ending,
@@ -245,18 +246,16 @@ class _Search:
                     break
         if self.best.topology.delta > 1:
             topology = self.best.topology.with_delta(1)
-            parameters = replace(self.best.parameters, delta=1)
+            parameters = self._planning.parameters(1, asdict(self.best.parameters))
             self._fails(replace(self.best, topology=topology, parameters=parameters))
+
+    @property
+    def _planning(self) -> ProtocolPlanning:
+        return planning_of(self.best.protocol)
 
     def _settings(self) -> None:
         """What need not differ from the defaults."""
-        plain = DeltaTreeParameters(
-            delta=self.best.topology.delta,
-            client_linger_ns=self.best.parameters.client_linger_ns,
-            cold_start_after_ns=self.best.parameters.cold_start_after_ns,
-            persist_routing=self.best.parameters.persist_routing,
-            assist=self.best.parameters.assist,
-        )
+        plain = self._planning.plain(self.best.parameters, self.best.topology.delta)
         self._fails(replace(self.best, parameters=plain))
         self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))
         self._fails(replace(self.best, network=replace(self.best.network, encode=False)))

@@ -16,14 +16,13 @@ from functools import lru_cache
 from random import Random
 from typing import Any, NoReturn
 
-from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.growth import Alive, check_growth
 from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import with_bugs
+from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
@@ -93,9 +92,8 @@ class SwarmOptions:
         faults: whether anything fails at all.
         layer: "timed", "adversarial", or "" to let the seed say.
         campaign: a row of the campaign, which then decides tree, δ and failures; "" for the mix.
-        profile: of delta_tree, or "paper-literal" for the paper with its errors; "" for what the
-            seed says.
-        settings: parameters of delta_tree whatever the seed says, as `name=value`.
+        profile: of the protocol; "" for what the seed says.
+        settings: parameters of the protocol whatever the seed says, as `name=value`.
         moves: clients move, and brokers join and depart, besides.
         check_purity: repeat one broker's events on a fresh core and compare.
     """
@@ -124,22 +122,22 @@ class SwarmOptions:
 def plan_of(seed: int, protocol: str, options: SwarmOptions | None = None) -> Plan:
     """The plan that a seed stands for."""
     options = options or SwarmOptions()
-    literal = options.profile == "paper-literal"
+    planning = planning_of(protocol)
     plan = draw_plan(
         seed,
         protocol,
-        mutants=options.mutants | PAPER_LITERAL if literal else options.mutants,
+        mutants=options.mutants | planning.profiles.get(options.profile, frozenset()),
         faults=options.faults,
         layer=options.layer,
         setting=setting(options.campaign) if options.campaign else None,
         moves=options.moves,
     )
     if options.profile:
-        profile = "paper" if literal else options.profile
-        plan = replace(plan, parameters=plan.parameters.in_profile(profile))
+        parameters = planning.in_profile(plan.parameters, options.profile)
+        plan = replace(plan, parameters=parameters)
     if options.settings:
         plan = with_settings(plan, options.settings)
-    if plan.parameters.legitimacy == "hold" or plan.parameters.switch == "drain":
+    if planning.may_wait_for_links(plan.parameters):
         return replace(plan, broken=())  # what waits for a link would wait for ever
     return plan
 
@@ -565,7 +563,7 @@ class PlanRun:
             "simulated_ms": cluster.schedule.now_ns // MILLISECOND_NS,
             "adversarial_seeds": int(self._plan.adversarial),
             "seeds_with_links_broken_for_ever": int(bool(self._plan.broken)),
-            "seeds_telling_duplicates_both_ways": int(self._plan.parameters.dedupe == "both"),
+            **planning_of(self._plan.protocol).counters(self._plan.parameters),
             "seeds_with_one_way_links_broken_for_ever": int(
                 any(item.kind.endswith("_one_way") for item in self._plan.broken)
             ),

@@ -17,6 +17,8 @@ from brokerd.protocols.interface import Instant
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
+NEVER_NS = 1_000_000 * SECOND_NS
+"""A timer that is set to this does not come in any seed."""
 
 PATIENCE_NS = 1_000 * SECOND_NS
 """Timers farther off than this are meant never to come."""

@@ -1,6 +1,7 @@
 """What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
 
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
+from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
@@ -12,4 +13,5 @@ SIMULATED = SimulatedProtocol(
     make_observer=DeltaTreeMarks,
     make_checks=DeltaTreeChecks,
     make_wording=DeltaTreeWording,
+    make_planning=DeltaTreePlanning,
 )

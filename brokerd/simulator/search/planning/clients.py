@@ -14,9 +14,8 @@ from brokerd.simulator.search.plan import (
     Subscribing,
 )
 from brokerd.simulator.search.planning.draft import Draft
-from brokerd.simulator.search.planning.settings import NEVER_NS
 from brokerd.simulator.search.planning.workload import PREDICATES
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.clock import MILLISECOND_NS, NEVER_NS
 
 
 def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:

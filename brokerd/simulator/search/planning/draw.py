@@ -11,6 +11,7 @@ from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Move, Plan
 from brokerd.simulator.search.planning.clients import (
@@ -22,13 +23,8 @@ from brokerd.simulator.search.planning.clients import (
 from brokerd.simulator.search.planning.draft import Draft
 from brokerd.simulator.search.planning.faults import draw_broken, draw_kinds, draw_partitions, fail
 from brokerd.simulator.search.planning.settings import (
-    draw_limits,
-    draw_options,
     draw_parameters,
-    draw_timers,
-    draw_waiting_options,
     draw_wire,
-    needed_by,
 )
 from brokerd.simulator.search.planning.workload import (
     LONG_MOST_PUBLICATIONS,
@@ -72,13 +68,12 @@ def draw_plan(
     topology = _draw_topology(random, adversarial, setting)
     flaps = random.random() < 0.3
     kinds = draw_kinds(random, flaps, setting)
-    parameters, network = draw_parameters(random, topology.delta, long, setting)
+    planning = planning_of(protocol)
+    values, network = draw_parameters(random, long, setting)
+    parameters = planning.parameters(topology.delta, values)
     network, payloads = draw_wire(Random(f"wire {seed}"), network)
-    if protocol == "delta_tree":
-        parameters = draw_timers(Random(f"timers {seed}"), parameters, long)
-        parameters = draw_limits(Random(f"limits {seed}"), parameters)
-        parameters = draw_options(Random(f"options {seed}"), parameters, simple)
-    needed = needed_by(mutants)
+    parameters = planning.options(seed, parameters, long=long, simple=simple)
+    needed = planning.needed(mutants)
     failures_at_once = topology.delta
     links_at_once = 3 * topology.delta if random.random() < 0.2 else topology.delta
     if setting is not None:
@@ -115,15 +110,15 @@ def draw_plan(
     ):
         broken = draw_broken(draft)
         end = _draw_moves_after_healing(draft, heal)
-    elif protocol == "delta_tree":
-        parameters = draw_waiting_options(Random(f"waiting {seed}"), parameters)
+    else:
+        parameters = planning.waiting_options(seed, parameters)
     if needed:
         parameters = replace(parameters, **needed)
         broken = ()
     if payloads:
         draft.moves = enlarge(Random(f"payloads {seed}"), draft.moves, payloads)
     trouble: list[Move] = []
-    if protocol == "delta_tree" and not simple:
+    if definition_of(protocol).promises.exactly_once and not simple:
         clients, linger_ns = Random(f"clients {seed}"), parameters.client_linger_ns
         trouble += draw_groups(clients, draft, end)
         trouble += draw_lost_memories(clients, draft, heal, linger_ns)

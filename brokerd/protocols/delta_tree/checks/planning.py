@@ -1,0 +1,120 @@
+"""How a simulated seed sets delta_tree."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, ClassVar
+
+from brokerd.protocols.delta_tree.mutants import PAPER_LITERAL, Mutant
+from brokerd.protocols.delta_tree.parameters import PROFILES, DeltaTreeParameters
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.world.clock import NEVER_NS, SECOND_NS
+
+_NEEDED: dict[str, dict[str, Any]] = {
+    Mutant.SHORT_VECTORS: {"dedupe": "vector", "legitimacy": "hold"},
+    Mutant.HOLD_OUT_OF_ORDER: {"legitimacy": "hold", "assist": "off"},
+    Mutant.DRAIN_COMPARES_PEERS: {"switch": "drain"},
+}
+"""Bugs in what is off by default. It may wait for a link, so none stays broken."""
+
+LITERAL = "paper-literal"
+"""The paper with its errors: what profile "paper" has mended is a bug there."""
+
+
+class DeltaTreePlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    profiles: ClassVar[Mapping[str, frozenset[str]]] = {
+        **dict.fromkeys(PROFILES, frozenset()),
+        LITERAL: frozenset(map(str, PAPER_LITERAL)),
+    }
+    kept: ClassVar[tuple[str, ...]] = (
+        "client_linger_ns",
+        "cold_start_after_ns",
+        "persist_routing",
+        "assist",
+    )
+
+    def options(
+        self, seed: int, parameters: DeltaTreeParameters, *, long: bool, simple: bool
+    ) -> DeltaTreeParameters:
+        """See ProtocolPlanning."""
+        parameters = _draw_timers(Random(f"timers {seed}"), parameters, long)
+        parameters = _draw_limits(Random(f"limits {seed}"), parameters)
+        return _draw_options(Random(f"options {seed}"), parameters, simple)
+
+    def waiting_options(self, seed: int, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+        """Parts with which something may wait for a link, and for ever where it stays broken.
+
+        Vectors beside sources tell the same duplicates only where propagation is legitimate.
+        """
+        random = Random(f"waiting {seed}")
+        if random.random() < 0.25:
+            parameters = replace(parameters, dedupe="both", legitimacy="hold")
+        if random.random() < 0.15:
+            parameters = replace(parameters, switch="drain")
+        return parameters
+
+    def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
+        """See ProtocolPlanning."""
+        logged = random.random() < 0.2
+        return self.parameters(delta, {**values, "publication_log": logged})
+
+    def needed(self, bugs: Iterable[str]) -> Mapping[str, Any]:
+        """See ProtocolPlanning."""
+        return {key: value for bug in sorted(bugs) for key, value in _NEEDED.get(bug, {}).items()}
+
+    def may_wait_for_links(self, parameters: DeltaTreeParameters) -> bool:
+        """See ProtocolPlanning."""
+        return parameters.legitimacy == "hold" or parameters.switch == "drain"
+
+    def in_profile(self, parameters: DeltaTreeParameters, profile: str) -> Any:
+        """See ProtocolPlanning."""
+        if profile not in self.profiles:
+            return super().in_profile(parameters, profile)
+        return parameters.in_profile("paper" if profile == LITERAL else profile)
+
+    def counters(self, parameters: DeltaTreeParameters) -> Mapping[str, int]:
+        """See ProtocolPlanning."""
+        return {"seeds_telling_duplicates_both_ways": int(parameters.dedupe == "both")}
+
+
+def _draw_timers(
+    random: Random, parameters: DeltaTreeParameters, long: bool
+) -> DeltaTreeParameters:
+    """When a broker does by itself what its peers should have made it do long before.
+
+    In a third of the seeds no audit comes: it would heal what others have left undone. Who is
+    away for good is never given up in another third.
+    """
+    lingers = (10, 60) if long else (1, 3)
+    without_audit = random.random() < 1 / 3
+    return replace(
+        parameters,
+        audit_interval_ns=NEVER_NS if without_audit else parameters.audit_interval_ns,
+        cold_start_after_ns=random.choice((1, 4, 30)) * SECOND_NS,
+        client_linger_ns=random.choice((NEVER_NS, *(length * SECOND_NS for length in lingers))),
+    )
+
+
+def _draw_limits(random: Random, parameters: DeltaTreeParameters) -> DeltaTreeParameters:
+    """How much of something there may be before a broker says so, or refuses more."""
+    if random.random() < 0.3:
+        parameters = replace(parameters, queue_limit=random.choice((3, 20)))
+    if random.random() < 0.2:
+        parameters = replace(parameters, client_subscriptions=random.choice((1, 2, 3)))
+    return parameters
+
+
+def _draw_options(
+    random: Random, parameters: DeltaTreeParameters, simple: bool
+) -> DeltaTreeParameters:
+    """Parts of the protocol that may be on or off; they leave the rest of the plan as it is.
+
+    A simple plan has no relayed sessions.
+    """
+    return replace(
+        parameters,
+        publication_log=random.random() < 0.2,
+        assist="off" if simple or random.random() < 0.1 else "on",
+    )

@@ -1,0 +1,89 @@
+"""How a simulated seed sets a protocol: its parameters, and what of it bears what."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from random import Random
+from typing import Any, ClassVar
+
+from brokerd.errors import ConfigError
+from brokerd.overlay.topology import nearest
+from brokerd.protocols.definition import ProtocolDefinition
+
+
+class ProtocolPlanning:
+    """What plans ask of a protocol; as it stands, of one whose parameters are left alone.
+
+    Attributes:
+        profiles: by name, the bugs that brokers have with it.
+        kept: parameters that decide what a plan means, so that it is cut down without them.
+    """
+
+    profiles: ClassVar[Mapping[str, frozenset[str]]] = {}
+    kept: ClassVar[tuple[str, ...]] = ("client_linger_ns",)
+
+    def __init__(self, definition: ProtocolDefinition) -> None:
+        self._definition = definition
+        kind: Any = definition.parameters
+        self._names = tuple(item.name for item in fields(kind))
+
+    def parameters(self, delta: int, values: Mapping[str, Any]) -> Any:
+        """The parameters with these values, as far as the protocol has them.
+
+        Raises:
+            ConfigError: a value that cannot be.
+        """
+        known = {key: values[key] for key in self._names if key in values}
+        if "delta" in self._names:
+            known["delta"] = delta
+        return self._definition.parameters.from_mapping(known, "core")
+
+    def plain(self, parameters: Any, delta: int) -> Any:
+        """The defaults, but for what a plan cannot do without."""
+        values = asdict(parameters)
+        return self.parameters(delta, {key: values[key] for key in self.kept if key in values})
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """The parameters with what a seed chooses of the protocol's own.
+
+        Args:
+            long: the seed lasts for minutes.
+            simple: it keeps to the oldest mix of choices.
+        """
+        return parameters
+
+    def waiting_options(self, seed: int, parameters: Any) -> Any:
+        """The same, where no link stays broken, so that something may wait for one."""
+        return parameters
+
+    def trial(self, random: Random, values: Mapping[str, Any], delta: int) -> Any:
+        """The parameters of a world without a clock, which tries events in any order."""
+        return self.parameters(delta, values)
+
+    def needed(self, bugs: Iterable[str]) -> Mapping[str, Any]:
+        """The parameters without which these bugs do not show."""
+        return {}
+
+    def may_wait_for_links(self, parameters: Any) -> bool:
+        """Whether something waits for ever for a link that stays broken."""
+        return False
+
+    def in_profile(self, parameters: Any, profile: str) -> Any:
+        """The parameters, with everything that a profile chooses chosen by this one.
+
+        Raises:
+            ConfigError: the protocol has no such profile.
+        """
+        known = nearest(profile, [*self.profiles])
+        raise ConfigError(f"{self._definition.name} has no profile {profile!r}{known}")
+
+    def retry_limit_ns(self, parameters: Any) -> int:
+        """The longest wait before an unreachable broker is tried again."""
+        return int(getattr(parameters, "retry_limit_ns", 0))
+
+    def client_window(self, parameters: Any) -> int:
+        """How much a client may have unacknowledged before its deliveries wait; 0 for any."""
+        return int(getattr(parameters, "client_window", 0))
+
+    def counters(self, parameters: Any) -> Mapping[str, int]:
+        """What a seed's counters say of its parameters."""
+        return {}
