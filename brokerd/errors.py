@@ -32,6 +32,10 @@ class StorageCorrupt(BrokerError):
     """What is on disk cannot be what this broker wrote; it does not start on it."""
 
 
+class ResumeTokenRefused(BrokerError):
+    """A resume token that is damaged, or of another protocol or deployment; says which."""
+
+
 class ControlError(BrokerError):
     """A control request that was refused or could not be carried out.
 

@@ -38,6 +38,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.interface",
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.event_machine",
+    "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.selection",
 )
@@ -176,6 +177,39 @@ LAYERS = (
         "brokerd.client.brokers",
         "which broker is tried next is decided without dialling",
         ours=(),
+    ),
+    Layer(
+        "brokerd.client.kept",
+        "what a client keeps is the same bytes wherever it runs",
+        ours=(
+            *_BASE,
+            "brokerd.model",
+            "brokerd.client.core",
+            "brokerd.protocols.registry",
+            "brokerd.wire",
+        ),
+        third_party=frozenset({"cbor2"}),
+    ),
+    Layer(
+        "brokerd.client.store",
+        "it keeps bytes and knows nothing of what they mean",
+        ours=(),
+    ),
+    Layer(
+        "brokerd.client.keeper",
+        "it only saves what the core says",
+        ours=(
+            *_BASE,
+            "brokerd.client.core",
+            "brokerd.client.kept",
+            "brokerd.client.store",
+        ),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
+        "brokerd.client.subscription",
+        "it only asks its client",
+        ours=(*_BASE, "brokerd.model", "brokerd.client.singles"),
     ),
     Layer(
         "brokerd.client.client",
@@ -395,6 +429,7 @@ PURE = (
     "brokerd.sessions",
     "brokerd.client.brokers",
     "brokerd.client.core",
+    "brokerd.client.kept",
     "brokerd.client.window",
 )
 _CLOCK = "the time is an argument (`now_ns`), so that simulated time is as good as real time"

@@ -3,9 +3,10 @@
 It reconnects by itself, sends again what was not done, and gives each publication once. What
 the application hands over while a write is in flight goes out with the next one, as one run;
 nothing ever waits for company. It can end subscriptions, move to another broker, and leave for
-good without leaving anything behind.
+good without leaving anything behind. It takes a list of brokers, and a store to start again from.
 """
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,8 +29,12 @@ from brokerd.client.core import (
 )
 from brokerd.client.gate import Gate
 from brokerd.client.inbox import Inbox
+from brokerd.client.keeper import Keeper
+from brokerd.client.kept import read_kept, write_token
 from brokerd.client.line import Line
 from brokerd.client.singles import PublicationIterator
+from brokerd.client.store import Store
+from brokerd.client.subscription import Subscription
 from brokerd.config import SessionParameters, TlsFiles
 from brokerd.errors import BrokerError, ConfigError
 from brokerd.model.client_messages import Deliveries, Notice
@@ -92,6 +97,8 @@ async def connect(
     tls: TlsFiles | None = None,
     dial: Dial | None = None,
     gate: Gate | None = None,
+    store: Store | None = None,
+    automatic_commit: bool = True,
 ) -> AsyncIterator["Client"]:
     """A client called `name` of the broker at "host:port"; it connects in the background.
 
@@ -121,6 +128,20 @@ async def connect(
             this machine.
         dial: opens a connection in another way than by TCP and `tls`.
         gate: cuts the client off for as long as it is shut, to see what becomes of it.
+        store: where it keeps what it must know after a restart, see below.
+        automatic_commit: whether asking for more says that the application is done with what it
+            was given. Without, `Subscription.commit` says that, and until then the broker keeps
+            it: a broker has little patience with clients that commit nothing.
+
+    With a store, a process that starts again with the same name and store goes on where the last
+    one was, however that ended: it has the same `subscriptions`, sends again what it had
+    published and was not told is done, and counts on (`incarnation` is of no matter then).
+    `publish` returns when the publication is in the store, and `receive` when what it returns is
+    noted as given. What was given and not committed is given again, marked as redelivered, where
+    the protocol redelivers (`Promises.redelivers`); elsewhere, as with `delta_tree`, it counts as
+    committed. The broker keeps the subscriptions for its `client_linger_ns` only. Each save
+    writes all that is not done, so hand over many publications at once, or make `window` small.
+    A client with a store does not `move`.
 
     What is raised inside the `async with` comes out as it is. On leaving it, what the broker
     still has to be told is written, but nothing is waited for: `flush` does that. The broker
@@ -129,7 +150,12 @@ async def connect(
 
     Raises:
         ClientError: from any method, once the broker has refused the client for good.
-        ConfigError: `tls` cannot be used, or there is no address.
+        ConfigError: `tls` cannot be used, there is no address, or the store is of another client
+            or deployment.
+        StorageCorrupt, ResumeTokenRefused: what is in the store is damaged, or of another
+            protocol; it stays as it is.
+        OSError: the store cannot be read, or has failed: what it has by then nobody knows, so
+            the process had better end.
     """
     brokers = Brokers([address] if isinstance(address, str) else address)
     if not brokers.address:
@@ -138,12 +164,12 @@ async def connect(
         dial = dial_tcp if tls is None else dial_tls(credentials_of(tls))
     if gate is not None:
         dial = gate.before(dial)
-    core = ClientCore(name, publishes=publishes, incarnation=incarnation)
+    core = _core_of(name, publishes, incarnation, deployment_id, store, automatic_commit)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         client = Client(
             core, brokers, deployment_id, window, parameters or SessionParameters(),
-            callbacks or Callbacks(), dial, nursery,
+            callbacks or Callbacks(), dial, nursery, store,
         )  # fmt: skip
         try:
             yield client
@@ -152,8 +178,32 @@ async def connect(
         with trio.CancelScope(shield=True):
             await client._leave()
         nursery.cancel_scope.cancel()
+    if client.store_failure is not None:
+        raise client.store_failure
     if failure is not None:
         raise failure
+
+
+def _core_of(
+    name: str,
+    publishes: bool,
+    incarnation: int,
+    deployment_id: str,
+    store: Store | None,
+    automatic_commit: bool,
+) -> ClientCore:
+    """The client that was here before, or a new one."""
+    content = store.load() if store is not None else None
+    if content is None:
+        return ClientCore(
+            name,
+            publishes=publishes,
+            incarnation=incarnation,
+            keeps_state=store is not None,
+            commits_by_itself=automatic_commit,
+        )
+    state = read_kept(content, str(store), name, deployment_id, publishes=publishes)
+    return ClientCore.restarted(state, commits_by_itself=automatic_commit)
 
 
 class Client:
@@ -173,6 +223,7 @@ class Client:
         callbacks: Callbacks,
         dial: Dial,
         nursery: trio.Nursery,
+        store: Store | None = None,
     ) -> None:
         self.name = core.name
         self._deployment_id = deployment_id
@@ -189,7 +240,12 @@ class Client:
         self._changed = trio.Event()
         self._arrived = trio.Event()
         self._was_at = ""
+        self._keeper: Keeper | None = None
         self._line = self._new_line(core, brokers)
+
+        if store is not None:
+            self._keeper = Keeper(store, core, self._on_saved)
+            nursery.start_soon(self._keeper.run, nursery.cancel_scope.cancel)
 
     def _new_line(self, core: ClientCore, brokers: Brokers) -> Line:
         line = Line(core, brokers, self._deployment_id, self._parameters, self._dial, self)
@@ -201,6 +257,16 @@ class Client:
         return self._line.core
 
     # ------------------------------------------------------------ state
+
+    @property
+    def store_failure(self) -> OSError | None:
+        """Why its store keeps nothing more; None while all is well."""
+        return self._keeper.failure if self._keeper is not None else None
+
+    @property
+    def subscriptions(self) -> Mapping[int, Predicate]:
+        """What its subscriptions ask for, by number; those of before a restart too."""
+        return self._core.predicates
 
     @property
     def attached(self) -> bool:
@@ -280,7 +346,11 @@ class Client:
     ) -> range:
         """As `publish_many_nowait`, once the window has room for one of them."""
         await self._wait_for_room()
-        return self.publish_many_nowait(attribute_table, attribute_index, payload_lengths, payload)
+        numbers = self.publish_many_nowait(
+            attribute_table, attribute_index, payload_lengths, payload
+        )
+        await self.wait_saved()
+        return numbers
 
     async def publish(self, attributes: Mapping[str, Scalar] | bytes, payload: bytes) -> int:
         """Hand over one publication; returns its number.
@@ -293,7 +363,17 @@ class Client:
         self._check_size(len(blob) + len(payload))
         number = self._core.publish(blob, payload)
         self._line.nudge()
+        await self.wait_saved()
         return number
+
+    async def wait_saved(self) -> None:
+        """Wait until the store, if there is one, has all that has happened so far.
+
+        Raises:
+            OSError: the store has failed.
+        """
+        if self._keeper is not None:
+            await self._keeper.wait_saved()
 
     async def flush(self) -> None:
         """Wait until everything published is done, in the sense of the protocol's promise."""
@@ -334,6 +414,7 @@ class Client:
         """As `subscribe_nowait`, and wait until the subscription has started."""
         number = self.subscribe_nowait(predicate)
         await self.wait_started(number)
+        await self.wait_saved()
         return number
 
     async def wait_started(self, number: int) -> None:
@@ -402,11 +483,35 @@ class Client:
             self._inbox.announce_leading()
         taken = self._inbox.take(limit)
         self._line.read_on()
+        await self.wait_saved()
         return taken
 
     def publications(self) -> "PublicationIterator":
         """Single publications with decoded attributes: convenient, and not the fast way."""
         return PublicationIterator(self)
+
+    def subscription(self, number: int) -> Subscription:
+        """One of its subscriptions, to say what the application is done with.
+
+        Raises:
+            ClientError: there is no such subscription, or not any more.
+        """
+        if number not in self.subscriptions:
+            raise ClientError(f"client {self.name} has no subscription {number}")
+        return Subscription(self, number, self.subscriptions[number])
+
+    async def commit(self, number: int, source: SourceId, last: int) -> None:
+        """See Subscription.commit, which says it in other words."""
+        if self._core.commits_by_itself:
+            raise ClientError(f"client {self.name} commits by itself: automatic_commit = True")
+        if not self._core.commit(number, source, last):
+            raise ClientError(f"subscription {number} was not given {last} of {source}")
+        self._line.acknowledge()
+        await self.wait_saved()
+
+    def token_of(self, number: int) -> bytes:
+        """See Subscription.token."""
+        return write_token(self._core.home, self._core.committed(number))
 
     # ------------------------------------------------------------ leaving and moving
 
@@ -452,10 +557,12 @@ class Client:
         everything published before is done.
 
         Raises:
-            ClientError: the new broker refuses the client or a subscription; the client then
-                stays where it is.
+            ClientError: the new broker refuses the client or a subscription, or the client has
+                a store; it then stays where it is.
         """
         self._check_free()
+        if self._keeper is not None:
+            raise ClientError(f"client {self.name} has a store, and does not move")
         old = self._line
         new: Line | None = None
         if address == old.address:
@@ -557,6 +664,15 @@ class Client:
         if arrived:
             self._arrived.set()
 
+    def fetched(self, line: Line) -> None:
+        """See line.Listener."""
+        if self._keeper is not None:
+            self._keeper.look()
+
+    def _on_saved(self) -> None:
+        self._line.nudge()
+        self._announce()
+
     def may_read(self, line: Line) -> bool:
         """See line.Listener."""
         return not self._inbox.is_full
@@ -594,7 +710,11 @@ class Client:
 
     async def _leave(self) -> None:
         self._inbox.acknowledge_taken()
+        with contextlib.suppress(OSError):  # it is `store_failure`, and comes out of `connect`
+            await self.wait_saved()
         await self._line.leave()
+        if self._keeper is not None:
+            self._keeper.stop()
 
     # ------------------------------------------------------------ waiting
 

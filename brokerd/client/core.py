@@ -6,8 +6,9 @@ is no clock in here: pauses before a retry are the shell's.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from brokerd.client.window import Singles, Window, in_good_sizes, of_bounded_size, used_attributes
 from brokerd.errors import RemoteProtocolError
@@ -42,12 +43,66 @@ class Home:
     Attributes:
         broker, deployment, protocol: what it calls itself, its deployment and what it runs.
         may_lose: the protocol loses publications when something fails.
+        redelivers: it gives again what was not committed when a subscriber started again.
     """
 
     broker: str
     deployment: str
     protocol: str
     may_lose: bool
+    redelivers: bool = False
+
+
+class Redelivered(Deliveries):
+    """Publications that the application was given before it started again, and not committed."""
+
+    __slots__ = ()
+    redelivered: ClassVar[bool] = True
+
+
+Positions = tuple[tuple[SourceId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSubscription:
+    """What a client must still know of a subscription after a restart.
+
+    Attributes:
+        is_started: its broker has said so.
+        committed: how far the application is done with it, per stream.
+        given: how far the application was given it.
+    """
+
+    number: int
+    predicate: Predicate
+    is_started: bool
+    committed: Positions
+    given: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """What a client must still know after a restart.
+
+    Attributes:
+        incarnation, next_sequence: of its publication counter.
+        home: the last broker it went to; None before the first.
+        source: under which its publications go there; None before it was told.
+        runs: what it has published and not been told is done.
+        last_number: of all subscriptions that it has made.
+        ending: subscriptions whose end its broker has not confirmed.
+    """
+
+    name: ClientId
+    publishes: bool
+    incarnation: int
+    next_sequence: int
+    home: Home | None
+    source: SourceId | None
+    runs: tuple[PublicationRun, ...]
+    last_number: int
+    subscriptions: tuple[KeptSubscription, ...]
+    ending: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +231,34 @@ class ClientCore:
     It relies on the broker delivering, within one session, the publications of a source in
     increasing order.
 
+    With `keeps_state`, what it must know after a restart is in `state`, which the shell saves
+    whenever `needs_saving`; nothing goes out before what it rests on is saved. `given` says what
+    the application is about to be given, so that it is known after a restart.
+
+    With `commits_by_itself`, what is taken is committed. Else `commit` does that, and until then
+    the broker keeps it.
+
     Attributes:
         name: who it is at its broker.
         incarnation: of its publication counter.
         source: under which source its publications go; None until the first attach.
         attached: whether the current session is connected in the protocol's sense.
         home: the broker of the current or last session; None before the first.
+        keeps_state: whether its state is to be known after a restart.
+        commits_by_itself: whether what is taken is committed.
         duplicates: publications kept from the application because it had them.
         resubmitted: publications sent more than once.
     """
 
-    def __init__(self, name: ClientId, *, publishes: bool, incarnation: int = 1) -> None:
+    def __init__(
+        self,
+        name: ClientId,
+        *,
+        publishes: bool,
+        incarnation: int = 1,
+        keeps_state: bool = False,
+        commits_by_itself: bool = True,
+    ) -> None:
         self.name = name
         self.source: SourceId | None = None
         self.attached = False
@@ -217,6 +289,14 @@ class ClientCore:
         self._serial = 0
         self._untaken: deque[_Untaken] = deque()
         self._acknowledgements: dict[SourceId, list[tuple[int, int]]] = {}
+        self.commits_by_itself = commits_by_itself
+        self._given_serial = 0
+        self._given: dict[tuple[int, SourceId], int] = {}
+        self._given_before: dict[tuple[int, SourceId], int] = {}
+        # keeping
+        self.keeps_state = keeps_state
+        self._version = self._saved = 0
+        self._unsaid: deque[tuple[int, ClientMessage]] = deque()
 
     # ------------------------------------------------------------ the session
 
@@ -237,6 +317,7 @@ class ClientCore:
         """The session is over; nothing of it may be acknowledged any more."""
         self.attached = False
         self._urgent.clear()
+        self._unsaid.clear()
         self._acknowledgements.clear()
         if self._held is not None:
             self._held = []
@@ -261,8 +342,9 @@ class ClientCore:
                 return [self._on_connected(message)]
             case Subscribed(number, state):
                 self._check_number(number)
-                if state == "started":
+                if state == "started" and self._wants(number) and number not in self._started:
                     self._started[number] = None
+                    self._version += 1
                 return [SubscriptionAnswered(number, state)] if self._wants(number) else []
             case Unsubscribed(number):
                 return self._on_unsubscribed(number)
@@ -277,6 +359,16 @@ class ClientCore:
 
         Publications handed over one by one since the last call go as one run.
         """
+        messages = self._new_messages()
+        if not self.keeps_state:
+            return messages
+        self._unsaid.extend((self._version, message) for message in messages)
+        messages = []
+        while self._unsaid and self._unsaid[0][0] <= self._saved:
+            messages.append(self._unsaid.popleft()[1])
+        return messages
+
+    def _new_messages(self) -> list[ClientMessage]:
         messages, self._urgent = self._urgent, []
         if not self.attached:
             return messages
@@ -310,6 +402,7 @@ class ClientCore:
         """Take one publication with encoded attributes; returns its number."""
         self._singles.add(blob, payload)
         self._next_sequence += 1
+        self._version += 1
         return self._next_sequence - 1
 
     def publish_many(
@@ -340,6 +433,7 @@ class ClientCore:
         pieces = (payload,) if size else ()
         run = PublicationRun(source, sequences, table, index, payload_lengths, pieces)
         self._unsent.extend(of_bounded_size(run))
+        self._version += 1
         return sequences
 
     def _oldest_unsent(self) -> int:
@@ -370,6 +464,7 @@ class ClientCore:
             self._flush_singles()
             self._unsent = [replace(run, source=message.source) for run in self._unsent]
             self.source = message.source
+            self._version += 1
         if self.source != message.source:
             # Another number would make old publications new ones to every subscriber.
             raise RemoteProtocolError("broker", f"{self.source} became {message.source}")
@@ -388,7 +483,10 @@ class ClientCore:
     def _on_acknowledged(self, first: int, last: int) -> list[ClientEvent]:
         if not self.attached or not 0 < first <= last <= self._highest_sent:
             raise RemoteProtocolError("broker", f"acknowledged {first} to {last}, never sent here")
-        return [PublicationsDone(*done) for done in self._window.remove(first, last)]
+        done = self._window.remove(first, last)
+        if not self.outstanding:
+            self._version += 1
+        return [PublicationsDone(*each) for each in done]
 
     # ------------------------------------------------------------ subscribing
 
@@ -396,6 +494,7 @@ class ClientCore:
         """Ask for publications, now and after each attach; returns the subscription's number."""
         self._last_number = number = self._last_number + 1
         self._predicates[number] = predicate
+        self._version += 1
         self.subscribe_again(number)
         return number
 
@@ -419,7 +518,8 @@ class ClientCore:
         del self._predicates[number]
         self._started.pop(number, None)
         self._ending[number] = None
-        for positions in (self._received, self._taken):
+        self._version += 1
+        for positions in (self._received, self._taken, self._given, self._given_before):
             for key in [key for key in positions if key[0] == number]:
                 del positions[key]
         if self.attached:
@@ -446,6 +546,7 @@ class ClientCore:
         self._check_number(number)
         if self._ending.pop(number, number) is not None:
             raise RemoteProtocolError("broker", f"ended subscription {number} unasked")
+        self._version += 1
         return [SubscriptionEnded(number)]
 
     @property
@@ -477,12 +578,21 @@ class ClientCore:
         """Why a session with this broker must not be; None where it may."""
         if self.home is None:
             return None
+        if home.protocol != self.home.protocol:
+            theirs, ours = home.protocol[:64], self.home.protocol
+            return f"{home.broker} runs {theirs!r}, not {ours!r}"
         if home.deployment != self.home.deployment:
             theirs, ours = home.deployment[:64], self.home.deployment
             return f"{home.broker} is of deployment {theirs!r}, not {ours!r}"
         if home.broker != self.home.broker and not self.may_leave:
             return f"{home.broker} is not {self.home.broker}, which has what is not done"
         return None
+
+    def go_to(self, home: Home) -> None:
+        """The next session is with this broker; `objection` has none."""
+        if home != self.home:
+            self.home = home
+            self._version += 1
 
     @property
     def may_leave(self) -> bool:
@@ -515,6 +625,7 @@ class ClientCore:
             self._highest_sent = 0
             self._was_attached = False
         self._started.clear()
+        self._version += 1
         self.home = self.home and replace(self.home, broker="")
 
     def successor(self) -> "ClientCore":
@@ -524,7 +635,13 @@ class ClientCore:
         are closed to others, and an old stream must not go on behind a gap. What it receives it
         keeps to itself until `take_over`.
         """
-        other = ClientCore(self.name, publishes=self._publishes, incarnation=self.incarnation + 1)
+        assert not self.keeps_state, f"{self.name} moves, and only one of two can be kept"
+        other = ClientCore(
+            self.name,
+            publishes=self._publishes,
+            incarnation=self.incarnation + 1,
+            commits_by_itself=self.commits_by_itself,
+        )
         other.home = self.home and replace(self.home, broker="")
         other._predicates = dict(self._predicates)
         other._last_number = self._last_number
@@ -539,6 +656,7 @@ class ClientCore:
         assert self._held is not None, f"{self.name} has taken over already"
         held, self._held = self._held, None
         self._received = dict(predecessor._received)
+        self._given = dict(predecessor._given)
         self._taken = dict(predecessor._taken)
         self.duplicates += predecessor.duplicates
         self.resubmitted += predecessor.resubmitted
@@ -546,8 +664,37 @@ class ClientCore:
             self.unsubscribe(number)
         return [event for message in held for event in self.on_message(message)]
 
+    # ------------------------------------------------------------ taking and committing
+
+    def give(self, serial: int) -> None:
+        """The application is about to be given everything received up to this serial.
+
+        With `keeps_state`, that has to be saved first.
+        """
+        if not self.keeps_state and self.commits_by_itself:
+            return
+        for entry in self._untaken:
+            if entry.serial > serial:
+                break
+            if entry.serial > self._given_serial:
+                for number in filter(self._wants, entry.subscriptions):
+                    key = (number, entry.source)
+                    self._given[key] = max(self._given.get(key, 0), entry.last)
+        self._given_serial = max(self._given_serial, serial)
+        self._version += 1
+
     def take(self, serial: int) -> None:
-        """The application has everything received up to this serial; its broker may forget it."""
+        """The application has everything received up to this serial.
+
+        Its broker may forget it, where that commits it.
+        """
+        if not self.commits_by_itself:
+            self.give(serial)
+            for number in self._predicates:
+                self._commit_told(number)
+            self._release()
+            return
+        self._version += 1
         while self._untaken and self._untaken[0].serial <= serial:
             taken = self._untaken.popleft()
             for number in filter(self._wants, taken.subscriptions):
@@ -555,6 +702,158 @@ class ClientCore:
                 self._taken[key] = max(self._taken.get(key, 0), taken.last)
             if taken.session == self._session and self.attached:
                 self._acknowledge(taken.source, taken.first, taken.last)
+
+    def commit(self, number: int, source: SourceId, last: int) -> bool:
+        """The application is done with what it was given for a subscription, up to this.
+
+        Returns:
+            Whether it was given that; else nothing has changed.
+        """
+        if self._given.get((number, source), 0) < last:
+            return False
+        if self.commits_by_itself or self._taken.get((number, source), 0) >= last:
+            return True
+        for entry in self._untaken:
+            if entry.serial > self._given_serial:
+                break
+            if number in entry.subscriptions:
+                reached = entry.source == source and entry.last >= last
+                self._commit_up_to(number, entry.source, last if reached else entry.last)
+                if reached:
+                    break
+        self._commit_told(number)
+        self._release()
+        return True
+
+    def _commit_told(self, number: int) -> None:
+        """Commit notices that the application was told of, behind all that is committed."""
+        for entry in self._untaken:
+            if entry.serial > self._given_serial:
+                return
+            if number not in entry.subscriptions:
+                continue
+            if entry.is_notice:
+                self._commit_up_to(number, entry.source, entry.last)
+            elif self._taken.get((number, entry.source), 0) < entry.last:
+                return
+
+    def _commit_up_to(self, number: int, source: SourceId, last: int) -> None:
+        key = (number, source)
+        if self._wants(number) and self._taken.get(key, 0) < last:
+            self._taken[key] = last
+            self._version += 1
+
+    def _release(self) -> None:
+        """Acknowledge what all its subscriptions have committed, in order within a source."""
+        kept: deque[_Untaken] = deque()
+        waiting: dict[SourceId, None] = {}
+        for entry in self._untaken:
+            if entry.source in waiting or any(
+                self._taken.get((number, entry.source), 0) < entry.last
+                for number in filter(self._wants, entry.subscriptions)
+            ):
+                waiting[entry.source] = None
+                kept.append(entry)
+            elif entry.session == self._session and self.attached:
+                self._acknowledge(entry.source, entry.first, entry.last)
+        self._untaken = kept
+
+    # ------------------------------------------------------------ keeping
+
+    @property
+    def needs_saving(self) -> bool:
+        """Whether something has changed that must be known after a restart."""
+        return self.keeps_state and self._saved < self._version
+
+    @property
+    def version(self) -> int:
+        """Of the state: goes up with each change."""
+        return self._version
+
+    def committed(self, number: int) -> Positions:
+        """How far the application is done with a subscription, per stream."""
+        return _positions_of(number, self._taken)
+
+    def is_saved(self, version: int) -> bool:
+        """Whether this version of the state, or a later one, is safe."""
+        return self._saved >= version or not self.keeps_state
+
+    def on_saved(self, version: int) -> None:
+        """This version of the state is safe."""
+        self._saved = max(self._saved, version)
+
+    def state(self) -> ClientState:
+        """What must be known after a restart, as of `version`."""
+        self._flush_singles()
+        given = dict(self._given_before)
+        for key, last in self._given.items():
+            given[key] = max(given.get(key, 0), last)
+        subscriptions = tuple(
+            KeptSubscription(
+                number,
+                predicate,
+                number in self._started,
+                _positions_of(number, self._taken),
+                _positions_of(number, given),
+            )
+            for number, predicate in self._predicates.items()
+        )
+        return ClientState(
+            self.name,
+            self._publishes,
+            self.incarnation,
+            self._next_sequence,
+            self.home,
+            self.source,
+            (*self._window.runs(), *self._unsent),
+            self._last_number,
+            subscriptions,
+            tuple(self._ending),
+        )
+
+    @classmethod
+    def restarted(cls, state: ClientState, *, commits_by_itself: bool = True) -> "ClientCore":
+        """The client that an earlier process has left this state of.
+
+        What the application was given and has not committed comes again, marked, where the
+        protocol redelivers; elsewhere it counts as committed.
+        """
+        core = cls(
+            state.name,
+            publishes=state.publishes,
+            incarnation=state.incarnation,
+            keeps_state=True,
+            commits_by_itself=commits_by_itself,
+        )
+        core.home, core.source = state.home, state.source
+        core._was_attached = state.home is not None and bool(state.home.broker)
+        core._has_connected = True
+        core._next_sequence = state.next_sequence
+        if state.source is None:
+            core._unsent = list(state.runs)
+        else:
+            core._highest_sent = state.next_sequence - 1
+            for run in state.runs:
+                core._window.add(run)
+        core._last_number = state.last_number
+        core._ending = dict.fromkeys(state.ending)
+        redelivers = state.home is not None and state.home.redelivers
+        for kept in state.subscriptions:
+            core._predicates[kept.number] = kept.predicate
+            if kept.is_started:
+                core._started[kept.number] = None
+            for source, last in kept.committed:
+                core._taken[kept.number, source] = last
+            for source, last in kept.given:
+                core._given_before[kept.number, source] = last
+        if not redelivers:
+            core._taken |= core._given_before
+            core._given_before = {}
+        core._received = dict(core._taken)
+        core._given = dict(core._taken)
+        return core
+
+    # ------------------------------------------------------------ receiving
 
     def _acknowledge(self, source: SourceId, first: int, last: int) -> None:
         ranges = self._acknowledgements.setdefault(source, [])
@@ -581,6 +880,8 @@ class ClientCore:
         entry = _Untaken(self._serial, self._session, run.source, run.first, run.last, wanted)
         self._untaken.append(entry)
         events: list[ClientEvent] = [Withheld(item) for item in repeated]
+        if fresh and self._given_before:
+            fresh = tuple(self._marked(fresh))
         if fresh:
             events.append(Received(fresh, self._serial))
         elif len(self._untaken) == 1:
@@ -603,7 +904,9 @@ class ClientCore:
             fresh = ()
         if fresh:
             self._serial += 1
-        entry = _Untaken(self._serial, self._session, source, numbers[0], numbers[-1], (number,))
+        entry = _Untaken(
+            self._serial, self._session, source, numbers[0], numbers[-1], (number,), is_notice=True
+        )
         self._untaken.append(entry)
         if fresh:
             return [Announced(replace(message, ranges=fresh), self._serial)]
@@ -623,25 +926,26 @@ class ClientCore:
             received[number, source] = max(upto, last)
         if max(seen) < first:
             return (message,), []
-        # Between two positions the same subscriptions are missing the publications.
         fresh: list[Deliveries] = []
         repeated: list[Deliveries] = []
-        rest: PublicationRun | None = run
-        for upto in sorted({*seen, last}):
-            stretch = rest.up_to(upto) if rest is not None else None
-            rest = rest.after(upto) if rest is not None else None
-            if stretch is None:
-                continue
-            missing: list[int] = []
-            having: list[int] = []
-            for number, position in zip(numbers, seen, strict=True):
-                (missing if position < stretch.first else having).append(number)
+        for stretch, missing, having in _stretches(run, numbers, seen):
             self.duplicates += len(stretch) * len(having)
             if missing:
-                fresh.append(Deliveries(stretch, tuple(missing)))
+                fresh.append(Deliveries(stretch, missing))
             if having:
-                repeated.append(Deliveries(stretch, tuple(having)))
+                repeated.append(Deliveries(stretch, having))
         return tuple(fresh), repeated
+
+    def _marked(self, fresh: Sequence[Deliveries]) -> Iterator[Deliveries]:
+        """The same, with what was given before a restart told apart."""
+        for item in fresh:
+            run, numbers = item.run, item.subscriptions
+            before = [self._given_before.get((number, run.source), 0) for number in numbers]
+            for stretch, new, again in _stretches(run, numbers, before):
+                if again:
+                    yield Redelivered(stretch, again)
+                if new:
+                    yield Deliveries(stretch, new)
 
     def _check_number(self, number: int) -> None:
         if not 1 <= number <= self._last_number:
@@ -658,3 +962,29 @@ class _Untaken:
     first: int
     last: int
     subscriptions: tuple[int, ...]
+    is_notice: bool = False
+
+
+def _positions_of(number: int, positions: Mapping[tuple[int, SourceId], int]) -> Positions:
+    found = [(source, last) for (each, source), last in positions.items() if each == number]
+    return tuple(sorted(found))
+
+
+def _stretches(
+    run: PublicationRun, numbers: tuple[int, ...], positions: Sequence[int]
+) -> Iterator[tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]]:
+    """The run in parts, with the subscriptions that are not as far as each part, and that are.
+
+    Between two positions it is the same subscriptions.
+    """
+    rest: PublicationRun | None = run
+    for upto in sorted({*positions, run.last}):
+        stretch = rest.up_to(upto) if rest is not None else None
+        rest = rest.after(upto) if rest is not None else None
+        if stretch is None:
+            continue
+        behind: list[int] = []
+        beyond: list[int] = []
+        for number, position in zip(numbers, positions, strict=True):
+            (behind if position < stretch.first else beyond).append(number)
+        yield stretch, tuple(behind), tuple(beyond)

@@ -51,6 +51,7 @@ class Inbox:
         while self._events and len(taken) < limit and self._events[0][0] is first:
             line, event = self._events.popleft()
             self._taking = line, event.serial
+            line.core.give(event.serial)
             if isinstance(event, Announced):
                 self._on_notice(event.notice)
                 continue
@@ -84,7 +85,7 @@ class Inbox:
         for line, event in self._events:
             if isinstance(event, Received):
                 parts = [
-                    Deliveries(item.run, others)
+                    type(item)(item.run, others)
                     for item in event.deliveries
                     if (others := tuple(n for n in item.subscriptions if n != subscription))
                 ]

@@ -11,12 +11,12 @@ from brokerd.client.core import (
     Attached,
     ClientCore,
     ClientEvent,
-    Home,
     RequestRefused,
     RetryLater,
     SubscriptionAnswered,
     SubscriptionEnded,
 )
+from brokerd.client.kept import home_of
 from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.protocols.interface import LossReason
@@ -49,6 +49,9 @@ class Listener(Protocol):
 
     def session_changed(self, line: "Line", what: str, details: Mapping[str, Any]) -> None:
         """ "lost" with a reason, or "failed" with why an attempt came to nothing."""
+
+    def fetched(self, line: "Line") -> None:
+        """What is to be sent was fetched; some of it may wait for what is not saved yet."""
 
     def may_read(self, line: "Line") -> bool:
         """Whether the application has room for more."""
@@ -92,6 +95,8 @@ class Line:
         self._sessions = 0
         self._was_attached = False
         self._refusal = ""
+        # One that was restarted may have its home at any of the addresses.
+        self._seeks_home = core.home is not None and bool(core.home.broker)
         self._retries: list[int] = []
 
     async def run(self) -> None:
@@ -114,7 +119,7 @@ class Line:
 
     def _next_step(self, why: str | None) -> Attempt | NobodyTakesUs:
         """What follows on a session that is over, or on an attempt that came to nothing."""
-        may_leave = self.core.may_leave
+        may_leave = self.core.may_leave or self._seeks_home
         if self._refusal:
             return self.brokers.refused(self._refusal, may_leave=may_leave)
         if self._was_attached:
@@ -122,6 +127,8 @@ class Line:
         return self.brokers.failed(may_leave=may_leave, spoken=why is None)
 
     def _leave_broker(self) -> None:
+        if not self.core.may_leave:
+            return
         self.core.leave()
         self.states.clear()
         self.refusals.clear()
@@ -185,7 +192,8 @@ class Line:
         """See connection.Owner: what was handed over since the last write goes out together."""
         for message in self.core.messages_to_send():
             if not connection.send(message):
-                return
+                break
+        self._listener.fetched(self)
 
     def ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
@@ -204,6 +212,7 @@ class Line:
         match event:
             case Attached():
                 self._was_attached = True
+                self._seeks_home = False
                 self.brokers.attached()
             case SubscriptionAnswered(number, state):
                 self.states[number] = state
@@ -274,13 +283,17 @@ class Line:
 
     def _at_home(self, answer: Hello) -> Session | str:
         """The session that the broker has agreed to, if it is one to have a session with."""
-        definition = DEFINITIONS.get(answer.protocol)
-        may_lose = definition is not None and not definition.promises.exactly_once
-        home = Home(answer.name, answer.deployment_id, answer.protocol, may_lose)
-        if self.brokers.is_list and (objection := self.core.objection(home)) is not None:
-            self._refusal = objection[:300]
-            return self._refusal
-        self.core.home = home
+        home = home_of(answer.name, answer.deployment_id, answer.protocol)
+        if self.brokers.is_list or self.core.keeps_state:
+            if (objection := self.core.objection(home)) is not None:
+                self._refusal = objection[:300]
+                return self._refusal
+            if self.core.keeps_state and home.protocol not in DEFINITIONS:
+                self._refusal = f"{home.broker} runs {home.protocol[:64]!r}, unknown here"
+                return self._refusal
+            if self.core.home is not None and self.core.home.broker not in ("", home.broker):
+                self._leave_broker()
+        self.core.go_to(home)
         session = Session(answer.number, answer.session, SessionState.ESTABLISHED)
         session.number, session.incarnation = self._sessions, answer.incarnation
         return session

@@ -11,13 +11,19 @@ from brokerd.wire.attributes import decode_attributes
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One delivered publication, taken out of its run."""
+    """One delivered publication, taken out of its run.
+
+    Attributes:
+        redelivered: the application was given it before it started again, and has not committed
+            it.
+    """
 
     source: SourceId
     sequence: int
     attributes: Mapping[str, Scalar]
     payload: bytes
     subscriptions: tuple[int, ...]
+    redelivered: bool = False
 
 
 class PublicationIterator:
@@ -37,6 +43,8 @@ class PublicationIterator:
 
 
 def _single_publications(deliveries: Deliveries) -> Iterator[Publication]:
-    run, numbers = deliveries.run, deliveries.subscriptions
+    run, numbers, again = deliveries.run, deliveries.subscriptions, deliveries.redelivered
     for sequence, blob, payload in run.publications():
-        yield Publication(run.source, sequence, decode_attributes(blob), bytes(payload), numbers)
+        yield Publication(
+            run.source, sequence, decode_attributes(blob), bytes(payload), numbers, again
+        )

@@ -5,7 +5,7 @@ session messages keep their order.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from brokerd.model.identity import PartitionId, SourceId
 from brokerd.model.predicate import Predicate
@@ -120,6 +120,8 @@ class Deliveries:
     One copy for all of them. The client answers with Acknowledge once the application has them.
     """
 
+    redelivered: ClassVar[bool] = False
+    """Whether the application may have had them before it was started again."""
     run: PublicationRun
     subscriptions: tuple[int, ...]
 

@@ -15,6 +15,7 @@ from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.parts.positions import Positions
 
 
 class Order(StrEnum):
@@ -114,6 +115,8 @@ class ProtocolDefinition:
         keeps_log: whether there is a log of publications with these parameters.
         bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
+        pack_positions: how far a subscription has come, as the content of a resume token.
+        unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
         checks: the module with what simulations know of it beyond this; "" for none.
     """
 
@@ -125,4 +128,6 @@ class ProtocolDefinition:
     keeps_log: Callable[[Any], bool]
     bypasses_links: Callable[[Any], bool]
     make_core: Callable[[CoreContext], DeliveryProtocol]
+    pack_positions: Callable[[Positions], bytes]
+    unpack_positions: Callable[[bytes], Positions]
     checks: str = ""

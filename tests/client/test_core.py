@@ -1,5 +1,6 @@
 """The client's decisions: numbers, resubmission, duplicates, acknowledgements."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from brokerd.client.core import (
     Announced,
     Attached,
     ClientCore,
+    Home,
     PublicationsDone,
     Received,
     RequestRefused,
@@ -411,3 +413,164 @@ def test_a_notice_that_cannot_be_is_refused(ranges: tuple[tuple[int, int], ...])
     core.subscribe(EVERYTHING)
     with pytest.raises(RemoteProtocolError, match="notice"):
         core.on_message(Notice(1, THEIRS, ranges, PARTITION))
+
+
+# ---------------------------------------------------------------- keeping and committing
+
+REDELIVERS = Home("b0", "d", "p", may_lose=False, redelivers=True)
+
+
+def keeping(home: Home, **options: Any) -> ClientCore:
+    """A subscriber with a store, attached, whose state is saved."""
+    core = ClientCore("c", publishes=False, keeps_state=True, **options)
+    core.go_to(home)
+    core.subscribe(EVERYTHING)
+    core.on_saved(core.version)
+    attach(core)
+    core.on_message(Subscribed(1, "started"))
+    core.on_saved(core.version)
+    return core
+
+
+def given(core: ClientCore, *runs: PublicationRun) -> None:
+    """The application is given these."""
+    for each in runs:
+        (received,) = core.on_message(Deliveries(each, (1,)))
+        core.give(received.serial)
+
+
+def marked(core: ClientCore, message: Deliveries) -> list[tuple[list[int], bool]]:
+    return [
+        (list(item.run.sequences), item.redelivered)
+        for event in core.on_message(message)
+        if isinstance(event, Received)
+        for item in event.deliveries
+    ]
+
+
+def restarted(core: ClientCore) -> ClientCore:
+    core.on_saved(core.version)
+    again = ClientCore.restarted(core.state(), commits_by_itself=False)
+    attach(again)
+    return again
+
+
+def test_what_goes_out_waits_until_what_it_rests_on_is_saved() -> None:
+    core = ClientCore("c", publishes=True, keeps_state=True)
+    core.publish(b"a", b"x")
+    core.on_established()
+    assert core.messages_to_send() == []
+    core.on_saved(core.version)
+    assert core.messages_to_send() == [Connect(True, 1, 1, 1, ())]
+    core.on_message(Connected(OURS, 1))
+    assert core.messages_to_send() == [], "a restart must know where it has published"
+    version = core.version
+    core.publish(b"a", b"y")
+    core.on_saved(version)
+    assert published(core.messages_to_send()) == [1]
+    core.on_saved(core.version)
+    assert published(core.messages_to_send()) == [2]
+
+
+def test_what_was_to_go_out_on_a_session_that_is_over_does_not() -> None:
+    core = ClientCore("c", publishes=True, keeps_state=True)
+    core.publish(b"a", b"x")
+    core.on_established()
+    assert core.messages_to_send() == []
+    core.on_lost()
+    core.on_saved(core.version)
+    assert core.messages_to_send() == []
+
+
+def test_what_was_given_and_not_committed_comes_again_marked_where_that_is_promised() -> None:
+    core = keeping(REDELIVERS, commits_by_itself=False)
+    given(core, run(1, 5))
+    assert core.commit(1, THEIRS, 3)
+    again = restarted(core)
+    assert marked(again, Deliveries(run(1, 7), (1,))) == [([4, 5], True), ([6, 7], False)]
+
+
+def test_what_comes_again_is_marked_after_each_restart() -> None:
+    core = keeping(REDELIVERS, commits_by_itself=False)
+    given(core, run(1, 5))
+    again = restarted(core)
+    given(again, run(1, 2))
+    again = restarted(again)
+    assert marked(again, Deliveries(run(1, 6), (1,))) == [([1, 2, 3, 4, 5], True), ([6], False)]
+
+
+def test_what_was_given_does_not_come_again_where_nobody_promises_it() -> None:
+    core = keeping(replace(REDELIVERS, redelivers=False), commits_by_itself=False)
+    given(core, run(1, 5))
+    assert core.commit(1, THEIRS, 3)
+    again = restarted(core)
+    assert marked(again, Deliveries(run(1, 7), (1,))) == [([6, 7], False)]
+
+
+def test_what_was_not_given_comes_as_new_after_a_restart() -> None:
+    core = keeping(REDELIVERS, commits_by_itself=False)
+    given(core, run(1, 2))
+    core.on_message(Deliveries(run(3, 4), (1,)))
+    again = restarted(core)
+    assert marked(again, Deliveries(run(1, 4), (1,))) == [([1, 2], True), ([3, 4], False)]
+
+
+def committing() -> ClientCore:
+    core = ClientCore("c", publishes=False, commits_by_itself=False)
+    core.subscribe(EVERYTHING)
+    core.subscribe(EVERYTHING)
+    attach(core)
+    return core
+
+
+def test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed() -> None:
+    core = committing()
+    for message in (Deliveries(run(1, 2), (1, 2)), Deliveries(run(3, 4), (1,))):
+        (received,) = core.on_message(message)
+        core.take(received.serial)
+    assert core.commit(1, THEIRS, 4)
+    assert core.messages_to_send() == []
+    assert core.commit(2, THEIRS, 2)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]
+
+
+def test_a_commit_covers_all_that_was_given_before_whatever_its_source() -> None:
+    core = committing()
+    given(core, run(1, 2), run(1, 3, OTHERS), run(3, 6))
+    assert core.commit(1, THEIRS, 4)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 2), Acknowledge(OTHERS, 1, 3)]
+    assert core.committed(1) == ((THEIRS, 4), (OTHERS, 3))
+    assert core.commit(1, THEIRS, 6)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 3, 6)]
+
+
+def test_what_has_not_been_given_cannot_be_committed() -> None:
+    core = committing()
+    given(core, run(1, 2))
+    core.on_message(Deliveries(run(3, 4), (1,)))
+    assert not core.commit(1, THEIRS, 3)
+    assert not core.commit(2, THEIRS, 1)
+    assert core.committed(1) == ()
+
+
+def test_a_notice_behind_all_that_is_committed_needs_no_commit_of_its_own() -> None:
+    core = committing()
+    given(core, run(1, 2))
+    (announced,) = core.on_message(Notice(1, OTHERS, ((1, 3),), PARTITION))
+    core.take(announced.serial)
+    assert core.messages_to_send() == []
+    assert core.commit(1, THEIRS, 2)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 2), Acknowledge(OTHERS, 1, 3)]
+    (announced,) = core.on_message(Notice(1, OTHERS, ((4, 5),), PARTITION))
+    core.take(announced.serial)
+    assert core.messages_to_send() == [Acknowledge(OTHERS, 4, 5)]
+
+
+def test_what_an_interruption_brings_again_is_acknowledged_with_the_commit() -> None:
+    core = committing()
+    given(core, run(1, 4))
+    attach(core)
+    assert core.on_message(Deliveries(run(1, 4), (1,))) == [Withheld(Deliveries(run(1, 4), (1,)))]
+    assert core.messages_to_send() == []
+    assert core.commit(1, THEIRS, 4)
+    assert core.messages_to_send() == [Acknowledge(THEIRS, 1, 4)]

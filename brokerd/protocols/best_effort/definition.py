@@ -31,4 +31,6 @@ BEST_EFFORT = ProtocolDefinition(
     bypasses_links=lambda parameters: False,
     make_core=_make_core,
     checks="brokerd.protocols.best_effort.checks",
+    pack_positions=lambda positions: b"",
+    unpack_positions=lambda content: (),
 )

@@ -10,6 +10,7 @@ from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.interface import DeliveryProtocol
+from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
 def _make_core(context: CoreContext) -> DeliveryProtocol:
@@ -44,5 +45,7 @@ DELTA_TREE = ProtocolDefinition(
     keeps_log=lambda parameters: parameters.publication_log,
     bypasses_links=lambda parameters: parameters.assist == "on",
     make_core=_make_core,
+    pack_positions=pack_positions,
+    unpack_positions=unpack_positions,
     checks="brokerd.protocols.delta_tree.checks",
 )

@@ -1,0 +1,83 @@
+"""Keeps what a client must know after a restart in its store: one save at a time."""
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from brokerd.client.core import ClientCore
+from brokerd.client.kept import write_kept
+from brokerd.client.store import Store
+
+in_thread = trio.to_thread.run_sync
+
+
+class Keeper:
+    """Saves the state of a client whenever it has changed; what changes meanwhile goes next.
+
+    Attributes:
+        failure: why nothing is saved any more; None while all is well.
+    """
+
+    def __init__(self, store: Store, core: ClientCore, on_saved: Callable[[], None]) -> None:
+        self.failure: OSError | None = None
+        self._store = store
+        self._core = core
+        self._on_saved = on_saved
+        self._wanted = trio.Event()
+        self._turn = trio.Event()
+        self._limiter = trio.CapacityLimiter(1)
+        self._scope = trio.CancelScope(shield=True)
+        self._is_over = False
+
+    def look(self) -> None:
+        """Something may have changed."""
+        if self._core.needs_saving:
+            self._wanted.set()
+
+    async def run(self, on_failure: Callable[[], None]) -> None:
+        """Save until `stop`, or until the store fails: then nobody knows what is there.
+
+        Who is cancelled still has something to save, so this goes on meanwhile.
+        """
+        try:
+            with self._scope:
+                while True:
+                    await self._wanted.wait()
+                    self._wanted = trio.Event()
+                    await self._save()
+        except OSError as error:
+            self.failure = error
+            on_failure()
+        finally:
+            self._is_over = True
+            self._turn.set()
+
+    def stop(self) -> None:
+        """Save nothing more."""
+        self._scope.cancel()
+
+    async def _save(self) -> None:
+        version = self._core.version
+        content = write_kept(self._core.state())
+        await in_thread(partial(self._store.save, content), limiter=self._limiter)
+        self._core.on_saved(version)
+        self._on_saved()
+        self.look()
+        turn, self._turn = self._turn, trio.Event()
+        turn.set()
+
+    async def wait_saved(self) -> None:
+        """Wait until all that has happened so far would survive a restart.
+
+        Raises:
+            OSError: that will not be.
+        """
+        version = self._core.version
+        self.look()
+        with trio.CancelScope(shield=True):  # what is given must not be lost on the way
+            while not self._core.is_saved(version):
+                if self._is_over:
+                    raise self.failure or OSError(errno.EIO, "nothing is saved any more")
+                await self._turn.wait()

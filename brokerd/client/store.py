@@ -1,0 +1,78 @@
+"""Where a client keeps what it must still know after a restart."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+STORE_LIMIT_BYTES: Final = 1 << 30
+
+
+class Store(Protocol):
+    """Keeps one value of one client; calls never overlap, and come from changing threads."""
+
+    def load(self) -> bytes | None:
+        """What was saved last; None when nothing ever was.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+    def save(self, content: bytes) -> None:
+        """Replace what is kept; when this returns, it survives the machine.
+
+        Raises:
+            OSError: it may be there or not, and nobody knows; the client must end.
+        """
+        ...
+
+
+class FileStore:
+    """A store in one file of this user alone, for one client in one process at a time.
+
+    After a crash it holds what was saved last or, if that was under way, what was saved before,
+    never parts of either. After an error it saves nothing more: what the disk has by then cannot
+    be known, and only a new process that reads it can go on.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        self._failure = ""
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def load(self) -> bytes | None:
+        """See Store."""
+        try:
+            with open(self._path, "rb") as file:
+                return file.read(STORE_LIMIT_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def save(self, content: bytes) -> None:
+        """See Store."""
+        if self._failure:
+            raise OSError(errno.EIO, f"{self._path}: nothing is saved after {self._failure}")
+        try:
+            self._replace(content)
+        except OSError as error:
+            self._failure = str(error)
+            raise OSError(errno.EIO, f"{self._path}: {error}") from error
+
+    def _replace(self, content: bytes) -> None:
+        fresh = self._path.with_name(f".{self._path.name}.new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(fresh, flags, 0o600), "wb", buffering=0) as file:
+            os.fchmod(file.fileno(), 0o600)  # one that a crash has left may be another's to read
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+            os.fsync(file.fileno())
+        os.replace(fresh, self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

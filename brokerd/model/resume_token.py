@@ -1,0 +1,75 @@
+"""Where a subscription goes on after a restart of its client, as bytes for safe keeping.
+
+What they mean is their protocol's business; everybody else sees whose they are, and that they
+are whole.
+"""
+
+import struct
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from brokerd.errors import ResumeTokenRefused
+
+_MAGIC: Final = b"resume1\0"
+_CHECKSUM_BYTES: Final = 16
+_LENGTHS: Final = struct.Struct(">HHI")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeToken:
+    """How far an application has committed one subscription.
+
+    Attributes:
+        protocol, deployment: where it is of use.
+        content: for that protocol alone.
+    """
+
+    protocol: str
+    deployment: str
+    content: bytes
+
+    def to_bytes(self) -> bytes:
+        """For safe keeping; equal tokens give equal bytes."""
+        protocol, deployment = self.protocol.encode(), self.deployment.encode()
+        lengths = _LENGTHS.pack(len(protocol), len(deployment), len(self.content))
+        body = _MAGIC + lengths + protocol + deployment + self.content
+        return body + _checksum(body)
+
+
+def read_resume_token(data: bytes, *, protocol: str, deployment: str) -> ResumeToken:
+    """The token in `data`, which is one of this protocol and deployment.
+
+    Raises:
+        ResumeTokenRefused: it is of another protocol or deployment, damaged, or no token; says
+            which.
+    """
+    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    head = len(_MAGIC) + _LENGTHS.size
+    if not data.startswith(_MAGIC):
+        raise ResumeTokenRefused(f"{len(data)} bytes that are no resume token")
+    if len(body) < head or _checksum(body) != checksum:
+        raise ResumeTokenRefused(f"a resume token of {len(data)} bytes is damaged")
+    sizes = _LENGTHS.unpack_from(body, len(_MAGIC))
+    if len(body) != head + sum(sizes):
+        raise ResumeTokenRefused(f"a resume token of {len(data)} bytes speaks of {sum(sizes)}")
+    split = head + sizes[0]
+    try:
+        token = ResumeToken(
+            body[head:split].decode(),
+            body[split : split + sizes[1]].decode(),
+            body[split + sizes[1] :],
+        )
+    except UnicodeDecodeError as error:
+        raise ResumeTokenRefused(f"a resume token with names that are no text: {error}") from None
+    for what, theirs, ours in (
+        ("protocol", token.protocol, protocol),
+        ("deployment", token.deployment, deployment),
+    ):
+        if theirs != ours:
+            raise ResumeTokenRefused(f"a resume token of {what} {theirs[:64]!r}, not {ours!r}")
+    return token
+
+
+def _checksum(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_CHECKSUM_BYTES).digest()
