@@ -133,7 +133,7 @@ def _reached_inside(
         for place in passed:
             for here, there in ways:
                 onward = unit_of[there]
-                if here not in inside[place] or onward == start or onward in passed:
+                if here not in inside[place] or onward in passed:
                     continue
                 more = _reached_inside(unit.units[onward], (there,), losses)
                 inside[onward] = tuple(dict.fromkeys((*inside.get(onward, ()), *more)))

@@ -119,7 +119,7 @@ def cell_topologies(draw: st.DrawFn, largest: int = 4) -> Topology:
 
 
 @st.composite
-def hierarchies(draw: st.DrawFn, largest: int = 7) -> Topology:
+def hierarchies(draw: st.DrawFn, largest: int = 8) -> Topology:
     """Random addresses of two or three parts, and links that connect each unit inside."""
     parts = draw(st.integers(2, 3))
     address = st.tuples(*[st.integers(0, 1)] * (parts - 1), st.integers(0, 3))

@@ -256,6 +256,28 @@ def test_made_cells_are_the_figure_of_the_paper():
     assert len(topology.links) == 16
 
 
+def test_made_cells_grow_in_depth():
+    """b1 above two cells of two, each above two cells and two single brokers, and so on."""
+    section = cells(61, 2, 2).section
+    near = [0] * len(section.cells)
+    for a, b in section.bundles:
+        near[a] += 1
+        near[b] += 1
+    assert max(near) == 5
+
+
+def test_servers_know_each_other_though_no_link_of_a_stream_joins_them():
+    """They hand over topics."""
+    topology = bipartite(4, 1)
+    assert topology.overlay().surroundings(2) == (0, 1, 3)
+    assert topology.neighbours()[2] == (0,)
+
+
+@given(st.one_of(trees(), cell_topologies(), hierarchies(), bipartites()))
+def test_a_topology_as_it_is_reads_as_the_same(topology):
+    assert Topology.from_mapping(topology.as_it_is(), FILE) == topology
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
