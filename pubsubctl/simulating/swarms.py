@@ -8,8 +8,8 @@ from typing import Any
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
 from brokerd.simulator.checks.marks import Reached, in_words, reached
-from brokerd.simulator.checks.protocol_checks import marks_of
-from brokerd.simulator.search.ablations import ABLATIONS, SEEDS, Caught, catch_all
+from brokerd.simulator.checks.protocol_checks import marks_of, simulated
+from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all
 from brokerd.simulator.search.campaign import ROWS, Setting
 from brokerd.simulator.search.canary import CanaryReport, canaries_among, run_canary
 from brokerd.simulator.search.ledger import Campaign, in_one_line, with_caught, with_runs
@@ -54,7 +54,7 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
     )
     plain = options == SwarmOptions()
     seeds = range(swarm.first, swarm.last + 1)
-    with_canaries = swarm.protocol == "delta_tree" and plain
+    with_canaries = plain and bool(simulated(swarm.protocol).canaries)
     with call.console.progress() as progress:
         progress.phase(f"simulating {swarm.protocol}")
         reports = []
@@ -63,7 +63,11 @@ def simulate_swarm(call: Invocation, swarm: Swarm) -> Result:
             if report.violations and (len(seeds) == 1 or call.console.verbose):
                 progress.say(report.in_words())
             progress.update({"seeds": f"{len(reports)}/{len(seeds)}"})
-        canaries = [run_canary(seed) for seed in canaries_among(seeds)] if with_canaries else []
+        canaries = (
+            [run_canary(swarm.protocol, seed) for seed in canaries_among(seeds)]
+            if with_canaries
+            else []
+        )
         differing = None
         if swarm.verify_determinism:
             from brokerd.simulator.search.determinism import differing_seeds
@@ -182,11 +186,11 @@ def simulate_mutants(
 ) -> Result:
     """Run named bugs, all by default, each from seed 0 on until one shows it."""
     for name in names:
-        if name not in ABLATIONS:
-            raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ABLATIONS))}")
+        if name not in ablations():
+            raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ablations()))}")
     read_ledger(ledger)  # refuses what is no ledger before anything runs
     commit = campaign_of("delta_tree").commit
-    chosen = names or tuple(ABLATIONS)
+    chosen = names or tuple(ablations())
     caught: list[Caught] = []
     with call.console.progress() as progress:
         progress.phase("simulating what must be seen")
@@ -198,7 +202,7 @@ def simulate_mutants(
         (
             one.name,
             str(one.first_seed) if one.rule else f"none of {one.tried}",
-            one.rule or ABLATIONS[one.name].unseen or "not seen",
+            one.rule or ablations()[one.name].unseen or "not seen",
             one.command if one.rule else "",
         )
         for one in caught
@@ -216,7 +220,7 @@ def simulate_mutants(
         because=tuple(
             VerdictInvalid(f"mutant {one.name} was not seen in {one.tried} seeds")
             for one in caught
-            if not one.rule and not ABLATIONS[one.name].unseen
+            if not one.rule and not ablations()[one.name].unseen
         ),
     )  # fmt: skip
 
@@ -345,7 +349,7 @@ def _survivors(canaries: list[CanaryReport]) -> Iterator[PubsubctlError]:
     for canary in canaries:
         if canary.failed_at < 0:
             yield VerdictInvalid(
-                f"canary {canary.seed}: {canary.mutant.name} was not seen in {canary.tries} "
+                f"canary {canary.seed}: {canary.mutant} was not seen in {canary.tries} "
                 f"seeds; pubsubctl simulate swarm --mutant {canary.mutant} "
                 f"--seeds {canary.seed}..{canary.seed + canary.tries - 1}"
             )

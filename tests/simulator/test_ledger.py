@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from brokerd.protocols.delta_tree.checks.ablations import CANARIES
 from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.ablations import Caught, first_catch
-from brokerd.simulator.search.canary import CANARIES, EVERY, canaries_among, run_canary
+from brokerd.simulator.search.canary import EVERY, canaries_among, run_canary
 from brokerd.simulator.search.ledger import (
     Campaign,
     LedgerError,
@@ -85,14 +87,15 @@ def test_one_seed_in_a_hundred_has_a_canary() -> None:
 
 @pytest.mark.parametrize("place", range(len(CANARIES)), ids=lambda place: CANARIES[place].name)
 def test_every_canary_fails(place: int) -> None:
-    report = run_canary(place * EVERY + EVERY - 1)
-    assert report.mutant is CANARIES[place]
+    report = run_canary("delta_tree", place * EVERY + EVERY - 1)
+    assert report.mutant == CANARIES[place]
     assert report.failed_at >= 0
     assert report.rule
 
 
 def test_a_canary_that_nothing_sees_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that this swarm cannot meet: the sender of frames is no part of a simulation."""
-    monkeypatch.setattr("brokerd.simulator.search.canary.CANARIES", (Mutant.HALF_A_FRAME,))
+    blind = replace(simulated("delta_tree"), canaries=(str(Mutant.HALF_A_FRAME),))
+    monkeypatch.setattr("brokerd.simulator.search.canary.simulated", lambda protocol: blind)
     monkeypatch.setattr("brokerd.simulator.search.canary.TRIES", 2)
-    assert run_canary(99).failed_at == -1
+    assert run_canary("delta_tree", 99).failed_at == -1

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from brokerd.named_bugs import mistaken_functions
+from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, NOT_SIMULATED
 from brokerd.protocols.delta_tree.mutants import MUTANTS, Mutant, mutated
-from brokerd.simulator.search.ablations import ABLATIONS, NOT_SIMULATED, first_catch
+from brokerd.simulator.search.ablations import first_catch
 
 LEDGER = Path(__file__).parents[2] / "results" / "reliability.json"
 TABLE = json.loads(LEDGER.read_text(encoding="utf-8"))["mutants"]

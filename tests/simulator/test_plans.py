@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS
 from brokerd.protocols.delta_tree.mutants import Mutant
-from brokerd.simulator.search.ablations import ABLATIONS
 from brokerd.simulator.search.plan import (
     Failing,
     PlanError,

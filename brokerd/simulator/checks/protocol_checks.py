@@ -19,6 +19,7 @@ from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.registry import DEFINITIONS, definition_of
+from brokerd.simulator.checks.ablations import Ablation
 from brokerd.simulator.checks.marks import Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -85,6 +86,8 @@ class SimulatedProtocol:
 
     Attributes:
         bugs: mistakes by name; a simulation that has one must see it.
+        ablations: its rules, left out one by one.
+        canaries: bugs that any swarm meets within a few seeds; long swarms run them besides.
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
@@ -93,6 +96,8 @@ class SimulatedProtocol:
     """
 
     bugs: Mapping[str, NamedBug] = field(default_factory=dict)
+    ablations: Mapping[str, Ablation] = field(default_factory=dict)
+    canaries: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
     make_observer: Callable[[PrimaryTree], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks

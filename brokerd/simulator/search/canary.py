@@ -7,7 +7,7 @@ tell the two apart in every long run.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brokerd.protocols.delta_tree.mutants import Mutant
+from brokerd.simulator.checks.protocol_checks import simulated
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 
 EVERY = 100
@@ -15,15 +15,6 @@ EVERY = 100
 
 TRIES = 40
 """Not every workload meets every bug: so many seeds on, one must have failed."""
-
-CANARIES = (
-    Mutant.CONFIRM_ON_RECEIPT,
-    Mutant.NO_RESEND_ON_ACTIVATION,
-    Mutant.RESEND_AFTER_NEWER,
-    Mutant.DROP_UNREACHABLE_DESTINATIONS,
-    Mutant.CONFIRM_COVERS_PENDING,
-    Mutant.RESTARTED_IS_EDGE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +28,7 @@ class CanaryReport:
     """
 
     seed: int
-    mutant: Mutant
+    mutant: str
     failed_at: int
     rule: str
     tries: int
@@ -48,12 +39,14 @@ def canaries_among(seeds: Iterable[int]) -> list[int]:
     return [seed for seed in seeds if seed % EVERY == EVERY - 1]
 
 
-def run_canary(seed: int) -> CanaryReport:
+def run_canary(protocol: str, seed: int) -> CanaryReport:
     """Run the bug that this seed has, from this seed on, until it is seen."""
-    mutant = CANARIES[seed // EVERY % len(CANARIES)]
+    canaries = simulated(protocol).canaries
+    assert canaries, f"{protocol} has no canaries"
+    mutant = canaries[seed // EVERY % len(canaries)]
     options = SwarmOptions(mutants=frozenset((mutant,)), check_purity=False)
     for tries in range(TRIES):
-        report = run_seed(seed + tries, "delta_tree", options)
+        report = run_seed(seed + tries, protocol, options)
         if report.violations:
             return CanaryReport(seed, mutant, seed + tries, report.rule, tries + 1)
     return CanaryReport(seed, mutant, -1, "", TRIES)

@@ -1,5 +1,6 @@
 """What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
 
+from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
@@ -9,6 +10,8 @@ from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 
 SIMULATED = SimulatedProtocol(
     bugs={str(mutant): bug for mutant, bug in MUTANTS.items()},
+    ablations=ABLATIONS,
+    canaries=tuple(map(str, CANARIES)),
     marks=MARKS,
     make_observer=DeltaTreeMarks,
     make_checks=DeltaTreeChecks,
