@@ -138,8 +138,8 @@ async def connect(
     published and was not told is done, and counts on (`incarnation` is of no matter then).
     `publish` returns when the publication is in the store, and `receive` when what it returns is
     noted as given. What was given and not committed is given again, marked as redelivered, where
-    the protocol redelivers (`Promises.redelivers`); elsewhere, as with `delta_tree`, it counts as
-    committed. The broker keeps the subscriptions for its `client_linger_ns` only. Each save
+    the protocol redelivers (`Promises.redelivers`); elsewhere it counts as committed.
+    The broker keeps the subscriptions for its `client_linger_ns` only. Each save
     writes all that is not done, so hand over many publications at once, or make `window` small.
     A client with a store does not `move`.
 

@@ -54,8 +54,7 @@ class Publish:
 class PublishAcknowledged:
     """Broker → client: all publications sent on this session in [first, last] are done.
 
-    "Done" is the protocol's own promise: confirmed end to end for delta_tree, handed on for
-    best_effort.
+    "Done" is the protocol's own promise: confirmed end to end for one, handed on for another.
     """
 
     first: int

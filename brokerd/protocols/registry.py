@@ -51,6 +51,10 @@ DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE))
 """By name."""
 
 
+DEFAULT: Final = DELTA_TREE.name
+"""What runs where nobody says which."""
+
+
 def definition_of(protocol: str) -> ProtocolDefinition:
     """The protocol called so.
 

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from brokerd.overlay.topology import nearest
-from brokerd.protocols.delta_tree.parameters import PROFILES
-from brokerd.protocols.registry import DEFINITIONS
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS
 from pubsubctl.commands.invocation import Invocation, invocation
 from pubsubctl.commands.simulate_options import FIGURE, FILE, TAKEN, WORKLOAD, check_options
 from pubsubctl.console.console import Result, grouped
@@ -191,7 +190,7 @@ def simulate(
     from brokerd.simulator.search.swarm import SwarmOptions
     from pubsubctl.simulating import swarms
 
-    protocol = protocol or "delta_tree"
+    protocol = protocol or DEFAULT
     if protocol not in DEFINITIONS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, [*DEFINITIONS])}")
     rows = which or [] if what == "campaign" else [campaign] if campaign else []
@@ -238,16 +237,17 @@ def simulate(
 
 
 def _check_profile(call: Invocation, profile: str, protocol: str, verify_determinism: bool) -> None:
-    from brokerd.protocols.delta_tree.parameters import VECTOR_WARNING
+    from brokerd.simulator.checks.protocol_checks import planning_of
 
-    known = (*PROFILES, "paper-literal")
-    if profile not in known:
-        raise UserError(f"no profile called {shown(profile)}{nearest(profile, known)}")
-    if protocol != "delta_tree" or verify_determinism:
+    planning = planning_of(protocol)
+    if verify_determinism or not planning.profiles:
         what = "--verify-determinism" if verify_determinism else protocol
-        raise UserError(f"--profile is of delta_tree, and not for {what}")
-    if profile != "robust":
-        call.console.warn(VECTOR_WARNING)
+        raise UserError(f"--profile is not for {what}")
+    if profile not in planning.profiles:
+        known = nearest(profile, tuple(planning.profiles))
+        raise UserError(f"no profile called {shown(profile)}{known}")
+    for warning in planning.in_profile(planning.parameters(1, {}), profile).warnings():
+        call.console.warn(warning)
 
 
 def _check_workload(workload: str, faults: str | None) -> None:

@@ -63,7 +63,7 @@ def effect_of(
     """The effect of an outage on a tree.
 
     Args:
-        bypasses: whether failed brokers are gone past, as delta_tree does.
+        bypasses: whether failed brokers are gone past.
         relays: whether a third broker relays for two whose session is cut (`assist`).
     """
     neighbours = topology.neighbours()

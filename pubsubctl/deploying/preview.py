@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import definition_of, parameters_on
+from brokerd.protocols.registry import DEFAULT, definition_of, parameters_on
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import END
@@ -86,7 +86,7 @@ def windows(
     targets: Mapping[str, Target],
     topology: Topology,
     *,
-    protocol: str = "delta_tree",
+    protocol: str = DEFAULT,
 ) -> list[Window]:
     """What each stretch of a schedule cuts off, in order of time.
 

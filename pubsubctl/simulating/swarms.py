@@ -7,6 +7,7 @@ from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import DEFAULT
 from brokerd.simulator.checks.marks import Reached, in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of, simulated
 from brokerd.simulator.search.ablations import SEEDS, Caught, ablations, catch_all
@@ -130,7 +131,7 @@ def simulate_campaign(
 ) -> Result:
     """Run rows of the campaign, `runs` seeds of each or as many as the design asks for."""
     read_ledger(ledger)  # refuses what is no ledger before anything runs
-    campaigns = {name: campaign_of("delta_tree", name) for name, _ in _chosen(rows)}
+    campaigns = {name: campaign_of(DEFAULT, name) for name, _ in _chosen(rows)}
     counted_rows: list[tuple[Campaign, list[SeedReport]]] = []
     played: list[dict[str, Any]] = []
     because: list[PubsubctlError] = []
@@ -142,7 +143,7 @@ def simulate_campaign(
             reports = []
             count = row.runs if runs is None else min(runs, row.runs)
             options = SwarmOptions(campaign=name)
-            for report in run_swarm(range(count), "delta_tree", processes, options):
+            for report in run_swarm(range(count), DEFAULT, processes, options):
                 reports.append(report)
                 progress.update({"seeds": f"{len(reports)}/{count}"})
             wrong = [report for report in reports if report.violations]
@@ -166,7 +167,7 @@ def simulate_campaign(
                 because += _complaints(wrong[:5], options)
             counted_rows.append((campaigns[name], reports))
     document = update_ledger(ledger, lambda document: _with_rows(document, counted_rows))
-    marks = reached(marks_of("delta_tree"), all_reports)
+    marks = reached(marks_of(DEFAULT), all_reports)
     if not rows:
         because += _unreached(marks)
     return Result(
@@ -189,7 +190,7 @@ def simulate_mutants(
         if name not in ablations():
             raise UserError(f"no mutant called {shown(name)}{nearest(name, tuple(ablations()))}")
     read_ledger(ledger)  # refuses what is no ledger before anything runs
-    commit = campaign_of("delta_tree").commit
+    commit = campaign_of(DEFAULT).commit
     chosen = names or tuple(ablations())
     caught: list[Caught] = []
     with call.console.progress() as progress:
@@ -232,7 +233,7 @@ def check_settings(settings: tuple[str, ...]) -> None:
         UserError: names it and the nearest one.
     """
     try:
-        plan_of(0, "delta_tree", SwarmOptions(settings=settings))
+        plan_of(0, DEFAULT, SwarmOptions(settings=settings))
     except ConfigError as error:
         raise UserError(f"--set: {error}") from None
 

@@ -66,7 +66,7 @@ RULES: Final = (
         (
             f"{_SSH}test_an_unknown_key_is_refused_before_any_login",
             f"{_SSH}test_every_hop_is_checked",
-            f"{_SSH}test_ssh_libraries_are_used_in_one_module_only_and_never_trust_anybody",
+            f"{_SSH}test_ssh_libraries_are_used_in_two_modules_only_and_never_trust_anybody",
         ),
     ),
     Rule(

@@ -176,7 +176,9 @@ def shape(kind: Any) -> Any:
     if get_args(kind):
         return [str(get_origin(kind)), *map(shape, get_args(kind))]
     if is_dataclass(kind) or hasattr(kind, "_fields"):
-        return [(name, shape(hint)) for name, hint in get_type_hints(kind).items()]
+        hints = get_type_hints(kind)
+        names = [item.name for item in fields(kind)] if is_dataclass(kind) else kind._fields
+        return [(name, shape(hints[name])) for name in names]
     return getattr(kind, "__name__", str(kind))
 
 

@@ -20,7 +20,7 @@ from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import definition_of
+from brokerd.protocols.registry import DEFAULT, definition_of
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
@@ -62,7 +62,7 @@ class AdversaryOptions:
         story: keep the last steps in words, for whoever reads the report of a violation.
     """
 
-    protocol: str = "delta_tree"
+    protocol: str = DEFAULT
     setting: str = ""
     mutants: frozenset[str] = frozenset()
     story: bool = False
@@ -415,7 +415,7 @@ class _Run:
 def command_for(seed: int, options: AdversaryOptions) -> str:
     """What to type to run a seed again."""
     words = [f"pubsubctl simulate adversary --seeds {seed}..{seed}"]
-    if options.protocol != "delta_tree":
+    if options.protocol != DEFAULT:
         words.append(f"--protocol {options.protocol}")
     if options.setting:
         words.append(f"--setting {options.setting}")

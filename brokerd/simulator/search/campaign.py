@@ -24,7 +24,7 @@ class Setting:
         chain: all brokers on one path, else random trees.
         links_at_once: how many links may be down together.
         elements_at_once: how many brokers and links together; 0 when no broker fails.
-        persist_routing: see DeltaTreeParameters.
+        persist_routing: the parameter of that name, where the protocol has it.
         runs: seeds 0 … runs - 1 are a full run.
         bound: whether the promises hold here; the one row outside is there to be seen failing.
         minutes: how long a run is, on a clock; 0: seconds, and half of the seeds without a clock.

@@ -3,7 +3,7 @@
 As text a plan is its own story. Lines that begin with `#` are for people:
 
     simulation timed                     or `adversarial`, where instants are steps
-    protocol delta_tree delta=1 [M21]    and the named bugs that every broker has
+    protocol NAME delta=1 [M21]          and the named bugs that every broker has
     brokers b2 b1 b3                     in the order of their numbers
     links b1-b2 b2-b3
     limits failed=1 links=3              at once, and at once while only links are failed

@@ -7,7 +7,7 @@ Then all faults end; in more than a quarter of the seeds some links stay broken 
 what can be had without them must be had. At the end those are healed too, and all that is owed
 must arrive.
 
-    pubsubctl simulate swarm --protocol delta_tree --seeds 17..17
+    pubsubctl simulate swarm --protocol NAME --seeds 17..17
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,6 +1,6 @@
 """A whole simulated cluster, with verbs for whoever writes its story.
 
-cluster = SimulatedCluster(topology, "delta_tree", seed=7)
+cluster = SimulatedCluster(topology, "best_effort", seed=7)
 oil = cluster.subscribe("b3", "topic = 'oil'")
 cluster.run_until_quiet()
 cluster.link("b1", "b2").cut()
@@ -27,6 +27,7 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 from brokerd.protocols.registry import (
+    DEFAULT,
     check_runs_on,
     definition_of,
     make_protocol,
@@ -81,7 +82,7 @@ class SimulatedCluster:
     def __init__(
         self,
         topology: Topology,
-        protocol: str = "delta_tree",
+        protocol: str = DEFAULT,
         *,
         seed: int = 0,
         parameters: Any = None,
