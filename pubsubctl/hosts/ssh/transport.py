@@ -44,6 +44,7 @@ class _OrderedChannel(paramiko.Channel):
     def begin(self) -> None:
         self._guard = threading.Lock()
         self._senders = 0
+        self._is_closing = False
         self._closings: list[Callable[[], None]] = []
 
     def shutdown(self, how: int) -> None:
@@ -68,19 +69,18 @@ class _OrderedChannel(paramiko.Channel):
     def _sending(self) -> Iterator[bool]:
         """Whether the channel may be sent on; if so, it stays open until the block's end."""
         with self._guard:
-            is_open = not self._closings
+            is_open = not self._is_closing
             self._senders += 1
         try:
             yield is_open
         finally:
             with self._guard:
                 self._senders -= 1
-                is_last = self._senders == 0
-            if is_last:
-                self._close_now()
+            self._close_now()
 
     def _close_after_senders(self, closing: Callable[[], None]) -> None:
         with self._guard:
+            self._is_closing = True
             self._closings.append(closing)
             is_sending = self._senders > 0
         if not is_sending:
@@ -91,6 +91,14 @@ class _OrderedChannel(paramiko.Channel):
             self.out_buffer_cv.notify_all()
 
     def _close_now(self) -> None:
-        """Carry out what was asked for; asked for again, it is done again and does nothing."""
-        for closing in list(self._closings):
+        """Carry out what was asked for, unless somebody sends still.
+
+        Nothing of it is kept: it names this channel, which would then live until the collector of
+        garbage comes by, and close once more in the middle of whatever runs then.
+        """
+        while True:
+            with self._guard:
+                if self._senders or not self._closings:
+                    return
+                closing = self._closings.pop(0)
             closing()
