@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
@@ -86,7 +86,7 @@ class Topology:
     section: Section
     brokers: tuple[str, ...]
     links: tuple[tuple[BrokerNumber, BrokerNumber], ...]
-    settings: Settings = ()
+    settings: Settings = field(default=(), hash=False)
     session: tuple[tuple[str, int], ...] = ()
     joined: tuple[Joined, ...] = ()
     left: tuple[str, ...] = ()

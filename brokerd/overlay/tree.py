@@ -6,52 +6,42 @@ Paper: [DFT11] §II-III.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.graph import OverlayGraph, Path
+from brokerd.overlay.routes import Link
+from brokerd.overlay.topology import TREE, Topology
 
-Path = tuple[BrokerNumber, ...]
 
-
-class PrimaryTree:
+class PrimaryTree(OverlayGraph):
     """Paths and distances of the whole tree; for tools, the simulator and the checker's side.
 
     A broker itself knows no more than its Neighbourhood.
-
-    Attributes:
-        present: the brokers that have not left.
     """
 
     def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        self.present = _present(topology)
-        self._neighbours = topology.neighbours()
-        self._towards: dict[BrokerNumber, list[BrokerNumber]] = {}
-
-    def change(self, topology: Topology) -> None:
-        """Go on with another tree: the same, but for leaves that have joined or left."""
-        self.topology = topology
-        self.present = _present(topology)
-        self._neighbours = topology.neighbours()
-        self._towards.clear()
+        super().__init__(topology, TREE)
 
     @property
     def newcomers(self) -> BrokerNumber:
         """The first number that a broker which joined at run time may have."""
         return len(self.topology.brokers) - len(self.topology.joined)
 
-    def path(self, start: BrokerNumber, end: BrokerNumber) -> tuple[BrokerNumber, ...]:
-        """All brokers from `start` to `end`, both included."""
-        towards = self._parents_towards(end)
-        path = [start]
-        while path[-1] != end:
-            assert towards[path[-1]] >= 0, f"broker {end} or {start} has left the tree"
-            path.append(towards[path[-1]])
-        return tuple(path)
+    def near(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """See OverlayGraph; nearest first."""
+        return tuple(self.ball(broker, self.topology.delta + 1))
 
-    def distance(self, start: BrokerNumber, end: BrokerNumber) -> int:
-        """How many links lie between."""
-        return len(self.path(start, end)) - 1
+    def pairs_across(self, here: BrokerNumber, there: BrokerNumber) -> list[Link]:
+        """All who are near enough to have a session past a link of the tree."""
+        radius = self.topology.delta + 1
+        return [
+            (path[0], path[-1])
+            for near in (here, *self.ball(here, radius - 1))
+            for path in self.ball(near, radius).values()
+            if (here, there) in pairwise(path)
+        ]
 
     def ball(self, center: BrokerNumber, radius: int) -> dict[BrokerNumber, Path]:
         """Brokers within `radius` links of `center`, nearest first (not itself), with the path.
@@ -90,18 +80,23 @@ class PrimaryTree:
     def _left(self) -> tuple[BrokerNumber, ...]:
         return tuple(map(self.topology.brokers.index, self.topology.left))
 
-    def _parents_towards(self, end: BrokerNumber) -> list[BrokerNumber]:
-        if end not in self._towards:
-            parents = [-1] * len(self._neighbours)
-            parents[end] = end
-            frontier = [end]
-            for broker in frontier:
-                for near in self._neighbours[broker]:
-                    if parents[near] < 0:
-                        parents[near] = broker
-                        frontier.append(near)
-            self._towards[end] = parents
-        return self._towards[end]
+
+def graph_of(topology: Topology, kind: str = "") -> OverlayGraph:
+    """One of the overlays that a topology carries; the first one, unless another is named."""
+    kind = kind or topology.kind
+    return PrimaryTree(topology) if kind == TREE else OverlayGraph(topology, kind)
+
+
+def tree_of(graph: OverlayGraph) -> PrimaryTree:
+    """The graph of a protocol that runs on trees."""
+    assert isinstance(graph, PrimaryTree), f"{graph.topology.name} is of kind {graph.kind}"
+    return graph
+
+
+@lru_cache(maxsize=2)
+def primary_tree(topology: Topology) -> PrimaryTree:
+    """The tree of a topology, for as many of its brokers as ask; nobody may change it."""
+    return PrimaryTree(topology)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +153,3 @@ class Neighbourhood:
         }
         left = (*self.left, broker)
         return replace(self, paths=paths, neighbours=neighbours, left=left)
-
-
-def _present(topology: Topology) -> tuple[BrokerNumber, ...]:
-    left = topology.left
-    return tuple(n for n, name in enumerate(topology.brokers) if name not in left)

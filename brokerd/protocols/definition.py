@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Attributes
-from brokerd.overlay.tree import Neighbourhood
+from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import Positions
 
@@ -92,13 +92,14 @@ class CoreContext:
     """Where a core is, and what it is told.
 
     Attributes:
-        neighbourhood: the broker's surroundings.
+        topology: as the broker was started with. A core takes what it may know out of the overlay
+            of its own kind, and hears of what changes by events.
         parameters: of its protocol.
         decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
     """
 
     broker: BrokerNumber
-    neighbourhood: Neighbourhood
+    topology: Topology
     parameters: Any
     decode_attributes: Callable[[bytes], Attributes]
 
@@ -131,3 +132,7 @@ class ProtocolDefinition:
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
     checks: str = ""
+
+    def surroundings(self, topology: Topology, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Whom a broker may know, dial, and be dialled by, in ascending order."""
+        return topology.overlay(self.kind).surroundings(broker)

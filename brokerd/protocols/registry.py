@@ -8,7 +8,6 @@ from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
-from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import CoreContext, ProtocolDefinition
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
@@ -137,14 +136,14 @@ def _names(definition: ProtocolDefinition) -> tuple[str, ...]:
 def make_protocol(
     name: str,
     broker: BrokerNumber,
-    neighbourhood: Neighbourhood,
+    topology: Topology,
     parameters: Any,
     decode_attributes: Callable[[bytes], Attributes],
 ) -> DeliveryProtocol:
     """One broker's core of the protocol called `name`; its first event is Started.
 
     Args:
-        neighbourhood: the broker's surroundings with the radius of its protocol.
+        topology: of brokers among whom it is.
         decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
 
     Raises:
@@ -152,7 +151,7 @@ def make_protocol(
     """
     context = CoreContext(
         broker=broker,
-        neighbourhood=neighbourhood,
+        topology=topology,
         parameters=parameters,
         decode_attributes=decode_attributes,
     )

@@ -6,9 +6,8 @@ from brokerd.config import BrokerConfig
 from brokerd.errors import ConfigError, ControlError
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import Event, TopologyGrown, TopologyShrunk
-from brokerd.protocols.registry import parameters_on
+from brokerd.protocols.registry import definition_of, parameters_on
 
 
 class Surroundings:
@@ -31,8 +30,7 @@ class Surroundings:
         self.topology = read()
         self.parameters = parameters_on(self.topology, config.protocol, config.topology_file)
         self.number = self.topology.number_of(config.broker)
-        self.neighbourhood = PrimaryTree(self.topology).surroundings(self.number)
-        self.names = {number: self.topology.brokers[number] for number in self.neighbourhood.paths}
+        self.names = self._near(self.topology)
         self.addresses = self._addresses(self.topology, self.names)
 
     def reload(self) -> list[Event]:
@@ -53,9 +51,9 @@ class Surroundings:
                 f"{self._config.topology_file}: brokers can only join and leave; anything else "
                 "needs a new deployment",
             )
-        ball = PrimaryTree(after).surroundings(self.number).paths
+        near = self._near(after)
         try:
-            addresses = self._addresses(after, {number: after.brokers[number] for number in ball})
+            addresses = self._addresses(after, near)
         except ConfigError as error:
             raise ControlError("user", str(error)) from error
         events: list[Event] = []
@@ -63,14 +61,18 @@ class Surroundings:
             if (number := after.brokers.index(name)) in self.names:
                 events.append(TopologyShrunk(number))
                 del self.names[number]
-        for number in range(len(before.brokers), len(after.brokers)):
-            if number in ball:
-                events.append(TopologyGrown(number, ball[number][-2]))
-                self.names[number] = after.brokers[number]
+        for joined in after.joined[len(before.joined) :]:
+            if (number := after.brokers.index(joined.name)) in near:
+                events.append(TopologyGrown(number, after.brokers.index(joined.at)))
+                self.names[number] = joined.name
         self.topology = after
         self.addresses.clear()
         self.addresses.update(addresses)
         return events
+
+    def _near(self, topology: Topology) -> dict[BrokerNumber, str]:
+        near = definition_of(self._config.protocol).surroundings(topology, self.number)
+        return {number: topology.brokers[number] for number in near}
 
     def _addresses(
         self, topology: Topology, names: dict[BrokerNumber, str]
@@ -80,7 +82,7 @@ class Surroundings:
         missing = [name for name in names.values() if name not in known]
         if missing:
             raise ConfigError(
-                f"addresses: none for {', '.join(missing)}; every broker within delta + 1 links "
-                "may have to be dialled"
+                f"addresses: none for {', '.join(missing)}, with whom {self._config.broker} may "
+                "have sessions"
             )
         return {number: known[name] for number, name in names.items()}

@@ -145,7 +145,7 @@ class BrokerProcess:
         core = self._definition.make_core(
             CoreContext(
                 broker=self._around.number,
-                neighbourhood=self._around.neighbourhood,
+                topology=self._around.topology,
                 parameters=self._around.parameters,
                 decode_attributes=decode_attributes,
             )

@@ -284,7 +284,7 @@ class _Experiment:
         cluster = self._cluster
         start = cluster.clients[publisher].broker
         for subscriber in cluster.oracle.owed_to(publisher, sequence):
-            path = cluster.tree.path(start, cluster.clients[subscriber].broker)
+            path = cluster.graph.path(start, cluster.clients[subscriber].broker)
             names = [cluster.topology.brokers[broker] for broker in path]
             if any(_leads_through(names, damage.brokers) for damage in damages):
                 self._at_risk.append((subscriber, publisher, sequence))

@@ -152,7 +152,7 @@ class Exchange:
         self.cores[number] = make_protocol(
             self.protocol,
             number,
-            self.tree.neighbourhood(number, self.parameters.delta + 1),
+            self.topology.with_delta(self.parameters.delta),
             self.parameters,
             decode,
         )

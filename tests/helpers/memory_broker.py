@@ -59,11 +59,11 @@ class MemoryBroker:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         number = self._topology.number_of(self.name)
-        neighbourhood = PrimaryTree(self._topology).neighbourhood(number, self._topology.delta + 1)
-        near = {other: self._topology.brokers[other] for other in neighbourhood.paths}
+        ball = PrimaryTree(self._topology).ball(number, self._topology.delta + 1)
+        near = {other: self._topology.brokers[other] for other in ball}
         beginning = self._store.begin("d")
         parameters = DeltaTreeParameters(delta=self._topology.delta)
-        core = make_protocol(self._protocol, number, neighbourhood, parameters, decode_attributes)
+        core = make_protocol(self._protocol, number, self._topology, parameters, decode_attributes)
         self.driver = Driver(core, lambda event, details: self.records.append((event, details)))
         own = SelfDescription(
             self._protocol, "d", "t", self.name, number, beginning.incarnation, near

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.config import SECOND_NS
+from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
@@ -134,11 +135,11 @@ def test_a_seed_ends_only_if_nothing_waits_and_nothing_has_grown() -> None:
     cluster.subscribe("b1")
     cluster.run_until_quiet()
     (b1, _), alive = cluster.brokers, Alive(2, 1, 1, 1)
-    check_growth(b1, alive)
+    check_growth(b1, alive, KEPT)
     b1.protocol._state._when_durable[99] = lambda: None
     with pytest.raises(InvariantViolated, match=r"b1 keeps 1 in State._when_durable"):
-        check_growth(b1, alive)
+        check_growth(b1, alive, KEPT)
     b1.protocol._state._when_durable.clear()
     b1.protocol._state._checked_paths.update(dict.fromkeys([(n,) for n in range(500)]))
     with pytest.raises(InvariantViolated, match=r"b1 keeps 50\d in State._checked_paths"):
-        check_growth(b1, alive)
+        check_growth(b1, alive, KEPT)

@@ -31,7 +31,6 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
 from brokerd.model.predicate import NOTHING, Attributes, Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.best_effort.messages import (
     ForwardedPublications,
     SubscriptionsOffered,
@@ -92,14 +91,13 @@ class BestEffort(EventMachine):
     def __init__(
         self,
         broker: BrokerNumber,
-        neighbourhood: Neighbourhood,
+        neighbours: tuple[BrokerNumber, ...],
         parameters: BestEffortParameters,
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         super().__init__()
-        assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
         self._broker = broker
-        self._neighbours = neighbourhood.neighbours[broker]
+        self._neighbours = neighbours
         self._parameters = parameters
         self._incarnation = 0
         self._sessions: dict[Peer, int] = {}

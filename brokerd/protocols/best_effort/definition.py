@@ -1,6 +1,7 @@
 """best_effort, as everybody else sees it."""
 
 from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.overlay.tree import primary_tree
 from brokerd.protocols.best_effort import messages
 from brokerd.protocols.best_effort.core import BestEffort
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
@@ -10,7 +11,7 @@ from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefiniti
 def _make_core(context: CoreContext) -> BestEffort:
     return BestEffort(
         context.broker,
-        context.neighbourhood,
+        primary_tree(context.topology).neighbours(context.broker),
         context.parameters,
         context.decode_attributes,
     )

@@ -4,6 +4,7 @@ Paper: [DFT11].
 """
 
 from brokerd.model.message_kind import MessageKind, of_ranges, of_run
+from brokerd.overlay.tree import primary_tree
 from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree import messages
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
@@ -14,9 +15,8 @@ from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
 def _make_core(context: CoreContext) -> DeliveryProtocol:
-    core = DeltaTree(
-        context.broker, context.neighbourhood, context.parameters, context.decode_attributes
-    )
+    around = primary_tree(context.topology).surroundings(context.broker)
+    core = DeltaTree(context.broker, around, context.parameters, context.decode_attributes)
     if context.parameters.assist == "on":
         return AssistedDeltaTree(core, context.parameters)
     return core

@@ -18,49 +18,24 @@ from typing import Any
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
-EMPTY = (
-    "Client.held",
-    "Clients._missing",
-    "Clients._reissue",
-    "Detector.live",
-    "Outlet.parked",
-    "Outlet.sent",
-    "Outlet.waiting",
-    "PartitionTable._ended",
-    "PartitionTable._holds",
-    "Propagation._blocked",
-    "PublicationLog._changed",
-    "PublicationLog._unpublished",
-    "PublicationQueue._confirmations",
-    "PublicationQueue._queue",
-    "PublicationQueue._sent[]",
-    "RoutedSubscription.answers",
-    "RoutedSubscription.replacements",
-    "RoutingTable.tagged",
-    "RoutingTable.unconfirmed",
-    "State._when_durable",
-)
-"""What waits for something; when all is quiet nothing does."""
-
-PAIRED = (
-    "Detector.gone",
-    "LocalSubscription.begins_after",
-    "LocalSubscription.late",
-    "LocalSubscription.start_cut",
-    "RoutedSubscription.cut",
-    "RoutedSubscription.senders",
-    "RoutedSubscription.sent",
-    "RoutedSubscription.sent_upstream",
-    "RoutedSubscription.source_paths",
-    "RoutingTable.known[]",
-    "positions",
-)
-"""What has an entry for each pair of things that are alive, such as subscriptions and sources."""
-
 _PER_THING = 4
 """A subscription has a few constraints, a broker a few messages to handle."""
 
 _ALWAYS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How much there may be in a core's containers, by their names, as in `sizes_of`.
+
+    Attributes:
+        empty: what waits for something; when all is quiet nothing does.
+        paired: what has an entry for each pair of things that are alive, such as subscriptions
+            and sources; tables on disk, too.
+    """
+
+    empty: tuple[str, ...] = ()
+    paired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +66,7 @@ class Alive:
         return (self.brokers + self.subscriptions) * (self.brokers + self.sources) + _ALWAYS
 
 
-def check_growth(broker: BrokerView, alive: Alive) -> None:
+def check_growth(broker: BrokerView, alive: Alive, kept: Kept) -> None:
     """Look at everything that a broker keeps, in memory and on disk; all must be quiet.
 
     Raises:
@@ -102,8 +77,8 @@ def check_growth(broker: BrokerView, alive: Alive) -> None:
         counted[table] = len(rows)
         counted[f"a row of {table}"] = max(map(_values_in, rows.values()), default=0)
     for name, size in counted.items():
-        limit = alive.paired_limit if name in PAIRED else alive.limit
-        if name in EMPTY:
+        limit = alive.paired_limit if name in kept.paired else alive.limit
+        if name in kept.empty:
             limit = 0
         if size > limit:
             raise InvariantViolated("growth", f"{broker.name} keeps {size} in {name}; {alive}")

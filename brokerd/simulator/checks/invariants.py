@@ -27,7 +27,7 @@ from typing import Any
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged, Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.overlay.tree import PrimaryTree
+from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     Deliver,
@@ -62,7 +62,7 @@ class StepChecker:
     def __init__(
         self,
         schedule: Schedule,
-        tree: PrimaryTree,
+        graph: OverlayGraph,
         oracle: Oracle,
         trace: Trace | None,
         strict: bool,
@@ -73,7 +73,7 @@ class StepChecker:
         self.own = own
         self.marks = marks
         self._schedule = schedule
-        self._tree = tree
+        self._graph = graph
         self._oracle = oracle
         self._trace = trace
         self._strict = strict
@@ -130,7 +130,7 @@ class StepChecker:
         if not self._strict:
             return
         if type(event) is SessionEstablished and isinstance(event.peer, int):
-            self.bypass_sessions += self._tree.distance(broker.number, event.peer) > 1
+            self.bypass_sessions += self._graph.distance(broker.number, event.peer) > 1
         for effect in effects:
             if type(effect) is Send:
                 self._check_send(broker, effect)

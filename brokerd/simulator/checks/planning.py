@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import nearest
+from brokerd.overlay.topology import TREE, Topology, nearest
 from brokerd.protocols.definition import ProtocolDefinition
 
 
@@ -26,8 +26,30 @@ class ProtocolPlanning:
         kind: Any = definition.parameters
         self._names = tuple(item.name for item in fields(kind))
 
+    def topology(self, random: Random) -> Topology:
+        """What brokers there are and how they are linked, as a seed draws it.
+
+        Protocols that run on trees may leave it to the plan, which draws some.
+        """
+        raise ConfigError(
+            f"{self._definition.name} runs on kind {self._definition.kind!r}, and nobody draws "
+            "such topologies: its planning has no `topology`"
+        )
+
+    @property
+    def draws_topologies(self) -> bool:
+        """Whether it does so itself."""
+        return self._definition.kind != TREE
+
+    def tolerated(self, topology: Topology) -> int:
+        """How many brokers or links may fail at once without breaking what is promised."""
+        return topology.delta if topology.kind == TREE else 1
+
     def parameters(self, delta: int, values: Mapping[str, Any]) -> Any:
         """The parameters with these values, as far as the protocol has them.
+
+        Args:
+            delta: how many failures at once are tolerated; of one that has such a parameter.
 
         Raises:
             ConfigError: a value that cannot be.

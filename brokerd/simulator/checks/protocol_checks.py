@@ -14,15 +14,18 @@ from typing import Any
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.named_bugs import NamedBug, planted
+from brokerd.overlay.graph import OverlayGraph
+from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import nearest
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.definition import ProtocolDefinition
 from brokerd.protocols.interface import Effect, Event
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.ablations import Ablation
+from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.marks import Mark, MarkObserver
 from brokerd.simulator.checks.oracle import Oracle
 from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.reach import Reach
 from brokerd.simulator.checks.wording import NamedWorld, Wording
 from brokerd.simulator.world.clock import Schedule
 from brokerd.simulator.world.views import BrokerView
@@ -39,7 +42,7 @@ class CheckedWorld:
     """
 
     schedule: Schedule
-    tree: PrimaryTree
+    graph: OverlayGraph
     oracle: Oracle
     parameters: Any
     brokers: Callable[[], Sequence[BrokerView]]
@@ -91,6 +94,8 @@ class SimulatedProtocol:
         marks: named events of its rules.
         make_observer: what counts them in one cluster; None where there are none.
         make_checks: what looks at its steps and inside its cores.
+        make_reach: who still hears whom, given the parameters and links that stay broken.
+        kept: how much its cores may keep of what.
         make_planning: how seeds set its parameters.
         make_wording: how scenarios say what its brokers tell each other.
     """
@@ -99,8 +104,10 @@ class SimulatedProtocol:
     ablations: Mapping[str, Ablation] = field(default_factory=dict)
     canaries: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
-    make_observer: Callable[[PrimaryTree], MarkObserver] | None = None
+    make_observer: Callable[[OverlayGraph], MarkObserver] | None = None
     make_checks: Callable[[CheckedWorld], ProtocolChecks] = ProtocolChecks
+    make_reach: Callable[[OverlayGraph, Any, Iterable[Link]], Reach] = Reach
+    kept: Kept = field(default_factory=Kept)
     make_wording: Callable[[NamedWorld], Wording] = Wording
     make_planning: Callable[[ProtocolDefinition], ProtocolPlanning] = ProtocolPlanning
 
@@ -136,10 +143,10 @@ def make_checks(protocol: str, world: CheckedWorld) -> ProtocolChecks:
     return simulated(protocol).make_checks(world)
 
 
-def make_observer(protocol: str, tree: PrimaryTree) -> MarkObserver | None:
+def make_observer(protocol: str, graph: OverlayGraph) -> MarkObserver | None:
     """What counts a protocol's marks in one cluster."""
     make = simulated(protocol).make_observer
-    return make(tree) if make is not None else None
+    return make(graph) if make is not None else None
 
 
 @lru_cache(maxsize=1)

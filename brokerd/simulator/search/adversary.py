@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from brokerd.config import SECOND_NS
+from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.overlay.generate import chain, random_tree
 from brokerd.overlay.topology import Topology
@@ -132,11 +133,10 @@ class _Run:
         self._losses = Random(f"losses {seed}")
         self._losing = self._losses.choice((0.0, 0.0, 0.4))
         self._links: list[tuple[BrokerNumber, BrokerNumber]] = list(self.scene.topology.links)
-        radius = self.scene.topology.delta + 1
         self._pairs = [
             (start, far)
             for start in range(len(self._cluster.brokers))
-            for far in self._cluster.tree.ball(start, radius)
+            for far in self._cluster.graph.near(start)
             if start < far
         ]
         self._subscribers: list[tuple[str, BrokerNumber]] = []
@@ -235,7 +235,7 @@ class _Run:
         if failed:
             last = self._cluster.clients[name].core.next_sequence - 1
             for subscriber in self._cluster.oracle.owed_to(name, last):
-                path = self._cluster.tree.path(home, self._cluster.clients[subscriber].broker)
+                path = self._cluster.graph.path(home, self._cluster.clients[subscriber].broker)
                 self._at_risk += count * any(_touches(element, path) for element in failed)
 
     def _subscribe(self) -> None:
@@ -437,7 +437,13 @@ def _draw_setting(random: Random) -> Setting:
 
 
 def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptions) -> Scene:
-    topology = _draw_topology(random, row)
+    planning = planning_of(options.protocol)
+    if not planning.draws_topologies:
+        topology = _draw_topology(random, row)
+    elif options.setting:
+        raise ConfigError("the campaign is of trees; simulate without it")
+    else:
+        topology = replace(planning.topology(Random(f"topology {seed}")), name="plan")
     values = {
         "assist": "off",  # its network has no relayed sessions; the timed swarm draws them
         "retry_first_ns": SECOND_NS,
@@ -448,9 +454,10 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         "client_window": random.choice((2, 16, 16_384)),
         "persist_routing": row.persist_routing,
     }
-    parameters = planning_of(options.protocol).trial(random, values, row.delta)
+    parameters = planning.trial(random, values, row.delta)
     publishers = [
-        (f"p{place}", random.randrange(row.brokers)) for place in range(random.randrange(2, 5))
+        (f"p{place}", random.randrange(len(topology.brokers)))
+        for place in range(random.randrange(2, 5))
     ]
     return Scene(
         protocol=options.protocol,

@@ -6,6 +6,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     protocol NAME delta=1 [M21]          and the named bugs that every broker has
     brokers b2 b1 b3                     in the order of their numbers
     links b1-b2 b2-b3
+    overlay cells {"bundles": …}         in place of links and delta, of another kind than trees
     limits failed=1 links=3              at once, and at once while only links are failed
     network latency_highest_ns=60000000  what differs from the defaults; also `session`, `core`
     chance 4711 [only]                   the seed of all that no line decides; `only`: no step of
@@ -27,6 +28,7 @@ As text a plan is its own story. Lines that begin with `#` are for people:
     end 6
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -34,7 +36,7 @@ from typing import Any
 
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
-from brokerd.overlay.topology import SCHEMA, Topology, nearest
+from brokerd.overlay.topology import SCHEMA, TREE, Topology, nearest
 from brokerd.protocols.definition import Parameters
 from brokerd.protocols.registry import DEFINITIONS, definition_of
 from brokerd.simulator.checks.protocol_checks import bug_called, planning_of
@@ -275,6 +277,18 @@ def make_topology(brokers: Iterable[str], links: Iterable[tuple[str, str]], delt
     )
 
 
+def topology_of_kind(kind: str, section: Any, brokers: Iterable[str]) -> Topology:
+    """A topology of another kind for a plan.
+
+    Raises:
+        ConfigError: what its kind refuses.
+    """
+    return Topology.from_mapping(
+        {"schema": SCHEMA, "name": "plan", "kind": kind, kind: section, "brokers": [*brokers]},
+        "plan",
+    )
+
+
 def with_settings(plan: Plan, settings: Iterable[str]) -> Plan:
     """The plan with parameters of its protocol set anew, each as `name=value`.
 
@@ -307,13 +321,12 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     """The plan as text, below lines of comment."""
     when = _write_step if plan.adversarial else _write_instant
     names = plan.topology.brokers
-    defaults = planning_of(plan.protocol).parameters(plan.topology.delta, {})
+    planning = planning_of(plan.protocol)
+    defaults = planning.parameters(planning.tolerated(plan.topology), {})
     lines = [*(f"# {line}".rstrip() for line in story)]
     lines += [
         f"simulation {LAYERS[plan.adversarial]}",
-        " ".join((f"protocol {plan.protocol} delta={plan.topology.delta}", *plan.mutants)),
-        f"brokers {' '.join(names)}",
-        f"links {' '.join(f'{names[a]}-{names[b]}' for a, b in plan.topology.links)}".rstrip(),
+        *_write_overlay(plan),
         f"limits failed={plan.failures_at_once} links={plan.links_at_once}",
         *_write_settings("network", plan.network, NetworkParameters()),
         *_write_settings("session", plan.network.session, SessionParameters()),
@@ -329,6 +342,19 @@ def write_plan(plan: Plan, story: Iterable[str] = ()) -> str:
     lines += [f"at {when(move.when)} {_write_move(move, names, when)}" for move in after]
     lines.append(f"end {when(plan.end)}")
     return "\n".join(lines) + "\n"
+
+
+def _write_overlay(plan: Plan) -> Iterator[str]:
+    topology = plan.topology
+    names = topology.brokers
+    if topology.kind == TREE:
+        yield " ".join((f"protocol {plan.protocol} delta={topology.delta}", *plan.mutants))
+        yield f"brokers {' '.join(names)}"
+        yield f"links {' '.join(f'{names[a]}-{names[b]}' for a, b in topology.links)}".rstrip()
+        return
+    yield " ".join((f"protocol {plan.protocol}", *plan.mutants))
+    yield f"brokers {' '.join(names)}"
+    yield f"overlay {topology.kind} {json.dumps(topology.section.to_mapping())}"
 
 
 def is_plan(text: str) -> bool:
@@ -363,6 +389,8 @@ class _Reader:
     delta: int = 0
     mutants: tuple[str, ...] = ()
     brokers: list[str] = field(default_factory=list)
+    kind: str = TREE
+    section: Any = None
     links: list[tuple[str, str]] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -378,6 +406,9 @@ class _Reader:
     def read(self, line: str) -> None:
         """One line that is not a comment."""
         key, *words = line.split()
+        if key == "overlay":
+            self._on_overlay(line)
+            return
         readers = {
             "simulation": self._on_simulation,
             "protocol": self._on_protocol,
@@ -395,7 +426,7 @@ class _Reader:
             "end": self._on_end,
         }
         if key not in readers:
-            raise PlanError(f"unknown word {key!r}{nearest(key, list(readers))}")
+            raise PlanError(f"unknown word {key!r}{nearest(key, [*readers, 'overlay'])}")
         readers[key](words)
 
     def _parameters(self) -> type[Parameters]:
@@ -417,15 +448,16 @@ class _Reader:
                 raise PlanError(f"a plan without a line `{what}`")
         if self.joining and not definition_of(self.protocol).promises.members_may_change:
             raise PlanError(f"no broker can join where the protocol is {self.protocol}")
-        topology = make_topology(self.brokers, self.links, self.delta)
+        topology = self._topology()
+        planning = planning_of(self.protocol)
         session = SessionParameters(**self.settings.get("session", {}))
         return Plan(
             protocol=self.protocol,
             topology=topology,
             adversarial=self.layer == "adversarial",
             chance=self.chance,
-            parameters=planning_of(self.protocol).parameters(
-                self.delta, self.settings.get("core", {})
+            parameters=planning.parameters(
+                planning.tolerated(topology), self.settings.get("core", {})
             ),
             network=NetworkParameters(session=session, **self.settings.get("network", {})),
             mutants=self.mutants,
@@ -448,8 +480,22 @@ class _Reader:
         if words[0] not in DEFINITIONS:
             raise PlanError(f"no protocol {words[0]!r}{nearest(words[0], [*DEFINITIONS])}")
         self.protocol = words[0]
-        self.delta = _numbers(words[1:2], ("delta",))["delta"]
-        self.mutants = tuple(map(bug_called, words[2:]))
+        if definition_of(self.protocol).kind == TREE:
+            self.delta = _numbers(words[1:2], ("delta",))["delta"]
+            words = words[1:]
+        self.mutants = tuple(map(bug_called, words[1:]))
+
+    def _on_overlay(self, line: str) -> None:
+        _, self.kind, section = line.split(None, 2)
+        try:
+            self.section = json.loads(section)
+        except json.JSONDecodeError as error:
+            raise PlanError(f"the section of a topology file, in JSON: {error}") from error
+
+    def _topology(self) -> Topology:
+        if self.kind == TREE:
+            return make_topology(self.brokers, self.links, self.delta)
+        return topology_of_kind(self.kind, self.section, self.brokers)
 
     def _on_links(self, words: list[str]) -> None:
         for word in words:

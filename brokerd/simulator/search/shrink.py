@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.topology import TREE, Topology
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.plan import (
@@ -244,7 +244,7 @@ class _Search:
             for candidate in _without_broker(self.best, name):
                 if self._fails(candidate):
                     break
-        if self.best.topology.delta > 1:
+        if self.best.topology.kind == TREE and self.best.topology.delta > 1:
             topology = self.best.topology.with_delta(1)
             parameters = self._planning.parameters(1, asdict(self.best.parameters))
             self._fails(replace(self.best, topology=topology, parameters=parameters))
@@ -255,7 +255,8 @@ class _Search:
 
     def _settings(self) -> None:
         """What need not differ from the defaults."""
-        plain = self._planning.plain(self.best.parameters, self.best.topology.delta)
+        tolerated = self._planning.tolerated(self.best.topology)
+        plain = self._planning.plain(self.best.parameters, tolerated)
         self._fails(replace(self.best, parameters=plain))
         self._fails(replace(self.best, network=replace(NetworkParameters(), jitter_ns=1)))
         self._fails(replace(self.best, network=replace(self.best.network, encode=False)))
@@ -291,11 +292,11 @@ class _Search:
 def _without_broker(plan: Plan, name: str) -> Iterator[Plan]:
     """The plan without a broker: with all that concerns it, or with its clients moved next door.
 
-    What was behind it hangs on one of its neighbours from then on.
+    Of trees only. What was behind it hangs on one of its neighbours from then on.
     """
     topology = plan.topology
     number = topology.number_of(name)
-    if len(topology.brokers) == 1:
+    if topology.kind != TREE or len(topology.brokers) == 1:
         return
     neighbours = [
         topology.brokers[a if b == number else b]

@@ -22,7 +22,7 @@ from brokerd.simulator.checks.invariants import Watcher
 from brokerd.simulator.checks.liveness import WhileBroken
 from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
+from brokerd.simulator.checks.protocol_checks import planning_of, simulated, with_bugs
 from brokerd.simulator.checks.timeliness import bounds_of
 from brokerd.simulator.search.campaign import setting
 from brokerd.simulator.search.plan import (
@@ -405,8 +405,8 @@ class PlanRun:
         """What brokers still hold although nobody is owed anything."""
         brokers = self._cluster.brokers
         checker = self._cluster.checker
-        lines = checker.left_over([brokers[number] for number in self._cluster.tree.present])
-        for number in self._cluster.tree.present:
+        lines = checker.left_over([brokers[number] for number in self._cluster.graph.present])
+        for number in self._cluster.graph.present:
             had = brokers[number].core.status()["own_subscriptions"]
             asked = self._cluster.oracle.living_at(number)
             if had > asked:
@@ -456,8 +456,8 @@ class PlanRun:
         clients = sum(not client.detached for client in cluster.clients.values())
         oracle = cluster.oracle
         alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
-        for number in cluster.tree.present:
-            check_growth(cluster.brokers[number], alive)
+        for number in cluster.graph.present:
+            check_growth(cluster.brokers[number], alive, simulated(cluster.protocol).kept)
 
     def _repeat_events(self) -> None:
         """I17: the same events give the same effects."""
@@ -551,7 +551,7 @@ class PlanRun:
             return
         start = self._cluster.clients[publisher].broker
         for name in self._cluster.oracle.owed_to(publisher, sequence):
-            path = self._cluster.tree.path(start, self._cluster.clients[name].broker)
+            path = self._cluster.graph.path(start, self._cluster.clients[name].broker)
             self._at_risk += any(fault.touches(path) for fault in failed)
 
     # ------------------------------------------------------------ ledger

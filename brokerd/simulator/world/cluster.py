@@ -19,7 +19,7 @@ from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import NOTHING, Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Joined, Topology
-from brokerd.overlay.tree import Neighbourhood, PrimaryTree
+from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
 from brokerd.protocols.interface import (
     DeliveryProtocol,
     Instant,
@@ -64,7 +64,7 @@ class SimulatedCluster:
     """Brokers, links and clients under one virtual clock.
 
     Args:
-        topology: its delta rules, unless `parameters` say otherwise.
+        topology: what it sets of the protocol rules, unless `parameters` say otherwise.
         seed: the same seed, calls and code give the same history.
         strict: raise InvariantViolated as soon as something promised does not hold.
         trace: keep the last steps and a digest of all.
@@ -73,6 +73,7 @@ class SimulatedCluster:
 
     Attributes:
         oracle: judges deliveries; `oracle.judge_end()` says what is missing.
+        graph: the overlay that the protocol runs on.
         brokers: by number.
         clients: by name.
         held: clients on their way that keep to themselves what they receive.
@@ -98,7 +99,7 @@ class SimulatedCluster:
         self.random = Random(seed)
         check_runs_on(topology, protocol)
         self.parameters = parameters or parameters_on(topology, protocol)
-        self.tree = PrimaryTree(topology)
+        self.graph = graph_of(topology, definition_of(protocol).kind)
         self.schedule: Schedule
         # Its own stream: choices that are given instead of drawn leave the network's alone.
         order = Random(f"order {seed}")
@@ -114,7 +115,7 @@ class SimulatedCluster:
         watched = strict or trace or watcher is not None
         seen = CheckedWorld(
             schedule=self.schedule,
-            tree=self.tree,
+            graph=self.graph,
             oracle=self.oracle,
             parameters=self.parameters,
             brokers=lambda: self.brokers,
@@ -123,15 +124,15 @@ class SimulatedCluster:
         )
         self.checker = StepChecker(
             self.schedule,
-            self.tree,
+            self.graph,
             self.oracle,
             self.trace,
             strict,
             watcher,
             make_checks(protocol, seen),
-            make_observer(protocol, self.tree),
+            make_observer(protocol, self.graph),
         )
-        self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
+        self._topologies: dict[BrokerNumber, Topology] = {}
         self._watched = watched
         self._predicates: dict[str, Predicate] = {}
         self.clients: dict[ClientId, SimulatedClient] = {}
@@ -141,6 +142,11 @@ class SimulatedCluster:
         self.brokers: list[SimulatedBroker] = []
         for name in topology.brokers:
             self._add_broker(name)
+
+    @property
+    def tree(self) -> PrimaryTree:
+        """Its graph, where the protocol runs on a tree."""
+        return tree_of(self.graph)
 
     def start(self) -> Self:
         """Start every broker."""
@@ -454,15 +460,14 @@ class SimulatedCluster:
 
     def _change(self, topology: Topology) -> None:
         self.topology = topology
-        self.tree.change(topology)
+        self.graph.change(topology)
 
     def _near(self, number: BrokerNumber) -> list[SimulatedBroker]:
-        ball = self.tree.surroundings(number).paths
-        return [self.brokers[near] for near in ball if self.brokers[near].alive]
+        near = map(self.brokers.__getitem__, self.graph.near(number))
+        return [broker for broker in near if broker.alive]
 
     def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        neighbourhood = self.tree.surroundings(number)
-        self._neighbourhoods[number] = neighbourhood
+        self._topologies[number] = self.topology
         return self.fresh_core(number)
 
     def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
@@ -470,7 +475,7 @@ class SimulatedCluster:
         return make_protocol(
             self.protocol,
             number,
-            self._neighbourhoods[number],
+            self._topologies[number],
             self.parameters,
             decode_attributes,
         )

@@ -34,7 +34,7 @@ CLIENT_KINDS = ("client_drop", "slow_client", "client_away")
 """These concern one client: its session ends, it takes slowly, it cannot reach its broker."""
 
 PARTITION = "partition"
-"""No session passes from one side of a link of the tree to the other, past its ends either."""
+"""No session passes from one side of a link to the other, past its ends either."""
 
 OLD_MESSAGE = "old_message"
 """A message of a session that is over reaches a core, as from a careless driver."""
@@ -209,20 +209,13 @@ class Faults:
     def _partition(self, a: str, b: str) -> Fault | None:
         """Links in any number may fail without breaking safety, so none are counted here.
 
-        All who are near enough to have a session past this link lose it.
+        All who may have a session past this link lose it.
         """
         cluster, number = self._cluster, self._cluster.topology.number_of
         here, there = number(a), number(b)
-        tree, radius = cluster.tree, cluster.topology.delta + 1
-        pairs = [
-            (path[0], path[-1])
-            for near in (here, *tree.ball(here, radius - 1))
-            for path in tree.ball(near, radius).values()
-            if (here, there) in pairwise(path)
-        ]
         links = [
             cluster.link(cluster.topology.brokers[near], cluster.topology.brokers[far])
-            for near, far in pairs
+            for near, far in cluster.graph.pairs_across(here, there)
         ]
 
         def cut() -> None:

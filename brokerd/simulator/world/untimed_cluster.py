@@ -31,7 +31,7 @@ from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import Neighbourhood, PrimaryTree
+from brokerd.overlay.tree import graph_of
 from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.invariants import StepChecker
@@ -99,7 +99,7 @@ class UntimedCluster:
         make_network: Callable[[Random], UntimedNetwork] = UntimedNetwork,
     ) -> None:
         self.scene = scene
-        self.tree = PrimaryTree(scene.topology)
+        self.graph = graph_of(scene.topology, definition_of(scene.protocol).kind)
         self.actions: list[Action] = []
         self.oracle = Oracle(
             decode_attributes, scene.strict, definition_of(scene.protocol).promises
@@ -111,7 +111,7 @@ class UntimedCluster:
         self._steps = Schedule()
         self.checker = StepChecker(
             self._steps,
-            self.tree,
+            self.graph,
             self.oracle,
             self.trace,
             scene.strict,
@@ -120,7 +120,7 @@ class UntimedCluster:
                 scene.protocol,
                 CheckedWorld(
                     schedule=self._steps,
-                    tree=self.tree,
+                    graph=self.graph,
                     oracle=self.oracle,
                     parameters=scene.parameters,
                     brokers=lambda: self.brokers,
@@ -128,10 +128,9 @@ class UntimedCluster:
                     strict=scene.strict,
                 ),
             ),
-            make_observer(scene.protocol, self.tree),
+            make_observer(scene.protocol, self.graph),
         )
         self.crashes_before_persisted = 0
-        self._neighbourhoods: dict[BrokerNumber, Neighbourhood] = {}
         self._publishing: dict[BrokerNumber, None] = {}
         self.clients: dict[ClientId, UntimedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
@@ -376,14 +375,10 @@ class UntimedCluster:
     def make_core(self, number: BrokerNumber) -> DeliveryProtocol:
         """A core like a broker's own."""
         scene = self.scene
-        neighbourhood = self._neighbourhoods.get(number)
-        if neighbourhood is None:
-            neighbourhood = self.tree.surroundings(number)
-            self._neighbourhoods[number] = neighbourhood
         return make_protocol(
             scene.protocol,
             number,
-            neighbourhood,
+            scene.topology,
             scene.parameters,
             decode_attributes,
         )

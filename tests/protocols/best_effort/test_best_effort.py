@@ -156,6 +156,6 @@ def test_a_publisher_speaks_for_itself_only():
 
 
 def test_an_unknown_protocol_is_the_users_error():
-    surroundings = Exchange(CHAIN).tree.neighbourhood(0, 2)
+    topology = Exchange(CHAIN).topology
     with pytest.raises(ConfigError, match="did you mean 'delta_tree'"):
-        make_protocol("delta", 0, surroundings, DeltaTreeParameters(), decode)
+        make_protocol("delta", 0, topology, DeltaTreeParameters(), decode)

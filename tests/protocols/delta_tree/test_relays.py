@@ -4,7 +4,6 @@ import pytest
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
@@ -29,11 +28,10 @@ class Broker1:
     """Broker 1 of the chain 0-1-2-3-4; it has sessions with 0 and 2."""
 
     def __init__(self) -> None:
-        tree = PrimaryTree(chain("b0", "b1", "b2", "b3", "b4"))
         core = make_protocol(
             "delta_tree",
             1,
-            tree.neighbourhood(1, 2),
+            chain("b0", "b1", "b2", "b3", "b4"),
             DeltaTreeParameters(assist="on"),
             decode_attributes,
         )

@@ -1,8 +1,11 @@
 """What simulations know of delta_tree: marks, named bugs, words, and checks that look inside."""
 
+from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks.ablations import ABLATIONS, CANARIES
+from brokerd.protocols.delta_tree.checks.kept import KEPT
 from brokerd.protocols.delta_tree.checks.marks import MARKS, DeltaTreeMarks
 from brokerd.protocols.delta_tree.checks.planning import DeltaTreePlanning
+from brokerd.protocols.delta_tree.checks.reach import DeltaTreeReach
 from brokerd.protocols.delta_tree.checks.steps import DeltaTreeChecks
 from brokerd.protocols.delta_tree.checks.words import DeltaTreeWording
 from brokerd.protocols.delta_tree.mutants import MUTANTS
@@ -13,8 +16,10 @@ SIMULATED = SimulatedProtocol(
     ablations=ABLATIONS,
     canaries=tuple(map(str, CANARIES)),
     marks=MARKS,
-    make_observer=DeltaTreeMarks,
+    make_observer=lambda graph: DeltaTreeMarks(tree_of(graph)),
     make_checks=DeltaTreeChecks,
     make_wording=DeltaTreeWording,
+    make_reach=DeltaTreeReach,
+    kept=KEPT,
     make_planning=DeltaTreePlanning,
 )

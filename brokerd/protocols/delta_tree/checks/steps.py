@@ -43,6 +43,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId, SubscriptionId
+from brokerd.overlay.tree import tree_of
 from brokerd.protocols.delta_tree.checks import internals
 from brokerd.protocols.delta_tree.checks.awareness import HOME_TABLE, AwarenessChecker, read_tags
 from brokerd.protocols.delta_tree.checks.durability import DurabilityChecker
@@ -73,7 +74,7 @@ class DeltaTreeChecks(ProtocolChecks):
 
     def __init__(self, world: CheckedWorld) -> None:
         super().__init__(world)
-        self._tree = tree = world.tree
+        self._tree = tree = tree_of(world.graph)
         self._oracle = oracle = world.oracle
         self._lingering = LingerChecker(world.schedule, oracle, world.parameters.client_linger_ns)
         self._separation = SeparationChecker(tree, tree.topology.delta + 1)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from brokerd.overlay.graph import OverlayGraph
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.simulator.search.plan import Move
 from brokerd.simulator.world.faults import Link
 
@@ -15,15 +15,17 @@ class Draft:
 
     `flaps`: sessions break all the time under many new subscriptions, and nothing else fails;
     what a subscription is owed from where on is then asked for most often.
+    `tolerated`: failures at once that the protocol promises to bear.
     `minutes`: how long it is, with the timeouts of a deployment, and faults that last; 0: seconds.
     """
 
     random: Random
     topology: Topology
-    tree: PrimaryTree
+    graph: OverlayGraph
     adversarial: bool
     flaps: bool
     minutes: int
+    tolerated: int
     failures_at_once: int
     links_at_once: int
     keeps_old_messages: bool

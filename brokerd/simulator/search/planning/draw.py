@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+from brokerd.errors import ConfigError
 from brokerd.overlay.generate import chain, random_tree, star
 from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import PrimaryTree
+from brokerd.overlay.tree import graph_of
 from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import planning_of
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Broken, Move, Plan
@@ -65,17 +67,18 @@ def draw_plan(
     if setting is not None and setting.minutes:
         minutes, adversarial, simple = setting.minutes, False, False
     long = minutes > 0
-    topology = _draw_topology(random, adversarial, setting)
+    planning = planning_of(protocol)
+    topology = _topology(seed, planning, random, adversarial, setting)
+    tolerated = planning.tolerated(topology)
     flaps = random.random() < 0.3
     kinds = draw_kinds(random, flaps, setting)
-    planning = planning_of(protocol)
     values, network = draw_parameters(random, long, setting)
-    parameters = planning.parameters(topology.delta, values)
+    parameters = planning.parameters(tolerated, values)
     network, payloads = draw_wire(Random(f"wire {seed}"), network)
     parameters = planning.options(seed, parameters, long=long, simple=simple)
     needed = planning.needed(mutants)
-    failures_at_once = topology.delta
-    links_at_once = 3 * topology.delta if random.random() < 0.2 else topology.delta
+    failures_at_once = tolerated
+    links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
     if setting is not None:
         failures_at_once, links_at_once = setting.elements_at_once, setting.links_at_once
     homes = [random.choice(topology.brokers) for _ in range(random.randrange(2, 5))]
@@ -83,10 +86,11 @@ def draw_plan(
     draft = Draft(
         random,
         topology,
-        PrimaryTree(topology),
+        graph_of(topology, definition_of(protocol).kind),
         adversarial,
         flaps,
         minutes,
+        tolerated,
         failures_at_once,
         links_at_once,
         network.keep_old_messages,
@@ -169,6 +173,20 @@ def is_simple(seed: int) -> bool:
     end what would have shown it.
     """
     return seed % 5 in (0, 2)
+
+
+def _topology(
+    seed: int,
+    planning: ProtocolPlanning,
+    random: Random,
+    adversarial: bool,
+    setting: Setting | None,
+) -> Topology:
+    if not planning.draws_topologies:
+        return _draw_topology(random, adversarial, setting)
+    if setting is not None:
+        raise ConfigError("the campaign is of trees; simulate without it")
+    return replace(planning.topology(Random(f"topology {seed}")), name="plan")
 
 
 def _draw_topology(random: Random, adversarial: bool, setting: Setting | None) -> Topology:

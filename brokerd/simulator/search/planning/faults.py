@@ -33,14 +33,14 @@ def draw_kinds(random: Random, flaps: bool, setting: Setting | None) -> tuple[st
 def draw_broken(draft: Draft) -> tuple[Broken, ...]:
     random = draft.random
     broken = {}
-    for _ in range(random.randrange(1, draft.topology.delta + 2)):
+    for _ in range(random.randrange(1, draft.tolerated + 2)):
         a, b = _draw_link(draft)
         broken[min(a, b), max(a, b)] = Broken(random.choice(BROKEN_FOR_EVER), a, b)
     return tuple(broken.values())
 
 
 def draw_partitions(random: Random, draft: Draft, heal: int) -> list[Move]:
-    """In a third of the plans parts of the tree cannot reach each other at all for a while.
+    """In a third of the plans parts of the overlay cannot reach each other at all for a while.
 
     Nobody gets around that, so what is behind stays unheard until it is over.
     """
@@ -125,13 +125,12 @@ def _draw_free_link(draft: Draft, failed: list[int | Link], until: int) -> tuple
 
 
 def _draw_link(draft: Draft) -> tuple[str, str]:
-    """Tree links mostly, and the pairs that a bypass would use."""
+    """Links of the overlay mostly, and the pairs that a bypass would use."""
     random = draft.random
     links = draft.topology.links
     if random.random() < 0.3:
         start = random.randrange(len(draft.topology.brokers))
-        ball = draft.tree.ball(start, draft.topology.delta + 1)
-        links = tuple((start, far) for far in ball)
+        links = tuple((start, far) for far in draft.graph.near(start))
     a, b = random.choice(links)
     if random.random() < 0.5:
         a, b = b, a
