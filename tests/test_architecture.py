@@ -36,7 +36,10 @@ _NOT_DEPLOYED = (
 _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.definition",
     "brokerd.protocols.interface",
+    "brokerd.protocols.parts.backoff",
+    "brokerd.protocols.parts.clients",
     "brokerd.protocols.parts.deadlines",
+    "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.publishers",

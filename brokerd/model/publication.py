@@ -265,6 +265,15 @@ def _each_length(run: PublicationRun) -> Sequence[int]:
     return run.payload_lengths
 
 
+def without(run: PublicationRun, first: int, last: int) -> PublicationRun | None:
+    """The publications of `run` that are not numbered in [first, last]; None when all are."""
+    before = run.up_to(first - 1)
+    after = run.after(last)
+    if before is None or after is None:
+        return before or after
+    return merge_runs([before, after])
+
+
 def stretches(sequences: range | tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """The stretches (first, last) of consecutive numbers in increasing ones."""
     if isinstance(sequences, range):

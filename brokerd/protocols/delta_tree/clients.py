@@ -10,17 +10,13 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,
     Connect,
-    Connected,
     Detach,
     Publish,
-    Refused,
     Subscribe,
     Subscribed,
     Unsubscribe,
-    Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId, SubscriptionId
-from brokerd.model.predicate import NOTHING
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.deliveries import POSITIONS, position_key
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
@@ -40,11 +36,8 @@ from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import Change, Commit
-from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
-from brokerd.protocols.parts.publishers import PublisherNumbers
+from brokerd.protocols.parts.clients.service import ClientService, HostedClient
 from brokerd.protocols.parts.selection import match_run
-
-LINGER = "linger"
 
 
 def _nothing() -> None:
@@ -52,32 +45,21 @@ def _nothing() -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class Client(HostedClient[LocalSubscription]):
     """A client that has a session here, or had one and may come back.
 
     Attributes:
-        session: 0 when it has none.
-        connected: it was told so on this session.
-        source: as which it publishes on this session.
         done_before: what it published below this number was done when it connected.
         held: requests that wait for the end of the recovery, in order.
-        leaving: it has said Detach on this session.
-        draining: that is on disk, and it has not been answered.
+        draining: that it is leaving is on disk, and it has not been answered.
     """
 
-    name: ClientId
-    session: int = 0
-    connect_seen: bool = False
-    connected: bool = False
-    source: SourceId | None = None
     done_before: int = 1
-    subscriptions: dict[int, LocalSubscription] = field(default_factory=dict)
     held: list[Publish | Subscribe] = field(default_factory=list)
-    leaving: bool = False
     draining: bool = False
 
 
-class Clients:
+class Clients(ClientService[Client, LocalSubscription]):
     """The clients of one broker."""
 
     def __init__(
@@ -88,6 +70,7 @@ class Clients:
         publications: Publications,
         sequences: SourceSequences,
     ) -> None:
+        super().__init__(state.broker, state, state.deadlines, state.parameters)
         self._state = state
         self._subscriptions = subscriptions
         self._unsubscriptions = unsubscriptions
@@ -96,8 +79,6 @@ class Clients:
         self._log: PublicationLog | None = None
         if state.parameters.publication_log:
             self._log = PublicationLog(state, publications.queue)
-        self._numbers = PublisherNumbers()
-        self._clients: dict[ClientId, Client] = {}
         self._attached: dict[ClientId, int] = {}
         self._missing: dict[ClientId, None] = {}
         self._next_subscription = 0
@@ -115,7 +96,6 @@ class Clients:
         id when the recovery is over: confirmations of the old one may still be under way, with
         cuts from before the crash.
         """
-        self._numbers.recover(recovered.get(PUBLISHERS, {}))
         home = read_home_table(self._state.broker, recovered)
         self._attached = home.attached
         self._missing = dict.fromkeys(home.attached)
@@ -125,7 +105,7 @@ class Clients:
                 self._open_for_departed(local)
                 self._subscriptions.add_local(local, confirmed=True)
                 for source, withheld in local.late.items():
-                    self._publications.windows.announce(local, source, withheld)
+                    self._publications.windows.say_withheld(local, source, withheld)
             else:
                 self._reissue.append(local)
         for name in dict.fromkeys([*self._clients, *self._missing]):
@@ -160,37 +140,27 @@ class Clients:
 
     # ------------------------------------------------------------ sessions
 
-    def on_established(self, name: ClientId, session: int) -> None:
-        """A client has a session; it has to say Connect before anything else."""
-        client = self._client(name)
-        assert not client.session, f"second session with client {name!r}"
-        client.session = session
-        client.connect_seen = client.connected = client.leaving = client.draining = False
-        self._publications.queue.client_session(name, session)
-        self._state.deadlines.cancel((LINGER, name))
+    def _new_client(self, name: ClientId) -> Client:
+        return Client(name)
 
-    def on_lost(self, name: ClientId, session: int) -> None:
-        """The client's session is over; what it has here is kept for a while."""
-        client = self._clients[name]
-        assert client.session == session, f"session {session} of {name!r} is not current"
-        may_be_forgotten = client.connected or not client.connect_seen
-        client.session = 0
-        client.connected = client.draining = False
+    def _on_arrived(self, client: Client) -> None:
+        client.draining = False
+        self._publications.queue.client_session(client.name, client.session)
+
+    def _on_gone(self, client: Client) -> None:
+        client.draining = False
         client.held.clear()
-        self._publications.queue.client_session(name, 0)
+        self._publications.queue.client_session(client.name, 0)
         if self._log is not None and client.source is not None:
             self._log.closed(client.source)
         for local in client.subscriptions.values():
             local.claimed = False
-        self._publications.windows.close(name)
+        self._publications.windows.close(client.name)
         if client.source is not None and self._all_done(client, client.source):
-            self._detach(name)
-        client.source = None
-        if may_be_forgotten and not client.subscriptions and name not in self._attached:
-            self._state.deadlines.cancel((LINGER, name))
-            self._forget(name)
-        else:
-            self._linger(name)
+            self._detach(client.name)
+
+    def _keeps(self, client: Client) -> bool:
+        return bool(client.subscriptions) or client.name in self._attached
 
     def _all_done(self, client: Client, source: SourceId) -> bool:
         """Whether the publisher has nothing that it might send again."""
@@ -202,11 +172,6 @@ class Clients:
         """Whether all that a publisher has handed out is on disk, to be sent from there."""
         handed_out = self._sequences.handed_out().get(source, 0)
         return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
-
-    def session_of(self, name: ClientId) -> int:
-        """The client's current session, 0 when it has none."""
-        client = self._clients.get(name)
-        return client.session if client is not None else 0
 
     def linger_over(self, name: ClientId) -> None:
         """Unsubscribe for a client what it had here and did not come back for.
@@ -226,7 +191,7 @@ class Clients:
 
     def _forget(self, name: ClientId) -> None:
         """Nothing of a client that is not here is left to be kept."""
-        del self._clients[name]
+        super()._forget(name)
         self._publications.windows.forget(name)
         self._found(name)
 
@@ -272,33 +237,17 @@ class Clients:
 
     # ------------------------------------------------------------ requests
 
-    def on_connect(self, name: ClientId, message: Connect) -> None:
-        """Give a publisher its number, take the client's positions, let it in."""
-        client = self._clients[name]
-        if client.connect_seen:
-            raise RemoteProtocolError(name, "a second Connect on one session")
-        if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
-            raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
-        client.connect_seen = True
-        changes: list[Change] = []
-        if message.publishes:
-            if self._numbers.get(name) is None:
-                changes.append(self._numbers.give(name))
-            if self._attached.get(name) != message.incarnation:
-                changes.append(Change(ATTACHED, name, message.incarnation))
-        session = client.session
-        self._state.commit(changes, lambda: self._connected(client, session, message))
+    def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
+        if message.publishes and self._attached.get(client.name) != message.incarnation:
+            return [Change(ATTACHED, client.name, message.incarnation)]
+        return []
 
-    def _connected(self, client: Client, session: int, message: Connect) -> None:
+    def _on_recorded(self, client: Client, message: Connect) -> None:
         if message.publishes:
-            self._numbers.persisted(client.name)
             self._attached[client.name] = message.incarnation
-        if client.session != session:
-            return
-        if message.publishes:
-            number = self._numbers.get(client.name)
-            assert number is not None, f"{client.name!r} publishes without a number"
-            client.source = SourceId(self._state.broker, number, message.incarnation)
+
+    def _resume(self, client: Client, message: Connect) -> None:
+        if client.source is not None:
             client.done_before = message.next_sequence
             self._sequences.hand_out(client.source, message.highest_sequence)
             if self._log is not None:
@@ -307,8 +256,8 @@ class Clients:
             local = client.subscriptions.get(subscription)
             if local is not None and local.phase is not Phase.PENDING:
                 raise_cut(local.begins_after, seen)
-        client.connected = True
-        self._state.machine.send(client.name, Connected(client.source, self._state.incarnation))
+
+    def _on_connected(self, client: Client) -> None:
         for local in client.subscriptions.values():
             if local.phase is Phase.STARTED:  # it may have started while the client was away
                 self._tell(local)
@@ -316,38 +265,19 @@ class Clients:
         if client.subscriptions:
             self._linger(client.name)
 
-    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
-        """Make a subscription, or say how far it is; the same request again changes nothing."""
-        client = self._connected_client(name, "Subscribe")
-        local = client.subscriptions.get(message.number)
-        most = self._state.parameters.client_subscriptions
+    def _subscriptions_of(self, client: Client) -> int:
         held = sum(isinstance(each, Subscribe) for each in client.held)
-        beside = message.predicate == NOTHING
-        if local is None and len(client.subscriptions) + held >= most + beside:
-            reason = f"a client has at most {most} subscriptions"
-            self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
-        elif local is None and self._state.recovering:
-            client.held.append(message)
-        elif local is None:
-            self._subscribe(client, message)
-        elif local.predicate != message.predicate:
-            reason = f"subscription {message.number} exists with another predicate"
-            self._state.machine.send(name, Refused("subscribe", message.number, reason, False))
-        else:
-            self._claim(local)
+        return len(client.subscriptions) + held
 
     def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
-        """End a subscription: its stream at once, and no other broker is waited for."""
-        client = self._connected_client(name, "Unsubscribe")
-        number, session = message.number, client.session
-        if number < 1:
-            raise RemoteProtocolError(name, f"there is no subscription {number}")
+        """End a subscription, also one that is held back yet."""
+        client = self._clients[name]
         client.held = [
-            each for each in client.held if not isinstance(each, Subscribe) or each.number != number
+            each
+            for each in client.held
+            if not isinstance(each, Subscribe) or each.number != message.number
         ]
-        local = client.subscriptions.get(number)
-        over = [local] if local is not None else []
-        self._end(client, over, lambda: self._answer(client, session, number))
+        super().on_unsubscribe(name, message)
 
     def on_detach(self, name: ClientId, message: Detach) -> None:
         """End all subscriptions of a client that wants nothing kept for it."""
@@ -378,36 +308,28 @@ class Clients:
             if done and self._attached.pop(client.name, None) is not None:
                 # Told before it was on disk, a restart would wait for who never comes back.
                 change = Change(ATTACHED, client.name, None)
-                self._state.commit([change], lambda: self._answer(client, session, 0))
+                self._state.commit([change], lambda: self._answer_ended(client, session, 0))
             else:
-                self._answer(client, session, 0)
+                self._answer_ended(client, session, 0)
 
-    def _answer(self, client: Client, session: int, number: int) -> None:
-        if client.session == session:
-            self._state.machine.send(client.name, Unsubscribed(number))
-
-    def on_publish(self, name: ClientId, message: Publish) -> None:
+    def _publish(self, client: Client, message: Publish) -> None:
         """Take publications; while this broker recovers they wait."""
-        client = self._connected_client(name, "Publish")
-        if message.run.source != client.source:
-            raise RemoteProtocolError(name, f"publishes as {message.run.source}")
         held = self._state.recovering
         if held:
-            match_run(self._subscriptions.table.memo, message.run, name)  # malformed is refused now
+            # Malformed ones are refused now.
+            match_run(self._subscriptions.table.memo, message.run, client.name)
             self._sequences.hand_out(message.run.source, message.run.last)
             if self._log is None:
                 client.held.append(message)  # gone with its session: the client has it still
         else:
-            self._publish(client, message.run)
+            self._receive(client, message.run)
         if self._log is not None:
             self._log.take(message.run, publish_later=held)
 
-    def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
-        """The client has a range of what was delivered to it on this session."""
-        client = self._connected_client(name, "Acknowledge")
-        if message.first > message.last:
-            raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
-        self._publications.windows.acknowledge(name, message.source, message.first, message.last)
+    def _acknowledge(self, client: Client, message: Acknowledge) -> None:
+        self._publications.windows.acknowledge(
+            client.name, message.source, message.first, message.last
+        )
         self._leave_when_drained(client)
 
     def admit(self) -> None:
@@ -424,22 +346,27 @@ class Clients:
             held, client.held = client.held, []
             for message in held:
                 if isinstance(message, Publish):
-                    self._publish(client, message.run)
+                    self._receive(client, message.run)
                 elif message.number not in client.subscriptions:
-                    self._subscribe(client, message)
+                    self._make(client, message)
 
     # ------------------------------------------------------------ steps
 
-    def _publish(self, client: Client, run: PublicationRun) -> None:
+    def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.receive(run, (self._state.broker,), client.name, client.session)
 
-    def _claim(self, local: LocalSubscription) -> None:
-        """The client asks, on this session, for a subscription that it made before."""
-        local.claimed = True
-        self._tell(local)
-        self._publications.windows.claim(local)
+    def _claim(self, client: Client, subscription: LocalSubscription) -> None:
+        subscription.claimed = True
+        self._tell(subscription)
+        self._publications.windows.claim(subscription)
 
     def _subscribe(self, client: Client, message: Subscribe) -> None:
+        if self._state.recovering:
+            client.held.append(message)
+        else:
+            self._make(client, message)
+
+    def _make(self, client: Client, message: Subscribe) -> None:
         local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
         client.subscriptions[message.number] = local
         local.claimed = True
@@ -480,7 +407,7 @@ class Clients:
         for source, partition in opened.items():
             withheld = local.withhold(source, local.begins_after[source], partition)
             if withheld is not None:
-                windows.announce(local, source, withheld)
+                windows.say_withheld(local, source, withheld)
 
         def is_on_disk() -> None:
             windows.release(local.client)
@@ -511,24 +438,6 @@ class Clients:
         subscription = SubscriptionId(here, incarnation, self._next_subscription)
         self._unsubscriptions.issued(subscription)
         return subscription
-
-    def _client(self, name: ClientId) -> Client:
-        client = self._clients.get(name)
-        if client is None:
-            client = self._clients[name] = Client(name)
-        return client
-
-    def _connected_client(self, name: ClientId, request: str) -> Client:
-        client = self._clients[name]
-        if not client.connected:
-            raise RemoteProtocolError(name, f"{request} before Connected")
-        if client.leaving and request != "Acknowledge":
-            raise RemoteProtocolError(name, f"{request} after Detach")
-        return client
-
-    def _linger(self, name: ClientId) -> None:
-        after_ns = self._state.parameters.client_linger_ns
-        self._state.deadlines.set((LINGER, name), self._state.machine.now_ns + after_ns)
 
     def _detach(self, name: ClientId) -> None:
         """Nothing of this publisher is under way: a restart need not wait for it."""

@@ -15,18 +15,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.client_messages import (
-    Acknowledge,
-    Connect,
-    Detach,
-    Publish,
-    Subscribe,
-    Unsubscribe,
-)
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.clients import LINGER, Clients
+from brokerd.protocols.delta_tree.clients import Clients
 from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
 from brokerd.protocols.delta_tree.duplicates import SourceSequences, make_detection
 from brokerd.protocols.delta_tree.messages import (
@@ -67,6 +59,7 @@ from brokerd.protocols.interface import (
     TopologyGrown,
     TopologyShrunk,
 )
+from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
 DEPARTED = "has left the tree"
@@ -157,14 +150,7 @@ class DeltaTree(EventMachine):
             PartitionNew: self._partitions.on_new,
             PartitionGone: self._partitions.on_gone,
         }
-        self._from_clients: dict[type, MessageHandler] = {
-            Connect: self._clients.on_connect,
-            Subscribe: self._clients.on_subscribe,
-            Unsubscribe: self._clients.on_unsubscribe,
-            Detach: self._clients.on_detach,
-            Publish: self._clients.on_publish,
-            Acknowledge: self._clients.on_acknowledge,
-        }
+        self._from_clients = self._clients.handlers()
 
     @property
     def neighbourhood(self) -> Neighbourhood:
@@ -241,6 +227,7 @@ class DeltaTree(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._state.incarnation = event.incarnation
+        self._clients.start(event.incarnation, event.recovered)
         if event.recovering:
             self._state.restarted = True
             self._unsubscriptions.recover(event.recovered)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.publication import PublicationRun, merge_runs
-from brokerd.protocols.delta_tree.deliveries import without
+from brokerd.model.publication import PublicationRun, merge_runs, without
 from brokerd.protocols.delta_tree.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.entries import (
     Entry,

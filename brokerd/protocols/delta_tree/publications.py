@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.deliveries import DeliveryWindows
+from brokerd.protocols.delta_tree.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.duplicates import (
     LONGEST_SPAN,
     DuplicateDetection,
@@ -63,7 +63,7 @@ class Publications:
         self._tagging = Tagging(state, partitions, table.tags_and_places)
         self._tags = state.parameters.tag_eval == "pt"
         self._stamped = state.parameters.carries_vectors
-        self.windows: DeliveryWindows[Entry] = DeliveryWindows(state, queue.delivered)
+        self.windows: WithholdingWindows[Entry] = WithholdingWindows(state, queue.delivered)
 
     # ------------------------------------------------------------ receiving
 

@@ -75,6 +75,11 @@ class LocalSubscription:
     start_cut: Cut = field(default_factory=dict)
     late: dict[SourceId, Withheld] = field(default_factory=dict)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase is Phase.ENDED
+
     def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
         """Nothing of a source comes up to `last`: what of this is to be told; None if nothing."""
         known = self.late.get(source)

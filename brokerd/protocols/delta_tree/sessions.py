@@ -13,6 +13,7 @@ from enum import Enum
 from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.state import Path, State
 from brokerd.protocols.interface import OpenSession
+from brokerd.protocols.parts.backoff import backed_off_ns
 
 RETRY = "retry"
 
@@ -39,7 +40,7 @@ class Node:
         complete: it was not recovering when it sent that.
         recovering: what it last said about itself.
         attempting: an attempt to open a session has not been answered yet.
-        wait_ns: how long to wait before the next attempt but one.
+        wait_ns: how long the last attempt was waited for; 0 since it was reached.
         partition: number of the partition that it is in; 0 while it is not unreachable.
         expected: it is joining: there is no use in trying it at once.
         met: it has been there, or is not joining. Others may not know yet that it is to come.
@@ -254,7 +255,5 @@ class Sessions:
         self._state.machine.emit(OpenSession(node.broker))
 
     def _retry_later(self, node: Node) -> None:
-        parameters = self._state.parameters
-        wait_ns = min(max(node.wait_ns, parameters.retry_first_ns), parameters.retry_limit_ns)
-        node.wait_ns = 2 * wait_ns
-        self._state.deadlines.set((RETRY, node.broker), self._state.machine.now_ns + wait_ns)
+        node.wait_ns = backed_off_ns(node.wait_ns, self._state.parameters)
+        self._state.deadlines.set((RETRY, node.broker), self._state.machine.now_ns + node.wait_ns)

@@ -1,16 +1,14 @@
 """What the parts of a δ-tree broker share: who it is, how it is set, and its way out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.model.publication import PublicationRun
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.interface import Append, Change, Commit
 from brokerd.protocols.parts.deadlines import DeadlineQueue
-from brokerd.protocols.parts.event_machine import EventMachine
+from brokerd.protocols.parts.durability import Durability
 
 LARGEST_BROKER = (1 << 16) - 1
 Path = tuple[BrokerNumber, ...]
@@ -36,7 +34,7 @@ COUNTERS = (
 
 
 @dataclass(slots=True)
-class State:
+class State(Durability):
     """Shared by all parts of one broker.
 
     Attributes:
@@ -45,7 +43,6 @@ class State:
         deadlines: keyed by (what for, whom).
     """
 
-    machine: EventMachine
     broker: BrokerNumber
     neighbourhood: Neighbourhood
     parameters: DeltaTreeParameters
@@ -54,10 +51,7 @@ class State:
     recovering: bool = False
     deadlines: DeadlineQueue[tuple[str, Peer]] = field(default_factory=DeadlineQueue)
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
-    _when_durable: dict[int, Callable[[], None]] = field(default_factory=dict)
     _checked_paths: dict[Path, None] = field(default_factory=dict)
-    _next_token: int = 0
-    _last_commit: int = 0
 
     def change_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
         """A leaf has joined or left near here."""
@@ -72,39 +66,6 @@ class State:
     def newcomers(self) -> BrokerNumber:
         """Brokers from this number on are unaware of what those before them are unaware of."""
         return self.neighbourhood.newcomers
-
-    def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
-        """Do `then` once the changes are durable: at once when there are none."""
-        if not changes:
-            then()
-            return
-        self._next_token += 1
-        self._last_commit = self._next_token
-        self._when_durable[self._next_token] = then
-        self.machine.emit(Commit(tuple(changes), self._next_token))
-
-    def when_written(self, then: Callable[[], None]) -> None:
-        """Do `then` once all changes so far are durable: at once when they are."""
-        before = self._when_durable.get(self._last_commit)
-        if before is None:
-            then()
-            return
-
-        def both() -> None:
-            before()
-            then()
-
-        self._when_durable[self._last_commit] = both
-
-    def append(self, run: PublicationRun, then: Callable[[], None]) -> None:
-        """Put publications into the log; do `then` once they are durable."""
-        self._next_token += 1
-        self._when_durable[self._next_token] = then
-        self.machine.emit(Append(run, self._next_token))
-
-    def on_persisted(self, token: int) -> None:
-        """What waited for this token may be seen now."""
-        self._when_durable.pop(token)()
 
     def check_path(self, path: Path, peer: Peer) -> None:
         """Make sure that `path` can be the primary path from its first broker to this one.

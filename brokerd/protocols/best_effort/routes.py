@@ -1,0 +1,244 @@
+"""Where publications go in best_effort: to every side and client that has said so."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.client_messages import Deliveries, Subscribed
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
+from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.best_effort.messages import (
+    ForwardedPublications,
+    SubscriptionsOffered,
+    SubscriptionsReached,
+    SubscriptionsWithdrawn,
+)
+from brokerd.protocols.interface import Deliver
+from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
+from brokerd.protocols.parts.selection import RunSelection, match_run
+
+
+@dataclass(slots=True)
+class Route:
+    """A subscription, where it came from, and which sides have not all got it yet."""
+
+    subscription: SubscriptionId
+    predicate: Predicate
+    origin: Peer
+    number: int
+    awaited: dict[BrokerNumber, None]
+
+
+class _Targets(NamedTuple):
+    """Where a matching publication goes."""
+
+    brokers: tuple[BrokerNumber, ...]
+    clients: dict[ClientId, tuple[int, ...]]
+
+
+class Routes:
+    """All subscriptions, each with the side that it came from.
+
+    Args:
+        reaches: whether a neighbour has a session, or a client is connected.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        broker: BrokerNumber,
+        neighbours: tuple[BrokerNumber, ...],
+        reaches: Callable[[Peer], bool],
+        decode_attributes: Callable[[bytes], Attributes],
+    ) -> None:
+        self._machine = machine
+        self._broker = broker
+        self._neighbours = neighbours
+        self._reaches = reaches
+        self._routes: dict[SubscriptionId, Route] = {}
+        self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
+        self._memo: MatchMemo[SubscriptionId, _Targets] = MatchMemo(
+            self._index, decode_attributes, conclude=self._targets
+        )
+        self._counters = dict.fromkeys(
+            ("publications_received", "publications_forwarded", "publications_delivered"), 0
+        )
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which message of a neighbour."""
+        return {
+            SubscriptionsOffered: self._on_offered,
+            SubscriptionsReached: self._on_reached,
+            SubscriptionsWithdrawn: self._on_withdrawn,
+            ForwardedPublications: self._on_forwarded,
+        }
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        return {
+            **self._counters,
+            "subscriptions": len(self._routes),
+            "matching_hits": self._memo.hits,
+            "matching_misses": self._memo.misses,
+        }
+
+    def offer_all(self, peer: BrokerNumber) -> None:
+        """Tell a neighbour, first of all, what to send here."""
+        offered = [
+            (route.subscription, route.predicate)
+            for route in self._routes.values()
+            if route.origin != peer
+        ]
+        self._machine.send(peer, SubscriptionsOffered(tuple(offered), complete=True))
+
+    def add_local(
+        self, client: ClientId, number: int, subscription: SubscriptionId, predicate: Predicate
+    ) -> Route:
+        """Take up a subscription of a client here, and tell it how far that is."""
+        route = Route(subscription, predicate, client, number, self._others(client))
+        self._add([route], origin=client)
+        if route.awaited:
+            self.tell(route)
+        self._tell_reached([subscription])
+        return route
+
+    def tell(self, route: Route) -> None:
+        """Tell a client how far its subscription is."""
+        state = Subscribed(route.number, "pending" if route.awaited else "started")
+        self._machine.send(route.origin, state)
+
+    def _on_offered(self, peer: BrokerNumber, message: SubscriptionsOffered) -> None:
+        for subscription, _ in message.subscriptions:
+            known = self._routes.get(subscription)
+            if subscription.home == self._broker or (known and known.origin != peer):
+                raise RemoteProtocolError(peer, f"{subscription} does not come from that side")
+        if message.complete:
+            offered = {subscription for subscription, _ in message.subscriptions}
+            over = [
+                route.subscription
+                for route in self._routes.values()
+                if route.origin == peer and route.subscription not in offered
+            ]
+            self.forget(over, origin=peer)
+        fresh = [
+            Route(subscription, predicate, peer, 0, self._others(peer))
+            for subscription, predicate in message.subscriptions
+            if subscription not in self._routes
+        ]
+        self._add(fresh, origin=peer)
+        self._tell_reached([subscription for subscription, _ in message.subscriptions])
+
+    def _on_reached(self, peer: BrokerNumber, message: SubscriptionsReached) -> None:
+        routes = [self._routes.get(subscription) for subscription in message.subscriptions]
+        for route in routes:
+            if route is not None and route.origin == peer:
+                raise RemoteProtocolError(peer, f"{route.subscription} did not go to that side")
+        awaiting = [route for route in routes if route is not None and peer in route.awaited]
+        for route in awaiting:
+            del route.awaited[peer]
+        self._tell_reached([route.subscription for route in awaiting])
+
+    def _on_withdrawn(self, peer: BrokerNumber, message: SubscriptionsWithdrawn) -> None:
+        known = [
+            subscription for subscription in message.subscriptions if subscription in self._routes
+        ]
+        for subscription in known:
+            if self._routes[subscription].origin != peer:
+                raise RemoteProtocolError(peer, f"{subscription} does not come from that side")
+        self.forget(known, origin=peer)
+
+    def _others(self, origin: Peer) -> dict[BrokerNumber, None]:
+        return {neighbour: None for neighbour in self._neighbours if neighbour != origin}
+
+    def _add(self, routes: list[Route], origin: Peer) -> None:
+        if not routes:
+            return
+        for route in routes:
+            self._routes[route.subscription] = route
+            self._index.add(route.subscription, route.predicate)
+        self._memo.forget()
+        offer = SubscriptionsOffered(
+            tuple((route.subscription, route.predicate) for route in routes), complete=False
+        )
+        for neighbour in self._others(origin):
+            if self._reaches(neighbour):
+                self._machine.send(neighbour, offer)
+
+    def forget(self, subscriptions: list[SubscriptionId], origin: Peer) -> None:
+        """Subscriptions of one side are over: tell the others."""
+        if not subscriptions:
+            return
+        for subscription in subscriptions:
+            del self._routes[subscription]
+            self._index.remove(subscription)
+        self._memo.forget()
+        for neighbour in self._others(origin):
+            if self._reaches(neighbour):
+                self._machine.send(neighbour, SubscriptionsWithdrawn(tuple(subscriptions)))
+
+    def _tell_reached(self, subscriptions: list[SubscriptionId]) -> None:
+        """Say of those that all sides have got where that was asked."""
+        reached: dict[BrokerNumber, list[SubscriptionId]] = {}
+        for subscription in subscriptions:
+            route = self._routes[subscription]
+            if route.awaited:
+                continue
+            if isinstance(route.origin, int):
+                reached.setdefault(route.origin, []).append(subscription)
+            elif self._reaches(route.origin):
+                self.tell(route)
+        for neighbour, those in reached.items():
+            if self._reaches(neighbour):
+                self._machine.send(neighbour, SubscriptionsReached(tuple(those)))
+
+    def _on_forwarded(self, peer: BrokerNumber, message: ForwardedPublications) -> None:
+        if message.run.source.broker == self._broker:
+            raise RemoteProtocolError(peer, f"our own {message.run.source} came back")
+        self.forward(message.run, peer)
+
+    def forward(self, run: PublicationRun, origin: Peer) -> None:
+        """Send each publication once to every side and client that wants it."""
+        targets = match_run(self._memo, run, origin)
+        self._counters["publications_received"] += len(run)
+        places_by_broker: dict[BrokerNumber, list[int]] = {}
+        places_by_client: dict[ClientId, list[int]] = {}
+        for place, target in enumerate(targets):
+            for broker in target.brokers:
+                if broker != origin and self._reaches(broker):
+                    places_by_broker.setdefault(broker, []).append(place)
+            for client in target.clients:
+                if self._reaches(client):
+                    places_by_client.setdefault(client, []).append(place)
+        selection = RunSelection(run)
+        for broker, places in places_by_broker.items():
+            part = selection.having(places)
+            self._counters["publications_forwarded"] += len(part)
+            self._machine.send(broker, ForwardedPublications(part))
+        for client, places in places_by_client.items():
+            numbers = [target.clients.get(client, ()) for target in targets]
+            wanted = [numbers[place] for place in places]
+            if len(places) == len(targets) and wanted.count(wanted[0]) == len(wanted):
+                self._deliver(client, run, wanted[0])
+                continue
+            for those, stretch in selection.stretches(numbers):
+                if those:
+                    self._deliver(client, stretch, those)
+
+    def _deliver(self, client: ClientId, run: PublicationRun, numbers: tuple[int, ...]) -> None:
+        self._counters["publications_delivered"] += len(run)
+        self._machine.emit(Deliver(client, Deliveries(run, numbers)))
+
+    def _targets(self, subscriptions: tuple[SubscriptionId, ...]) -> _Targets:
+        brokers: dict[BrokerNumber, None] = {}
+        clients: dict[ClientId, list[int]] = {}
+        for subscription in subscriptions:
+            route = self._routes[subscription]
+            if isinstance(route.origin, int):
+                brokers[route.origin] = None
+            else:
+                clients.setdefault(route.origin, []).append(route.number)
+        return _Targets(tuple(brokers), {client: tuple(those) for client, those in clients.items()})

@@ -1,0 +1,1 @@
+"""The clients of one broker, whatever its protocol."""

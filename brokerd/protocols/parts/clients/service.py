@@ -1,0 +1,320 @@
+"""The clients of one broker: attaching, numbers, limits, and how long what they left stays.
+
+A protocol derives from `ClientService` and says what a subscription is, how one ends, and what
+happens to publications; who may say what, and when, is the same for all of them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Detach,
+    Publish,
+    Refused,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.predicate import NOTHING, Predicate
+from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import MessageHandler
+from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
+from brokerd.protocols.parts.publishers import PublisherNumbers
+
+LINGER: Final = "linger"
+"""Purpose of the deadline at which a client's subscriptions are over."""
+
+
+class ClientParameters(Protocol):
+    """What a protocol's parameters say of clients."""
+
+    @property
+    def client_linger_ns(self) -> int:
+        """How long a vanished client's subscriptions stay."""
+
+    @property
+    def client_subscriptions(self) -> int:
+        """How many a client may have; more are refused."""
+
+
+class HostedSubscription(Protocol):
+    """A subscription of a client of this broker."""
+
+    @property
+    def number(self) -> int:
+        """At its client."""
+
+    @property
+    def predicate(self) -> Predicate:
+        """What it asks for."""
+
+
+Subscription = TypeVar("Subscription", bound=HostedSubscription)
+
+
+@dataclass(slots=True, eq=False)
+class HostedClient(Generic[Subscription]):
+    """A client that has a session here, or had one and may come back.
+
+    Attributes:
+        session: 0 when it has none.
+        connect_seen: it has said Connect on its present session.
+        connected: it was told so on its present session.
+        source: as which it publishes on its present session.
+        leaving: it has said Detach on its present session.
+    """
+
+    name: ClientId
+    session: int = 0
+    connect_seen: bool = False
+    connected: bool = False
+    source: SourceId | None = None
+    leaving: bool = False
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+
+
+Client = TypeVar("Client", bound=HostedClient[Any])
+
+
+class ClientService(ABC, Generic[Client, Subscription]):
+    """The clients of one broker.
+
+    Attributes:
+        incarnation: of this broker.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        disk: Durability,
+        deadlines: DeadlineQueue[tuple[str, Peer]],
+        parameters: ClientParameters,
+    ) -> None:
+        self.incarnation = 0
+        self._broker = broker
+        self._disk = disk
+        self._machine = disk.machine
+        self._deadlines = deadlines
+        self._limits = parameters
+        self._numbers = PublisherNumbers()
+        self._clients: dict[ClientId, Client] = {}
+
+    def handlers(self) -> dict[type, MessageHandler]:
+        """Who takes which message of a client."""
+        return {
+            Connect: self.on_connect,
+            Subscribe: self.on_subscribe,
+            Unsubscribe: self.on_unsubscribe,
+            Detach: self.on_detach,
+            Publish: self.on_publish,
+            Acknowledge: self.on_acknowledge,
+        }
+
+    def start(self, incarnation: int, recovered: Mapping[str, Mapping[str, Any]]) -> None:
+        """This broker begins, with the numbers that it has given before."""
+        self.incarnation = incarnation
+        self._numbers.recover(recovered.get(PUBLISHERS, {}))
+
+    # ------------------------------------------------------------ sessions
+
+    def session_of(self, name: ClientId) -> int:
+        """The client's current session, 0 when it has none."""
+        client = self._clients.get(name)
+        return client.session if client is not None else 0
+
+    def on_established(self, name: ClientId, session: int) -> None:
+        """A client has a session; it has to say Connect before anything else."""
+        client = self._client(name)
+        assert not client.session, f"second session with client {name!r}"
+        client.session = session
+        client.connect_seen = client.connected = client.leaving = False
+        self._on_arrived(client)
+        self._deadlines.cancel((LINGER, name))
+
+    def on_lost(self, name: ClientId, session: int) -> None:
+        """The client's session is over; what it has here is kept for a while."""
+        client = self._clients[name]
+        assert client.session == session, f"session {session} of {name!r} is not current"
+        was_let_in = client.connected or not client.connect_seen
+        client.session = 0
+        client.connected = False
+        self._on_gone(client)
+        client.source = None
+        if was_let_in and not self._keeps(client):
+            self._deadlines.cancel((LINGER, name))
+            self._forget(name)
+        else:
+            self._linger(name)
+
+    @abstractmethod
+    def linger_over(self, name: ClientId) -> None:
+        """The client has not come back for what it has here."""
+
+    def _linger(self, name: ClientId) -> None:
+        self._deadlines.set((LINGER, name), self._machine.now_ns + self._limits.client_linger_ns)
+
+    def _client(self, name: ClientId) -> Client:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = self._new_client(name)
+        return client
+
+    def _connected_client(self, name: ClientId, request: str) -> Client:
+        """The client that made a request.
+
+        Raises:
+            RemoteProtocolError: it may not make any, or not this one any more.
+        """
+        client = self._clients[name]
+        if not client.connected:
+            raise RemoteProtocolError(name, f"{request} before Connected")
+        if client.leaving and request != "Acknowledge":
+            raise RemoteProtocolError(name, f"{request} after Detach")
+        return client
+
+    # ------------------------------------------------------------ requests
+
+    def on_connect(self, name: ClientId, message: Connect) -> None:
+        """Give a publisher its number, and let the client in once that is on disk."""
+        client = self._clients[name]
+        if client.connect_seen:
+            raise RemoteProtocolError(name, "a second Connect on one session")
+        if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
+            raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
+        client.connect_seen = True
+        changes: list[Change] = []
+        if message.publishes and self._numbers.get(name) is None:
+            changes.append(self._numbers.give(name))
+        changes.extend(self._changes_first(client, message))
+        session = client.session
+        self._disk.commit(changes, lambda: self._let_in(client, session, message))
+
+    def _let_in(self, client: Client, session: int, message: Connect) -> None:
+        if message.publishes:
+            self._numbers.persisted(client.name)
+        self._on_recorded(client, message)
+        if client.session != session:
+            return
+        if message.publishes:
+            number = self._numbers.get(client.name)
+            assert number is not None, f"{client.name!r} publishes without a number"
+            client.source = SourceId(self._broker, number, message.incarnation)
+        self._resume(client, message)
+        client.connected = True
+        self._machine.send(client.name, Connected(client.source, self.incarnation))
+        self._on_connected(client)
+
+    def on_subscribe(self, name: ClientId, message: Subscribe) -> None:
+        """Make a subscription, or say how far it is; the same request again changes nothing."""
+        client = self._connected_client(name, "Subscribe")
+        subscription = client.subscriptions.get(message.number)
+        most = self._limits.client_subscriptions
+        beside = message.predicate == NOTHING
+        if subscription is None and self._subscriptions_of(client) >= most + beside:
+            reason = f"a client has at most {most} subscriptions"
+            self._machine.send(name, Refused("subscribe", message.number, reason, False))
+        elif subscription is None:
+            self._subscribe(client, message)
+        elif subscription.predicate != message.predicate:
+            reason = f"subscription {message.number} exists with another predicate"
+            self._machine.send(name, Refused("subscribe", message.number, reason, False))
+        else:
+            self._claim(client, subscription)
+
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription: its stream at once, and no other broker is waited for."""
+        client = self._connected_client(name, "Unsubscribe")
+        number, session = message.number, client.session
+        if number < 1:
+            raise RemoteProtocolError(name, f"there is no subscription {number}")
+        found = client.subscriptions.get(number)
+        over = [found] if found is not None else []
+        self._end(client, over, lambda: self._answer_ended(client, session, number))
+
+    @abstractmethod
+    def on_detach(self, name: ClientId, message: Detach) -> None:
+        """End all subscriptions of a client that wants nothing kept for it."""
+
+    def on_publish(self, name: ClientId, message: Publish) -> None:
+        """Take publications that the client may make."""
+        client = self._connected_client(name, "Publish")
+        if message.run.source != client.source:
+            raise RemoteProtocolError(name, f"publishes as {message.run.source}")
+        self._publish(client, message)
+
+    def on_acknowledge(self, name: ClientId, message: Acknowledge) -> None:
+        """The client has a range of what was delivered to it on its session."""
+        client = self._connected_client(name, "Acknowledge")
+        if message.first > message.last:
+            raise RemoteProtocolError(name, f"range [{message.first}, {message.last}]")
+        self._acknowledge(client, message)
+
+    def _answer_ended(self, client: Client, session: int, number: int) -> None:
+        """Say that a subscription is over, or with 0 that all are, if its session still is."""
+        if client.session == session:
+            self._machine.send(client.name, Unsubscribed(number))
+
+    # ------------------------------------------------------------ what a protocol does
+
+    @abstractmethod
+    def _new_client(self, name: ClientId) -> Client:
+        """A client that was not here before."""
+
+    def _subscriptions_of(self, client: Client) -> int:
+        """How many subscriptions count against the client's limit."""
+        return len(client.subscriptions)
+
+    @abstractmethod
+    def _subscribe(self, client: Client, message: Subscribe) -> None:
+        """Make a subscription."""
+
+    @abstractmethod
+    def _claim(self, client: Client, subscription: Subscription) -> None:
+        """The client asks for a subscription that it has: say how far it is."""
+
+    @abstractmethod
+    def _end(self, client: Client, over: Sequence[Subscription], then: Callable[[], None]) -> None:
+        """End subscriptions of a client; `then` once a restart here does not bring them back."""
+
+    @abstractmethod
+    def _publish(self, client: Client, message: Publish) -> None:
+        """Take publications of a client."""
+
+    def _acknowledge(self, client: Client, message: Acknowledge) -> None:
+        """Take an acknowledgement; nothing waits for one unless a protocol says so."""
+
+    def _keeps(self, client: Client) -> bool:
+        """Whether anything of a client without a session stays for a while."""
+        return True
+
+    def _forget(self, name: ClientId) -> None:
+        """Nothing of a client that is not here is left to be kept."""
+        del self._clients[name]
+
+    def _on_arrived(self, client: Client) -> None:
+        """The client has a session."""
+
+    def _on_gone(self, client: Client) -> None:
+        """The client's session is over; `source` is still what it was."""
+
+    def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
+        """What must be on disk before the client is let in, besides its number."""
+        return ()
+
+    def _on_recorded(self, client: Client, message: Connect) -> None:
+        """That is on disk; the session may be over."""
+
+    def _resume(self, client: Client, message: Connect) -> None:
+        """Take over what the client says of itself, before it is let in."""
+
+    def _on_connected(self, client: Client) -> None:
+        """The client was let in."""

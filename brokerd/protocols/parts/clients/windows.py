@@ -1,0 +1,323 @@
+"""What this broker's clients have still to get or to acknowledge, each in order, in a window.
+
+A client is like a next hop: it gets each publication once, acknowledges ranges, and what it
+has not acknowledged when its session ends comes again, in order, on its next session.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Generic, Protocol, TypeVar
+
+from brokerd.model.client_messages import Deliveries, Notice
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.publication import PublicationRun, without
+from brokerd.protocols.interface import Deliver
+from brokerd.protocols.parts.event_machine import EventMachine
+
+
+class WindowedSubscription(Protocol):
+    """A subscription of a client of this broker."""
+
+    @property
+    def client(self) -> ClientId:
+        """Whose it is."""
+
+    @property
+    def number(self) -> int:
+        """At its client."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def begins_after(self) -> Mapping[SourceId, int]:
+        """What the client has of each stream, as it said last."""
+
+
+Entry = TypeVar("Entry")
+Subscription = TypeVar("Subscription", bound=WindowedSubscription)
+
+
+@dataclass(slots=True, eq=False)
+class Parcel(Generic[Entry]):
+    """Queue entries that are not done before all deliveries made of them are."""
+
+    entries: tuple[Entry, ...]
+    open: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Delivery(Generic[Entry, Subscription]):
+    """Publications for some subscriptions of one client.
+
+    Attributes:
+        left: what the client has not acknowledged.
+        subscriptions: none once all of them have ended; it was done then.
+        serial: deliveries of one client in the order in which they were made.
+        instead: what is said in place of them, if they are withheld.
+    """
+
+    left: PublicationRun
+    subscriptions: tuple[Subscription, ...]
+    parcel: Parcel[Entry]
+    serial: int
+    instead: Notice | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Outlet(Generic[Entry, Subscription]):
+    """One client's deliveries.
+
+    Attributes:
+        holds: how many of its subscriptions are about to start; nothing is sent before they
+            have.
+        claimed: the subscriptions it has asked for on its present session.
+        parked: deliveries for subscriptions it has not.
+        waiting: deliveries that will be sent as soon as the window allows.
+        sent: what it has not acknowledged on its present session, by source.
+        unacknowledged: how many publications these are.
+    """
+
+    holds: int = 0
+    claimed: dict[Subscription, None] = field(default_factory=dict)
+    parked: list[Delivery[Entry, Subscription]] = field(default_factory=list)
+    waiting: deque[Delivery[Entry, Subscription]] = field(default_factory=deque)
+    sent: dict[SourceId, deque[Delivery[Entry, Subscription]]] = field(default_factory=dict)
+    unacknowledged: int = 0
+
+
+class DeliveryWindows(Generic[Entry, Subscription]):
+    """The deliveries of all clients of one broker.
+
+    Args:
+        window: how many publications a client may have unacknowledged.
+        on_done: called with each entry once everybody has acknowledged what was made of it.
+        counters: where `publications_delivered` counts.
+    """
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        window: int,
+        on_done: Callable[[Entry], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._machine = machine
+        self._window = window
+        self._on_done = on_done
+        self._counters = counters
+        self._outlets: dict[ClientId, Outlet[Entry, Subscription]] = {}
+        self._serial = 0
+
+    def deliver(
+        self,
+        client: ClientId,
+        run: PublicationRun,
+        subscriptions: tuple[Subscription, ...],
+        entries: tuple[Entry, ...],
+        instead: Notice | None = None,
+    ) -> None:
+        """Queue publications, or what is said in place of them."""
+        self._serial += 1
+        outlet = self._outlet(client)
+        delivery = Delivery(run, subscriptions, Parcel(entries), self._serial, instead)
+        if all(local in outlet.claimed for local in subscriptions):
+            outlet.waiting.append(delivery)
+            self._send(client, outlet)
+            return
+        for local in subscriptions:
+            self._park(outlet, delivery, local)
+        self._end_part(delivery.parcel)
+        self._send(client, outlet)
+
+    def announce(
+        self, client: ClientId, subscriptions: tuple[Subscription, ...], last: int, notice: Notice
+    ) -> None:
+        """Queue a notice of publications up to `last` that need not have come here."""
+        run = PublicationRun(notice.source, range(last, last + 1), (b"",), b"\0", 0, ())
+        self.deliver(client, run, subscriptions, (), notice)
+
+    def clients_behind(self) -> list[ClientId]:
+        """Whose deliveries wait because the window is full."""
+        window = self._window
+        return [
+            client
+            for client, outlet in self._outlets.items()
+            if outlet.waiting and outlet.unacknowledged >= window
+        ]
+
+    def claim(self, local: Subscription) -> None:
+        """The client has asked for a subscription on its present session: send what it lacks.
+
+        It gets nothing for a subscription before: a client that has lost its memory may not
+        know the number.
+        """
+        outlet = self._outlet(local.client)
+        if local in outlet.claimed:
+            return
+        outlet.claimed[local] = None
+        mine = [delivery for delivery in outlet.parked if local in delivery.subscriptions]
+        outlet.parked = [
+            delivery for delivery in outlet.parked if local not in delivery.subscriptions
+        ]
+        ordered = sorted(chain(outlet.waiting, mine), key=lambda item: item.serial)
+        outlet.waiting = deque()
+        for delivery in ordered:
+            before = outlet.waiting[-1] if outlet.waiting else None
+            begins_after = local.begins_after.get(delivery.left.source, 0)
+            mine_again = local in delivery.subscriptions and delivery.instead is None
+            if mine_again and begins_after >= delivery.left.first:
+                # What the client has, as its Connect said, came again after a restart here.
+                remaining = delivery.left.after(begins_after)
+                if remaining is None:
+                    self._end_part(delivery.parcel)
+                    continue
+                delivery.left = remaining
+            if before and before.parcel is delivery.parcel and before.left is delivery.left:
+                before.subscriptions += delivery.subscriptions
+                self._end_part(delivery.parcel)
+            else:
+                outlet.waiting.append(delivery)
+        self._send(local.client, outlet)
+
+    def close(self, client: ClientId) -> None:
+        """The client's session is over: what it has not acknowledged waits for the next one."""
+        outlet = self._outlets.get(client)
+        if outlet is None:
+            return
+        outlet.claimed = {}
+        again = list(chain(*outlet.sent.values(), outlet.waiting))
+        outlet.sent = {}
+        outlet.waiting = deque()
+        outlet.unacknowledged = 0
+        for delivery in again:
+            for local in delivery.subscriptions:
+                if not local.is_over:
+                    self._park(outlet, delivery, local)
+            if delivery.subscriptions:
+                self._end_part(delivery.parcel)
+        outlet.parked.sort(key=lambda item: item.serial)
+
+    def give_up(self, local: Subscription) -> None:
+        """The subscription has ended: nothing more is sent for it, what is queued is done.
+
+        What is out stays so until the client acknowledges it, or a late acknowledgement might
+        be taken for that of a copy for another subscription.
+        """
+        outlet = self._outlets.get(local.client)
+        if outlet is None:
+            return
+        outlet.claimed.pop(local, None)
+        for delivery in chain(outlet.parked, outlet.waiting, *outlet.sent.values()):
+            if local in delivery.subscriptions:
+                left = tuple(each for each in delivery.subscriptions if each is not local)
+                delivery.subscriptions = left
+                if not left:
+                    self._end_part(delivery.parcel)
+        outlet.parked = [each for each in outlet.parked if each.subscriptions]
+        outlet.waiting = deque(each for each in outlet.waiting if each.subscriptions)
+        self._send(local.client, outlet)
+
+    def drained(self, client: ClientId) -> bool:
+        """Whether the client has acknowledged all that there was for it."""
+        outlet = self._outlets.get(client)
+        return outlet is None or not (outlet.waiting or outlet.sent or outlet.parked)
+
+    def forget(self, client: ClientId) -> None:
+        """The client is gone, and has no subscription."""
+        outlet = self._outlets.get(client)
+        if outlet is not None and not outlet.holds:
+            assert self.drained(client), f"{client} is gone and has deliveries"
+            del self._outlets[client]
+
+    def hold(self, client: ClientId) -> None:
+        """Send the client nothing until `release`."""
+        self._outlet(client).holds += 1
+
+    def release(self, client: ClientId) -> None:
+        """Undo one `hold`."""
+        outlet = self._outlet(client)
+        outlet.holds -= 1
+        self._send(client, outlet)
+
+    def acknowledge(self, client: ClientId, source: SourceId, first: int, last: int) -> None:
+        """The client has everything sent to it of `source` in [first, last]."""
+        outlet = self._outlet(client)
+        sent = outlet.sent.get(source)
+        if sent is None:
+            return
+        finished: list[Delivery[Entry, Subscription]] = []
+        kept: list[Delivery[Entry, Subscription]] = []
+        while sent and sent[0].left.first <= last:
+            delivery = sent.popleft()
+            before = len(delivery.left)
+            left = without(delivery.left, first, last)
+            outlet.unacknowledged -= before - (len(left) if left else 0)
+            if left is None:
+                finished.append(delivery)
+            else:
+                delivery.left = left
+                kept.append(delivery)
+        if finished and not kept:
+            self._advance(finished)
+        sent.extendleft(reversed(kept))
+        if not sent:
+            del outlet.sent[source]
+        for delivery in finished:
+            if delivery.subscriptions:
+                self._end_part(delivery.parcel)
+        self._send(client, outlet)
+
+    def _advance(self, finished: Iterable[Delivery[Entry, Subscription]]) -> None:
+        """Take note of how far the subscriptions got, where anybody wants to know.
+
+        Called only when nothing older is unacknowledged: all before it is done.
+        """
+
+    def _outlet(self, client: ClientId) -> Outlet[Entry, Subscription]:
+        outlet = self._outlets.get(client)
+        if outlet is None:
+            outlet = self._outlets[client] = Outlet()
+        return outlet
+
+    def _park(
+        self,
+        outlet: Outlet[Entry, Subscription],
+        delivery: Delivery[Entry, Subscription],
+        local: Subscription,
+    ) -> None:
+        """Keep the delivery for one of its subscriptions, or send it for that one alone."""
+        part = Delivery(delivery.left, (local,), delivery.parcel, delivery.serial, delivery.instead)
+        delivery.parcel.open += 1
+        if local in outlet.claimed:
+            outlet.waiting.append(part)
+        else:
+            outlet.parked.append(part)
+
+    def _end_part(self, parcel: Parcel[Entry]) -> None:
+        parcel.open -= 1
+        if parcel.open == 0:
+            for entry in parcel.entries:
+                self._on_done(entry)
+
+    def _send(self, client: ClientId, outlet: Outlet[Entry, Subscription]) -> None:
+        window = self._window
+        while outlet.waiting and not outlet.holds and outlet.unacknowledged < window:
+            delivery = outlet.waiting[0]
+            sent = outlet.sent.setdefault(delivery.left.source, deque())
+            if sent and sent[-1].left.last >= delivery.left.first:
+                # For another subscription. An acknowledgement names numbers only: what is out
+                # must be acknowledged first, or nobody could say which copy one is for.
+                break
+            outlet.waiting.popleft()
+            sent.append(delivery)
+            outlet.unacknowledged += len(delivery.left)
+            numbers = tuple(local.number for local in delivery.subscriptions)
+            if delivery.instead is not None:
+                self._machine.send(client, delivery.instead)
+                continue
+            self._counters["publications_delivered"] += len(delivery.left)
+            self._machine.emit(Deliver(client, Deliveries(delivery.left, numbers)))

@@ -1,0 +1,51 @@
+"""What waits until something is on disk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Append, Change, Commit
+from brokerd.protocols.parts.event_machine import EventMachine
+
+
+@dataclass(slots=True)
+class Durability:
+    """Does what must not be seen before something is on disk as soon as that is."""
+
+    machine: EventMachine
+    _when_durable: dict[int, Callable[[], None]] = field(init=False, default_factory=dict)
+    _next_token: int = field(init=False, default=0)
+    _last_commit: int = field(init=False, default=0)
+
+    def commit(self, changes: Sequence[Change], then: Callable[[], None]) -> None:
+        """Do `then` once the changes are durable: at once when there are none."""
+        if not changes:
+            then()
+            return
+        self._next_token += 1
+        self._last_commit = self._next_token
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Commit(tuple(changes), self._next_token))
+
+    def when_written(self, then: Callable[[], None]) -> None:
+        """Do `then` once all changes so far are durable: at once when they are."""
+        before = self._when_durable.get(self._last_commit)
+        if before is None:
+            then()
+            return
+
+        def both() -> None:
+            before()
+            then()
+
+        self._when_durable[self._last_commit] = both
+
+    def append(self, run: PublicationRun, then: Callable[[], None]) -> None:
+        """Put publications into the log; do `then` once they are durable."""
+        self._next_token += 1
+        self._when_durable[self._next_token] = then
+        self.machine.emit(Append(run, self._next_token))
+
+    def on_persisted(self, token: int) -> None:
+        """What waited for this token may be seen now."""
+        self._when_durable.pop(token)()

@@ -1,0 +1,240 @@
+"""What every protocol's clients have in common: letting in, limits, lingering and windows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Deliveries,
+    Detach,
+    Publish,
+    Refused,
+    Subscribe,
+    Unsubscribe,
+    Unsubscribed,
+)
+from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.predicate import NOTHING, Predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Commit, Deliver, Effect, Send
+from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.clients.service import LINGER, ClientService, HostedClient
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine
+
+SOURCE = SourceId(3, 0, 1)
+READER = Connect(False, 0, 1, 0, ())
+PUBLISHER = Connect(True, 1, 1, 0, ())
+ANYTHING = Predicate(())
+
+
+@dataclass(frozen=True)
+class Limits:
+    client_linger_ns: int = 100
+    client_subscriptions: int = 2
+    retry_first_ns: int = 5
+    retry_limit_ns: int = 30
+
+
+@dataclass(eq=False)
+class Asked:
+    client: ClientId
+    number: int
+    predicate: Predicate = ANYTHING
+    is_over: bool = False
+    begins_after: dict[SourceId, int] = field(default_factory=dict)
+
+
+class Plain(ClientService[HostedClient[Asked], Asked]):
+    """Keeps subscriptions, and does nothing with them."""
+
+    def _new_client(self, name: ClientId) -> HostedClient[Asked]:
+        return HostedClient(name)
+
+    def on_detach(self, name: ClientId, message: Detach) -> None:
+        client = self._connected_client(name, "Detach")
+        client.leaving = True
+
+    def linger_over(self, name: ClientId) -> None:
+        self._forget(name)
+
+    def _subscribe(self, client: HostedClient[Asked], message: Subscribe) -> None:
+        client.subscriptions[message.number] = Asked(client.name, message.number, message.predicate)
+
+    def _claim(self, client: HostedClient[Asked], subscription: Asked) -> None:
+        self._machine.record("claimed", number=subscription.number)
+
+    def _end(
+        self, client: HostedClient[Asked], over: Sequence[Asked], then: Callable[[], None]
+    ) -> None:
+        for each in over:
+            del client.subscriptions[each.number]
+        then()
+
+    def _publish(self, client: HostedClient[Asked], message: Publish) -> None:
+        self._machine.record("published", last=message.run.last)
+
+
+class World:
+    """A service without a core around it, and what it wants done."""
+
+    def __init__(self) -> None:
+        self.machine = EventMachine()
+        self.disk = Durability(self.machine)
+        self.deadlines: DeadlineQueue[tuple[str, int | str]] = DeadlineQueue()
+        self.clients = Plain(3, self.disk, self.deadlines, Limits())
+        self.clients.start(7, {})
+
+    def effects(self) -> list[Effect]:
+        effects, self.machine._outbox = self.machine._outbox, []
+        return effects
+
+    def say(self, client: ClientId, *messages: object) -> list[object]:
+        """What the broker answers, each message being taken by who takes its type."""
+        for message in messages:
+            self.clients.handlers()[type(message)](client, message)
+        return [effect.message for effect in self.effects() if isinstance(effect, Send)]
+
+
+def run(first: int, last: int, source: SourceId = SOURCE) -> PublicationRun:
+    count = last - first + 1
+    return PublicationRun(source, range(first, last + 1), (b"a",), bytes(count), 1, (b"x" * count,))
+
+
+def test_a_publisher_is_let_in_when_its_number_is_on_disk():
+    world = World()
+    world.clients.on_established("p", 1)
+    world.clients.on_connect("p", PUBLISHER)
+    (commit,) = world.effects()
+    assert isinstance(commit, Commit), commit
+    assert commit.token is not None
+    world.disk.on_persisted(commit.token)
+    assert world.effects() == [Send("p", Connected(SourceId(3, 0, 1), 7))]
+
+
+def test_who_has_gone_before_its_number_was_on_disk_is_not_answered_and_has_it_next_time():
+    world = World()
+    world.clients.on_established("p", 1)
+    world.clients.on_connect("p", PUBLISHER)
+    (commit,) = world.effects()
+    assert isinstance(commit, Commit)
+    assert commit.token is not None
+    world.clients.on_lost("p", 1)
+    world.disk.on_persisted(commit.token)
+    assert world.effects() == []
+    world.clients.on_established("p", 2)
+    assert world.say("p", PUBLISHER) == [Connected(SourceId(3, 0, 1), 7)]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Subscribe(1, ANYTHING), Unsubscribe(1), Publish(run(1, 1)), Acknowledge(SOURCE, 1, 1)],
+    ids=lambda message: type(message).__name__,
+)
+def test_nobody_may_ask_for_anything_before_it_is_let_in(request_):
+    world = World()
+    world.clients.on_established("c", 1)
+    with pytest.raises(RemoteProtocolError, match="before Connected"):
+        world.say("c", request_)
+
+
+def test_after_detach_only_acknowledgements_are_taken():
+    world = World()
+    world.clients.on_established("c", 1)
+    world.say("c", READER, Detach(drain=True, done_through=0))
+    assert world.say("c", Acknowledge(SOURCE, 1, 2)) == []
+    with pytest.raises(RemoteProtocolError, match="after Detach"):
+        world.say("c", Subscribe(1, ANYTHING))
+
+
+def test_one_subscription_too_many_is_refused_and_a_mark_fits_beside_the_others():
+    world = World()
+    world.clients.on_established("c", 1)
+    world.say("c", READER, Subscribe(1, ANYTHING), Subscribe(2, ANYTHING))
+    assert world.say("c", Subscribe(3, ANYTHING)) == [
+        Refused("subscribe", 3, "a client has at most 2 subscriptions", False)
+    ]
+    assert world.say("c", Subscribe(4, NOTHING)) == []
+    assert world.say("c", Unsubscribe(1), Unsubscribe(4)) == [Unsubscribed(1), Unsubscribed(4)]
+    assert world.say("c", Subscribe(3, ANYTHING)) == []
+
+
+def test_the_same_number_for_something_else_is_refused():
+    world = World()
+    world.clients.on_established("c", 1)
+    world.say("c", READER, Subscribe(1, ANYTHING))
+    (refused,) = world.say("c", Subscribe(1, NOTHING))
+    assert refused.reason == "subscription 1 exists with another predicate"
+
+
+def test_what_a_client_left_stays_until_its_linger_is_over_unless_it_comes_back():
+    world = World()
+    world.clients.on_established("c", 1)
+    world.say("c", READER, Subscribe(1, ANYTHING))
+    world.clients.on_lost("c", 1)
+    assert world.deadlines.instant((LINGER, "c")) == 100
+    world.clients.on_established("c", 2)
+    assert (LINGER, "c") not in world.deadlines
+
+
+def windows(
+    done: list[str], window: int = 4
+) -> tuple[EventMachine, DeliveryWindows[str, Asked], dict[str, int]]:
+    machine, counters = EventMachine(), {"publications_delivered": 0}
+    return machine, DeliveryWindows(machine, window, done.append, counters), counters
+
+
+def sent(machine: EventMachine) -> list[tuple[int, int, tuple[int, ...]]]:
+    """First and last sequence of what was delivered, and for which subscriptions."""
+    effects, machine._outbox = machine._outbox, []
+    items = [effect.item for effect in effects if isinstance(effect, Deliver)]
+    assert all(isinstance(item, Deliveries) for item in items), items
+    return [(item.run.first, item.run.last, item.subscriptions) for item in items]
+
+
+def test_a_full_window_holds_back_the_rest_until_a_range_is_acknowledged():
+    machine, outlets, counters = windows([])
+    one = Asked("c", 1)
+    outlets.claim(one)
+    for first in (1, 4, 7):
+        outlets.deliver("c", run(first, first + 2), (one,), ())
+    assert sent(machine) == [(1, 3, (1,)), (4, 6, (1,))]
+    assert outlets.clients_behind() == ["c"]
+    outlets.acknowledge("c", SOURCE, 1, 4)
+    assert sent(machine) == [(7, 9, (1,))]
+    assert counters == {"publications_delivered": 9}
+
+
+def test_what_is_not_acknowledged_comes_again_on_the_next_session_and_is_done_once():
+    done: list[str] = []
+    machine, outlets, _ = windows(done)
+    one, two = Asked("c", 1), Asked("c", 2)
+    outlets.claim(one)
+    outlets.claim(two)
+    outlets.deliver("c", run(1, 3), (one, two), ("entry",))
+    outlets.acknowledge("c", SOURCE, 1, 2)
+    assert sent(machine) == [(1, 3, (1, 2))]
+    outlets.close("c")
+    outlets.claim(two)
+    outlets.claim(one)
+    assert sent(machine) == [(3, 3, (2,))]
+    outlets.acknowledge("c", SOURCE, 3, 3)
+    assert sent(machine) == [(3, 3, (1,))]
+    assert done == []
+    outlets.acknowledge("c", SOURCE, 3, 3)
+    assert done == ["entry"]
+    assert outlets.drained("c")
+
+
+def test_waits_double_up_to_the_limit():
+    waits = [backed_off_ns(0, Limits())]
+    for _ in range(4):
+        waits.append(backed_off_ns(waits[-1], Limits()))
+    assert waits == [5, 10, 20, 30, 30]
