@@ -1,4 +1,4 @@
-"""The tree of brokers as it was placed and broken: figure `run.topology`.
+"""The brokers as they were placed, loaded and broken: figure `run.topology`.
 
 A broker is a disc with the number of its host in it; hosts of one failure domain have shades of
 one hue. What was broken has a mark and an outline of its own, so that nothing is told by colour
@@ -6,32 +6,37 @@ alone. Few brokers are drawn from left to right with what happened to each; many
 one in the middle.
 """
 
-import colorsys
 import io
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from results.figures.data import FigureData, figure_data
 from results.figures.drawing import also_for_dark_pages, house_style
 from results.figures.style import (
-    GRID,
     INK,
     MUTED,
-    ORANGE,
     PAPER,
-    RED,
-    SERIES,
     WIDTHS_INCHES,
     Width,
     footer,
     new_figure,
     run_style,
     title,
+)
+from results.figures.topology_key import (
+    FATE_DASHES,
+    FATE_INKS,
+    FATE_MARKS,
+    FATES,
+    draw_key,
+    host_inks,
+    key_lines,
 )
 from results.rules.faults import FaultSpan, fault_spans
 from results.tables.json_files import read_json
@@ -40,21 +45,11 @@ from results.tables.manifest import Run
 MOST_LEAVES_IN_ROWS = 24
 MOST_BROKERS = 400
 MOST_NOTES = 3
+NOTE_INCHES = 0.125
+LETTER_INCHES = 0.054
+LONGEST_NOTE = 44
 
 SECOND_NS = 1_000_000_000
-# From harmless to worst.
-FATES = ("untouched", "limited", "held", "cut", "restarted", "gone")
-_WORDS = {
-    "limited": "slowed down",
-    "held": "held everything back",
-    "cut": "cut",
-    "restarted": "down, and back",
-    "gone": "down",
-}
-_INKS = {"limited": ORANGE, "held": ORANGE, "cut": RED, "restarted": RED, "gone": RED}
-_DASHES = {"limited": (0, (1, 1.2)), "held": (0, (3, 1.5)), "cut": (0, (3, 1.5))}
-_MARKS = {"limited": "v", "held": "s", "cut": "x", "restarted": "P", "gone": "X"}
-
 Point = tuple[float, float]
 
 
@@ -63,7 +58,8 @@ def collect(run: Run) -> FigureData:
     hosts, domains = _placement(run)
     end_ns = run.phase("drain").to_ns or run.phase("measure").to_ns
     spans = fault_spans(run.fault_rows, end_ns)
-    rows = topology_rows(run.topology["brokers"], run.links, hosts, domains, spans)
+    brokers = run.topology["brokers"]
+    rows = topology_rows(brokers, run.links, hosts, domains, spans, _clients(run))
     about = {
         "run_id": run.run_id,
         "topology": run.topology.get("name"),
@@ -83,18 +79,21 @@ def topology_rows(
     hosts: Mapping[str, str],
     domains: Mapping[str, str],
     spans: Sequence[FaultSpan] = (),
+    clients: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """A row per broker and per link.
 
     Args:
         hosts: by broker; brokers may be missing.
         domains: failure domain by host; a host that is missing is one of its own.
+        clients: in words, by broker; brokers may be missing.
     """
     rows = []
     for broker in brokers:
         fate, notes = _fate([span for span in spans if broker in span.parts])
         host = hosts.get(broker, "")
-        rows.append(_row("broker", broker, "", host, domains.get(host, host), fate, notes))
+        row = _row("broker", broker, "", host, domains.get(host, host), fate, notes)
+        rows.append({**row, "clients": "; ".join(clients.get(broker, ()))})
     for a, b in links:
         targets = {f"{x}{arrow}{y}" for x, y in ((a, b), (b, a)) for arrow in ("-", "->")}
         fate, notes = _fate([s for s in spans if not targets.isdisjoint(s.parts)], is_link=True)
@@ -128,7 +127,7 @@ def topology_svg(
 
 
 def paint(data: FigureData, width: Width = "wide") -> Figure:
-    """The tree of brokers by host and failure domain, with what was broken."""
+    """The brokers by host and failure domain, with their clients and what was broken."""
     about = data.about
     rows = [{key: "" if value is None else str(value) for key, value in row.items()}
             for row in data.records()]  # fmt: skip
@@ -141,29 +140,36 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
         figure = new_figure(width, 0.8)
         title(figure, 0.01, f"{what}: too many to be drawn")
         return figure
-    tree = _Tree([row["name"] for row in brokers], links, about["root"])
+    layout = _Layout([row["name"] for row in brokers], links, about["root"])
     inches = WIDTHS_INCHES[width]
-    is_round = len(tree.leaves) > MOST_LEAVES_IN_ROWS
-    inks = _host_inks(brokers)
-    key = _key(inks, rows, inches)
+    is_round = len(layout.leaves) > MOST_LEAVES_IN_ROWS
+    inks = host_inks(brokers)
+    key = key_lines(inks, rows, inches)
     foot = 0.30 + 0.19 * len(key)
-    drawn = inches - 0.3 if is_round else 0.55 * len(tree.leaves) + 0.4
+    drawn = inches - 0.3 if is_round else 0.55 * len(layout.leaves) + 0.4
     figure = new_figure(width, 0.42 + drawn + foot)
     height = 0.42 + drawn + foot
     axes = figure.add_axes((0.0, foot / height, 1.0, drawn / height))
     axes.set_axis_off()
     axes.set_xlim(0, inches)
     axes.set_ylim(0, drawn)
-    places = tree.around(inches, drawn) if is_round else tree.in_rows(inches, drawn, width)
-    size = _disc_inches(len(tree.leaves), inches) if is_round else 0.27
+    for row in brokers:
+        row["clients"] = _client_notes(row["clients"], width)
+    beside = max(len(note) for row in brokers for note in row["clients"].split("; "))
+    right = max({"wide": 1.5, "narrow": 1.0}[width], 0.4 + LETTER_INCHES * beside)
+    left = {"wide": 0.75, "narrow": 0.4}[width]
+    places = (
+        layout.around(inches, drawn) if is_round else layout.in_rows(left, inches - right, drawn)
+    )
+    size = _disc_inches(len(layout.leaves), inches) if is_round else 0.27
     for row in links:
         _draw_link(axes, row, places[row["name"]], places[row["other"]], size, named=not is_round)
     middle = (inches / 2, drawn / 2) if is_round else None
     for row in brokers:
-        is_leaf = not tree.children[row["name"]]
+        is_leaf = not layout.children[row["name"]]
         _draw_broker(axes, row, places[row["name"]], size, inks, middle, is_leaf=is_leaf)
     title(figure, 0.012, what)
-    _draw_key(figure, key, foot, inches)
+    draw_key(figure, key, foot, inches)
     if about.get("run_id"):
         more = f"; also {', '.join(about['elsewhere'])}" if about["elsewhere"] else ""
         delta = f", δ = {about['delta']}" if about["protocol"] == "delta_tree" else ""
@@ -181,38 +187,60 @@ def metrics(data: FigureData) -> dict[str, float]:
     }
 
 
-class _Tree:
-    """Who is whose child, and a place for each."""
+class _Layout:
+    """A place for each broker, by the shortest ways from the root; other links go across."""
 
     def __init__(self, brokers: Sequence[str], links: Sequence[Mapping[str, str]], root: str):
         neighbours: dict[str, list[str]] = {broker: [] for broker in brokers}
         for row in links:
             neighbours[row["name"]].append(row["other"])
             neighbours[row["other"]].append(row["name"])
-        self.order: list[tuple[str, int]] = []
-        self.children: dict[str, list[str]] = {}
-        waiting: list[tuple[str, str, int]] = [(root, "", 0)]
-        while waiting:
-            broker, parent, depth = waiting.pop()
-            self.order.append((broker, depth))
-            self.children[broker] = [other for other in neighbours[broker] if other != parent]
-            waiting += [(child, broker, depth + 1) for child in reversed(self.children[broker])]
-        self.leaves = [broker for broker, _ in self.order if not self.children[broker]]
-        self.depth = max(depth for _, depth in self.order)
+        self._neighbours = neighbours
+        self._depths: dict[str, int] = {}
+        self.children: dict[str, list[str]] = {broker: [] for broker in brokers}
+        self.order = [
+            broker
+            for start in dict.fromkeys((root, *brokers))
+            if start not in self._depths
+            for broker in self._outwards(start)
+        ]
+        self.leaves = [broker for broker in self.order if not self.children[broker]]
+        self.depth = max(self._depths.values())
         # Where a broker is across the tree: leaves one after the other, others amid theirs.
         self.across = {leaf: float(place) for place, leaf in enumerate(self.leaves)}
-        for broker, _ in reversed(self.order):
+        for broker in reversed(self.order):
             if below := self.children[broker]:
                 self.across[broker] = (self.across[below[0]] + self.across[below[-1]]) / 2
 
-    def in_rows(self, width: float, height: float, size: Width) -> dict[str, Point]:
+    def _outwards(self, start: str) -> list[str]:
+        """All that links reach from here, each behind the one that it hangs on."""
+        self._depths[start] = 0
+        reached = deque([start])
+        while reached:
+            broker = reached.popleft()
+            for other in self._neighbours[broker]:
+                if other not in self._depths:
+                    self._depths[other] = self._depths[broker] + 1
+                    self.children[broker].append(other)
+                    reached.append(other)
+        order: list[str] = []
+        stack = [start]
+        while stack:
+            broker = stack.pop()
+            order.append(broker)
+            stack += reversed(self.children[broker])
+        return order
+
+    def in_rows(self, left: float, right: float, height: float) -> dict[str, Point]:
         """From left to right; the root's end is the left one."""
-        left, right = (0.75, 1.5) if size == "wide" else (0.4, 1.0)
-        column = (width - left - right) / max(1, self.depth)
+        column = (right - left) / max(1, self.depth)
         row = height / max(1, len(self.leaves))
         return {
-            broker: (left + depth * column, height - (self.across[broker] + 0.5) * row)
-            for broker, depth in self.order
+            broker: (
+                left + self._depths[broker] * column,
+                height - (self.across[broker] + 0.5) * row,
+            )
+            for broker in self.order
         }
 
     def around(self, width: float, height: float) -> dict[str, Point]:
@@ -220,9 +248,9 @@ class _Tree:
         radius = min(width, height) / 2 - 0.42
         turn = 2 * math.pi / len(self.leaves)
         found = {}
-        for broker, depth in self.order:
+        for broker in self.order:
             angle = math.pi / 2 - self.across[broker] * turn
-            reach = radius * depth / max(1, self.depth)
+            reach = radius * self._depths[broker] / max(1, self.depth)
             found[broker] = (
                 width / 2 + reach * math.cos(angle),
                 height / 2 + reach * math.sin(angle),
@@ -239,17 +267,17 @@ def _draw_link(
     axes: Axes, row: Mapping[str, str], a: Point, b: Point, size: float, *, named: bool
 ) -> None:
     fate = row["fate"]
-    ink = _INKS.get(fate, MUTED)
+    ink = FATE_INKS.get(fate, MUTED)
     axes.plot(
         [a[0], b[0]],
         [a[1], b[1]],
         color=ink,
-        linewidth=1.8 if fate in _INKS else 0.9,
-        linestyle=_DASHES.get(fate, "-") if fate in _INKS else "-",
-        zorder=2 if fate in _INKS else 1,
+        linewidth=1.8 if fate in FATE_INKS else 0.9,
+        linestyle=FATE_DASHES.get(fate, "-") if fate in FATE_INKS else "-",
+        zorder=2 if fate in FATE_INKS else 1,
         solid_capstyle="butt",
     )
-    if fate not in _INKS:
+    if fate not in FATE_INKS:
         return
     x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
     _mark(axes, fate, (x, y), max(4.5, min(8.0, size * 26)))
@@ -272,11 +300,12 @@ def _draw_broker(
     fate = row["fate"]
     number, ink = inks.get(row["host"], (0, MUTED))
     points = size * 72
-    outline = _INKS.get(fate, PAPER)
+    outline = FATE_INKS.get(fate, PAPER)
     axes.plot(
         [x], [y],
         marker="o", markersize=points, markerfacecolor=ink, markeredgecolor=outline,
-        markeredgewidth=min(2.4, points / 7) if fate in _INKS else 0.6, linestyle="none", zorder=4,
+        markeredgewidth=min(2.4, points / 7) if fate in FATE_INKS else 0.6,
+        linestyle="none", zorder=4,
     )  # fmt: skip
     if number and points >= 8:
         font = max(4.0, min(8.5, points * 0.5))
@@ -293,7 +322,7 @@ def _draw_broker(
         outwards = (dx / reach, dy / reach) if reach > 0.01 else (0.0, 0.0)
         _name_around(axes, row, place, size, outwards, is_leaf=is_leaf)
         away = (outwards[1] * 0.9, -outwards[0] * 0.9) if reach > 0.01 else away
-    if fate in _INKS:
+    if fate in FATE_INKS:
         at = (x + size * 0.75 * away[0], y + size * 0.75 * away[1])
         _mark(axes, fate, at, max(4.0, min(7.5, points * 0.42)))
 
@@ -301,21 +330,40 @@ def _draw_broker(
 def _name_above(
     axes: Axes, row: Mapping[str, str], place: Point, size: float, *, is_leaf: bool
 ) -> None:
+    """The name above the disc; what is at the broker and happened to it beside or below."""
     x, y = place
     axes.text(
         x, y + size / 2 + 0.035, row["name"], fontsize=8.5, weight="bold", color=INK,
         ha="center", va="bottom", zorder=5,
     )  # fmt: skip
-    notes = row["faults"].split("; ") if row["faults"] else []
-    if not notes:
-        return
+    clients, faults = (row[key].split("; ") if row[key] else [] for key in ("clients", "faults"))
+    lines = [(words, MUTED) for words in _first(clients)]
+    lines += [(words, FATE_INKS[row["fate"]]) for words in _first(faults)]
+    if is_leaf:
+        left, top = x + size / 2 + 0.1, y + NOTE_INCHES * len(lines) / 2
+    else:
+        left, top = x, y - size / 2 - 0.03
+    for number, (words, ink) in enumerate(lines):
+        axes.text(
+            left, top - NOTE_INCHES * number, words, fontsize=6.5, color=ink,
+            ha="left" if is_leaf else "center", va="top", zorder=6,
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+        )  # fmt: skip
+
+
+def _first(notes: Sequence[str]) -> list[str]:
     more = [f"and {len(notes) - MOST_NOTES} more"] if len(notes) > MOST_NOTES else []
-    at = (x + size / 2 + 0.1, y) if is_leaf else (x, y - size / 2 - 0.06)
-    axes.text(
-        *at, "\n".join([*notes[:MOST_NOTES], *more]), fontsize=6.5, color=_INKS[row["fate"]],
-        ha="left" if is_leaf else "center", va="center" if is_leaf else "top", zorder=6,
-        linespacing=1.2, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
-    )  # fmt: skip
+    return [*notes[:MOST_NOTES], *more]
+
+
+def _client_notes(notes: str, width: Width) -> str:
+    """Notes on clients with as much of each as there is room for."""
+    if width == "narrow":
+        return "; ".join(note.partition(", ")[0].partition(":")[0] for note in notes.split("; "))
+    return "; ".join(
+        note if len(note) <= LONGEST_NOTE else note[: LONGEST_NOTE - 1] + "…"
+        for note in notes.split("; ")
+    )
 
 
 def _name_around(
@@ -330,8 +378,8 @@ def _name_around(
     """Leaves have their names outside, written outwards; the others beside, out of the links."""
     style: dict[str, Any] = {
         "fontsize": max(3.5, min(7.0, size * 34)),
-        "color": _INKS.get(row["fate"], INK),
-        "weight": "bold" if row["fate"] in _INKS else "normal",
+        "color": FATE_INKS.get(row["fate"], INK),
+        "weight": "bold" if row["fate"] in FATE_INKS else "normal",
         "zorder": 6,
     }
     dx, dy = outwards
@@ -357,129 +405,10 @@ def _name_around(
 def _mark(axes: Axes, fate: str, place: Point, points: float) -> None:
     axes.plot(
         [place[0]], [place[1]],
-        marker=_MARKS[fate], markersize=points, markerfacecolor=_INKS[fate],
-        markeredgecolor=_INKS[fate] if _MARKS[fate] == "x" else PAPER,
-        markeredgewidth=1.8 if _MARKS[fate] == "x" else 0.7, linestyle="none", zorder=7,
+        marker=FATE_MARKS[fate], markersize=points, markerfacecolor=FATE_INKS[fate],
+        markeredgecolor=FATE_INKS[fate] if FATE_MARKS[fate] == "x" else PAPER,
+        markeredgewidth=1.8 if FATE_MARKS[fate] == "x" else 0.7, linestyle="none", zorder=7,
     )  # fmt: skip
-
-
-def _host_inks(brokers: Sequence[Mapping[str, str]]) -> dict[str, tuple[int, str]]:
-    """By host, its number and its colour: one hue per failure domain, a shade per host in it."""
-    domains: dict[str, list[str]] = {}
-    for row in brokers:
-        if row["host"]:
-            hosts = domains.setdefault(row["failure_domain"], [])
-            if row["host"] not in hosts:
-                hosts.append(row["host"])
-    found: dict[str, tuple[int, str]] = {}
-    for place, (_, hosts) in enumerate(sorted(domains.items(), key=lambda item: natural(item[0]))):
-        hue = _hue(place, len(domains))
-        for shade, host in enumerate(sorted(hosts, key=natural)):
-            found[host] = (len(found) + 1, _shaded(hue, shade, len(hosts)))
-    return found
-
-
-def _hue(place: int, count: int) -> str:
-    """The colour of a failure domain; those of faults are left to faults."""
-    usual = [ink for ink in SERIES if ink not in (RED, ORANGE)]
-    if count <= len(usual):
-        return usual[place]
-    red, green, blue = colorsys.hls_to_rgb(0.13 + 0.8 * place / count, 0.42, 0.5)
-    return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-
-
-def _shaded(ink: str, place: int, count: int) -> str:
-    """The place-th of so many shades of a colour, the colour itself first."""
-    if place == 0:
-        return ink
-    share = 0.55 * place / max(1, count - 1)
-    parts = [int(ink[at : at + 2], 16) for at in (1, 3, 5)]
-    mixed = [round(part + (200 - part) * share) for part in parts]
-    return "#" + "".join(f"{part:02x}" for part in mixed)
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """What sorts n2 before n10."""
-    pieces: list[tuple[int, int, str]] = []
-    digits, letters = "", ""
-    for letter in [*name, ""]:
-        if letter.isdecimal():
-            if letters:
-                pieces.append((1, 0, letters))
-            digits, letters = digits + letter, ""
-        else:
-            if digits:
-                pieces.append((0, int(digits), ""))
-            digits, letters = "", letters + letter
-    return [*pieces, (1, 0, letters)] if letters else pieces
-
-
-Entry = tuple[str, str, str]
-"""Of the key: a mark ("o" for a disc, "" for none), its colour, words."""
-
-
-def _key(
-    inks: Mapping[str, tuple[int, str]], rows: Sequence[Mapping[str, str]], inches: float
-) -> list[list[Entry]]:
-    """What marks mean, in lines; hosts of one failure domain behind its name."""
-    domains: dict[str, list[str]] = {}
-    domain_of = {row["host"]: row["failure_domain"] for row in rows if row["host"]}
-    for host in inks:
-        domains.setdefault(domain_of[host], []).append(host)
-    lines: list[list[Entry]] = []
-    hosts: list[Entry] = []
-    for domain, members in domains.items():
-        entries: list[Entry] = [("o", inks[host][1], f"{inks[host][0]} {host}") for host in members]
-        if members == [domain]:
-            hosts += entries
-        else:
-            lines += _broken([("", INK, domain), *entries], inches)
-    used = {row["fate"] for row in rows}
-    marks: list[Entry] = [
-        (fate, _INKS[fate], _WORDS[fate]) for fate in FATES if fate in used & {*_INKS}
-    ]
-    if len(hosts) <= 4:
-        return [*lines, *_broken([*hosts, *marks], inches)]
-    return [*_broken(hosts, inches), *lines, *_broken(marks, inches)]
-
-
-def _broken(entries: Sequence[Entry], inches: float) -> list[list[Entry]]:
-    """Entries in as many lines as they need."""
-    lines: list[list[Entry]] = []
-    room = 0.0
-    for entry in entries:
-        if _entry_inches(entry) > room:
-            lines.append([])
-            room = inches - 0.3
-        lines[-1].append(entry)
-        room -= _entry_inches(entry)
-    return lines
-
-
-def _entry_inches(entry: Entry) -> float:
-    return (0.34 if entry[0] else 0.2) + 0.07 * len(entry[2])
-
-
-def _draw_key(figure: Figure, key: Sequence[Sequence[Entry]], foot: float, inches: float) -> None:
-    _, height = figure.get_size_inches()
-    y = foot - 0.14
-    for line in key:
-        x = 0.2
-        for kind, ink, words in line:
-            if kind:
-                marker = _MARKS.get(kind, "o")
-                crossed = marker == "x"
-                dot = Line2D([x / inches], [y / height], marker=marker, linestyle="none")
-                dot.set(markersize=6.5 if marker == "o" else 6, markerfacecolor=ink)
-                dot.set(markeredgecolor=ink if crossed else GRID)
-                dot.set(markeredgewidth=1.6 if crossed else 0.5)
-                figure.add_artist(dot)
-            figure.text(
-                (x + (0.1 if kind else -0.06)) / inches, y / height, words, fontsize=7.5,
-                color=MUTED if kind else ink, va="center_baseline",
-            )  # fmt: skip
-            x += _entry_inches((kind, ink, words))
-        y -= 0.19
 
 
 def _fate(spans: Sequence[FaultSpan], *, is_link: bool = False) -> tuple[str, list[str]]:
@@ -518,6 +447,7 @@ def _row(
         "failure_domain": domain,
         "fate": fate,
         "faults": "; ".join(notes),
+        "clients": "",
     }
 
 
@@ -529,6 +459,24 @@ def _placement(run: Run) -> tuple[dict[str, str], dict[str, str]]:
     placement = read_json(path)
     hosts = {str(row["broker"]): str(row["host"]) for row in placement.get("brokers", ())}
     return hosts, {**placement.get("failure_domains", {})}
+
+
+def _clients(run: Run) -> dict[str, list[str]]:
+    """What publishes and subscribes at each broker, in words."""
+    found: dict[str, list[str]] = {}
+    for key, noun in (("publishers", "publisher"), ("subscribers", "subscription")):
+        for entry in run.workload.get(key, ()):
+            count = entry.get("count", 1)
+            words = f"{count} {noun}{'s' * (count != 1)}"
+            if key == "publishers":
+                rate = entry.get("rate", "?")
+                words += ", full speed" if rate == "max" else f", {rate} each"
+            elif (predicate := entry.get("filter", "true")) != "true":
+                words += f": {predicate}"
+            at = [entry["at"]] if isinstance(entry["at"], str) else entry["at"]
+            for broker in at:
+                found.setdefault(broker, []).append(words)
+    return found
 
 
 def _root(run: Run) -> str:

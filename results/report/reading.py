@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 SHOWN_FIGURES: Mapping[str, str] = {
+    "run.topology": "The brokers",
     "timeline": "Latency over time",
     "rate": "Rates over time",
     "spectrum": "Spread of latencies",
-    "run.topology": "Brokers by host",
 }
 SHOWN_PERCENTILES = (*PERCENTILES, "max")
 

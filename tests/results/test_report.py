@@ -11,11 +11,11 @@ import pytest
 
 from results.checker.checks import check_run
 from results.report import write_report
+from results.report.lanes import lanes_picture
 from results.report.page import render
-from results.report.pictures import MOST_BROKERS, lanes_picture, tree_picture
 from results.report.words import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError
-from tests.helpers.reports import INVALID, LOST, SECOND_NS, VALID, Page, story_of
+from tests.helpers.reports import INVALID, LOST, VALID, Page, story_of
 from tests.helpers.runs import Scenario, write_demo_run
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def test_the_verdict_comes_first_and_both_runs_stand_side_by_side(tmp_path: Path
         "p1 → b1 → s1",
         "Published while measuring",
         "took everything in",
-        "publications flow from left to right",
         "The checker was itself put to the test",
     )
     places = []
@@ -121,18 +120,6 @@ def test_the_times_of_faults_say_how_sure_they_are(
     story = story_of(tmp_path)
     rows = tuple({**row, "err_ns": err_ns} for row in story.run.fault_rows)
     assert fault_clock(replace(story, run=replace(story.run, fault_rows=rows))).endswith(said)
-
-
-def test_a_lost_machine_is_seen_at_each_of_its_brokers(tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    lost = {
-        **story.run.fault_rows[0], "verb": "host-loss", "target": "n1", "parts": ["b1", "s3"],
-        "t_applied_ns": 5 * SECOND_NS, "t_healed_ns": 6 * SECOND_NS,
-    }  # fmt: skip
-    picture = tree_picture(replace(story, run=replace(story.run, fault_rows=(lost,))))
-    assert picture is not None
-    hit = {node.name: node.fate for node in picture.nodes if node.fate != "untouched"}
-    assert hit == {"b1": "restarted", "s3": "restarted"}
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(tmp_path: Path) -> None:
@@ -261,79 +248,6 @@ def test_runs_of_one_protocol_are_told_apart_by_their_ids(tmp_path: Path) -> Non
     text = flat(Page.of(render([story_of(tmp_path), story_of(tmp_path, VALID, other)])).text)
     assert "2 runs" in text
     assert text.count(other.run_id) > 3
-
-
-# --- The tree -------------------------------------------------------------------------------
-
-
-def test_the_tree_is_drawn_without_overlaps_from_publishers_to_subscribers(tmp_path: Path) -> None:
-    picture = tree_picture(story_of(tmp_path))
-    assert picture is not None
-    nodes = {node.name: node for node in picture.nodes}
-    assert nodes["p1"].x < nodes["b1"].x < nodes["s1"].x
-    boxes = [(n.x - n.width / 2, n.y - 15, n.x + n.width / 2, n.y + 15) for n in picture.nodes]
-    for place, (left, top, right, bottom) in enumerate(boxes):
-        assert 0 <= left < right <= picture.width
-        assert 0 <= top < bottom <= picture.height
-        for other in boxes[:place]:
-            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
-            assert apart, (boxes[place], other)
-    assert len(picture.edges) == 9
-    assert nodes["s2"].subscriptions[0][1] == "price <= 250 or volume > 9000"
-    assert nodes["p1"].notes == ("4 publishers, 25/s each",)
-
-
-def test_what_happened_to_a_broker_is_told_by_sign_and_words(tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    picture = tree_picture(story)
-    assert picture is not None
-    fates = {node.name: node.fate for node in picture.nodes}
-    assert fates.pop("b1") == "restarted"
-    assert {*fates.values()} == {"untouched"}
-    assert "b1 (restarted)" in picture.words
-    html = render([story])
-    assert "killed, started again" in html
-    assert '<g class="sign restarted"' in html
-    never_back = [row for row in story.run.fault_rows if row["verb"] != "restart"]
-    never_back = [{**row, "t_healed_ns": None} for row in never_back]
-    picture = tree_picture(replace(story, run=replace(story.run, fault_rows=tuple(never_back))))
-    assert picture is not None
-    assert {node.name: node.fate for node in picture.nodes}["b1"] == "gone"
-
-
-@pytest.mark.parametrize("target", ["b3-s3", "s3-b3", "b3->s3", "s3->b3"])
-def test_a_cut_link_is_marked_whichever_way_it_is_named(target: str, tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    cut = {
-        **story.run.fault_rows[0],
-        "fault_id": "cut", "step": "cut", "verb": "cut", "target": target, "parts": [target],
-        "t_applied_ns": 9 * SECOND_NS, "t_healed_ns": 10 * SECOND_NS,
-    }  # fmt: skip
-    story = replace(story, run=replace(story.run, fault_rows=(cut,)))
-    picture = tree_picture(story)
-    assert picture is not None
-    assert [(e.fate, e.note) for e in picture.edges if e.fate != "untouched"] == [
-        ("cut", "cut 9.0 – 10.0 s")
-    ]
-    assert '<g class="sign cut"' in render([story])
-
-
-def chained(story: Any, length: int) -> Any:
-    """The story on a chain of brokers."""
-    brokers = [f"c{number}" for number in range(length)]
-    topology = {"brokers": brokers, "links": [*pairwise(brokers)]}
-    return replace(story, run=replace(story.run, topology=topology, fault_rows=()))
-
-
-def test_a_long_chain_is_drawn_and_a_huge_tree_is_only_told_of(tmp_path: Path) -> None:
-    story = story_of(tmp_path)
-    picture = tree_picture(chained(story, MOST_BROKERS))
-    assert picture is not None
-    assert len(picture.edges) == MOST_BROKERS - 1
-    assert tree_picture(chained(story, MOST_BROKERS + 1)) is None
-    assert f"{MOST_BROKERS + 1} brokers: too many to draw" in render(
-        [chained(story, MOST_BROKERS + 1)]
-    )
 
 
 # --- The faults -----------------------------------------------------------------------------

@@ -4,15 +4,17 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from results.figures import draw
 from results.figures.data import figure_data
-from results.figures.of_runs import narrow_svg
+from results.figures.of_runs import narrow_svg, numbers_beside
 from results.figures.style import run_style
-from results.figures.topology import natural, paint, topology_rows, topology_svg
+from results.figures.topology import paint, topology_rows, topology_svg
+from results.figures.topology_key import natural
 from results.rules.faults import FaultSpan
 from tests.helpers.runs import Scenario, write_demo_run
 
@@ -117,3 +119,49 @@ def test_trees_of_any_size_are_drawn(leaves: int) -> None:
 def test_a_tree_too_large_to_be_read_is_said_to_be() -> None:
     brokers = ["r", *(f"x{n}" for n in range(500))]
     assert len(topology_svg("t", 1, brokers, [("r", n) for n in brokers[1:]], {}, {})) < 60_000
+
+
+def test_a_ring_is_drawn_with_all_its_links() -> None:
+    names = ["n1", "n2", "n3", "n4"]
+    links = [*zip(names, [*names[1:], "n1"], strict=True)]
+    about = {"topology": "ring", "hosts": 0, "root": "n1", "elsewhere": []}
+    with run_style():
+        figure = paint(figure_data("run.topology", about, topology_rows(names, links, {}, {})))
+    (axes,) = figure.axes
+    drawn = [line for line in axes.lines if len(line.get_xdata()) == 2]  # type: ignore[arg-type]
+    assert len(drawn) == 4
+    assert len({(x, y) for line in drawn for x, y in line.get_xydata()}) == 4  # type: ignore[union-attr]
+
+
+def test_brokers_that_no_link_reaches_are_drawn_too() -> None:
+    assert "<?xml" in topology_svg("t", 1, BROKERS, LINKS[:1], {}, {})
+
+
+def test_clients_stand_at_their_brokers_with_what_they_ask_for(tmp_path: Path) -> None:
+    run = write_demo_run(tmp_path, Scenario(measure_s=5.0, stall_s=1.0, kill_s=1.8, restart_s=3.0))
+    draw("run.topology", None, run)
+    with run_style():
+        wide, narrow = (
+            {
+                text.get_text()
+                for text in paint(numbers_beside("run.topology", run), width).axes[0].texts
+            }
+            for width in ("wide", "narrow")
+        )
+    assert {"4 publishers, 25/s each", "1 subscription: symbol = 'SYMBOL007'"} <= wide
+    assert {"4 publishers", "1 subscription"} <= narrow
+
+
+@pytest.mark.parametrize("target", ["b1-s1", "s1-b1", "b1->s1", "s1->b1"])
+def test_a_cut_link_is_marked_whichever_way_it_is_named(target: str) -> None:
+    rows = topology_rows(BROKERS, LINKS, {}, {}, [span("cut", target, "held", 9, 10)])
+    assert [(r["name"], r["other"], r["fate"]) for r in rows if r["fate"] != "untouched"] == [
+        ("b1", "s1", "cut")
+    ]
+
+
+def test_a_lost_machine_is_seen_at_each_of_its_brokers() -> None:
+    lost = replace(span("host-loss", "n1", "down", 5, 6), parts=("b1", "s1"))
+    rows = topology_rows(BROKERS, LINKS, {}, {}, [lost])
+    hit = {row["name"]: row["fate"] for row in rows if row["fate"] != "untouched"}
+    assert hit == {"b1": "restarted", "s1": "restarted"}
