@@ -42,6 +42,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.positions",
+    "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",
     "brokerd.protocols.parts.selection",
 )

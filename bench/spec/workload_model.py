@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -28,10 +29,12 @@ from bench.spec.units import (
     parse_rate,
     parse_size_bytes,
 )
+from brokerd.errors import ConfigError
 from brokerd.model.predicate import PredicateError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
+from brokerd.protocols.registry import definition_of
 
 MAXIMUM_SEED = (1 << 63) - 1
 MAXIMUM_CLIENTS = 65_535  # records number publishers with 16 bits
@@ -195,13 +198,20 @@ class Thresholds(_Closed):
     )
 
 
+def _known_protocol(name: str) -> str:
+    try:
+        return definition_of(name).name
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
 class Workload(_Closed):
     """One workload file."""
 
     schema_: Annotated[Literal["pubsubctl/workload/1"], Field(alias="schema")]
     name: str
     topology: str
-    protocol: Literal["best_effort", "delta_tree"]
+    protocol: Annotated[str, AfterValidator(_known_protocol)]
     seed: Annotated[int, Field(ge=0, le=MAXIMUM_SEED, strict=True)] = 1
     calm: Annotated[bool, Field(strict=True)] = False
     sets: Annotated[int, Field(ge=1, le=1_000_000, strict=True, exclude=True)] = 100

@@ -17,8 +17,9 @@ from brokerd.protocols.delta_tree.gates import Cut
 from brokerd.protocols.delta_tree.messages import Tag
 from brokerd.protocols.delta_tree.regions import region
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Phase, Withheld
-from brokerd.protocols.delta_tree.rows import Rows, predicate_row, read_predicate
+from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 SUBSCRIPTIONS = "subscriptions"
 ATTACHED = "attached_publishers"

@@ -1,13 +1,14 @@
-"""Predicates and routing-table rows as the plain lists that go to disk."""
+"""Routing-table rows as the plain lists that go to disk."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import SubscriptionId
-from brokerd.model.predicate import Constraint, Predicate, PredicateError
+from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.protocols.delta_tree.state import Path
 from brokerd.protocols.interface import Change
+from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 
 ROUTING = "routing"
 
@@ -42,43 +43,3 @@ def read_routing(recovered: Rows) -> list[tuple[SubscriptionId, Predicate, Path]
     except (TypeError, ValueError, PredicateError) as error:
         raise StorageCorrupt(f"table {ROUTING}, row {key!r}: {error}") from error
     return found
-
-
-def predicate_row(predicate: Predicate) -> list[list[list[Any]]]:
-    """A predicate of plain lists; floats as text, because rows hold none."""
-    return [
-        [[test.attribute, test.operator, _plain(test.value)] for test in conjunction]
-        for conjunction in predicate.any_of
-    ]
-
-
-def read_predicate(row: Any) -> Predicate:
-    """The predicate in a row made by `predicate_row`."""
-    return Predicate(
-        tuple(
-            tuple(
-                Constraint(attribute, operator, _value(value))
-                for attribute, operator, value in conjunction
-            )
-            for conjunction in row
-        )
-    )
-
-
-def _plain(value: Any) -> list[Any]:
-    if value is None:
-        return ["nothing"]
-    if isinstance(value, tuple):
-        return ["list", *[_plain(item) for item in value]]
-    if isinstance(value, float):
-        return ["float", value.hex()]
-    return ["plain", value]
-
-
-def _value(row: list[Any]) -> Any:
-    kind, *rest = row
-    if kind == "nothing":
-        return None
-    if kind == "list":
-        return tuple(_value(item) for item in rest)
-    return float.fromhex(rest[0]) if kind == "float" else rest[0]

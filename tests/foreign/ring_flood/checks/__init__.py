@@ -1,0 +1,90 @@
+"""What simulations know of ring_flood: rings to draw, words, named bugs."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from brokerd.protocols.ring_flood.messages import Flooded, Stored
+from brokerd.protocols.ring_flood.mutants import MUTANTS
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.simulator.checks.growth import Kept
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
+from brokerd.simulator.checks.reach import Reach
+from brokerd.simulator.checks.wording import Wording
+
+
+def ring(names: Sequence[str]) -> Topology:
+    """A ring of these brokers."""
+    links = [[name, names[(place + 1) % len(names)]] for place, name in enumerate(names)]
+    addresses = {name: f"0.{place}" for place, name in enumerate(names)}
+    section = {"links": links, "addresses": addresses}
+    return Topology.from_mapping(
+        {
+            "schema": SCHEMA,
+            "name": "ring",
+            "kind": "hierarchy",
+            "hierarchy": section,
+            "brokers": sorted(names),
+        },
+        "ring",
+    )
+
+
+class RingPlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning."""
+        names = ["r1", "r2", "r3", "r4"]
+        random.shuffle(names)
+        return ring(names)
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning."""
+        copies = Random(f"copies {seed}").randrange(1, 4)
+        return type(parameters)(
+            copies=copies,
+            retry_first_ns=parameters.retry_first_ns,
+            retry_limit_ns=parameters.retry_limit_ns,
+            client_linger_ns=parameters.client_linger_ns,
+        )
+
+
+class RingReach(Reach):
+    """A publisher is answered when so many neighbours of its broker have stored it."""
+
+    def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
+        """See Reach."""
+        near = self._graph.neighbours(source)
+        whole = [
+            peer for peer in near if (min(peer, source), max(peer, source)) not in self._broken
+        ]
+        return len(whole) + 1 >= self._parameters.copies
+
+
+class RingWording(Wording):
+    """See Wording."""
+
+    def message(self, message: Any) -> str:
+        """See Wording."""
+        match message:
+            case Flooded(run=run):
+                return f"publication {self.run(run)}"
+            case Stored(through=through):
+                return f"has {', '.join(f'{tuple(source)} {last}' for source, last in through)}"
+        return super().message(message)
+
+
+SIMULATED = SimulatedProtocol(
+    bugs=MUTANTS,
+    kept=Kept(
+        empty=("RingFlood._log", "RingFlood._when_durable", "Client.unacknowledged"),
+        paired=("Client.passed",),
+    ),
+    make_reach=RingReach,
+    make_planning=RingPlanning,
+    make_wording=RingWording,
+)

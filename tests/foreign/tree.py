@@ -1,0 +1,28 @@
+"""The project with a protocol that somebody else brings: a folder, and two lines in `registry`."""
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent / "ring_flood"
+PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
+REGISTRY = "brokerd/protocols/registry.py"
+_IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"
+_SAID = "registered((BEST_EFFORT, DELTA_TREE))"
+_NOW = "registered((BEST_EFFORT, DELTA_TREE, RING_FLOOD))"
+
+
+def make_tree(to: Path) -> Path:
+    """The project's packages with the protocol, in a folder of their own."""
+    for package in PACKAGES:
+        ignore = shutil.ignore_patterns("__pycache__", "runs")
+        shutil.copytree(ROOT / package, to / package, ignore=ignore)
+    shutil.copytree(FOLDER, to / "brokerd/protocols/ring_flood")
+    registry = to / REGISTRY
+    text = registry.read_text(encoding="utf-8")
+    assert text.count(_SAID) == 1, "the registry registers otherwise"
+    before = "from brokerd.protocols.interface import DeliveryProtocol\n"
+    assert text.count(before) == 1
+    text = text.replace(before, before + _IMPORT).replace(_SAID, _NOW)
+    registry.write_text(text, encoding="utf-8")
+    return to

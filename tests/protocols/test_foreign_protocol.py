@@ -1,0 +1,107 @@
+"""A protocol that somebody else brings: a folder, a line in the registry, and every tool has it.
+
+`tests/foreign/ring_flood` is its folder: flooding on a ring of four brokers, which no tree is. Here
+the project's packages are copied, the folder is put among the protocols, and what runs is the
+command out of that copy. Whatever in shared code asks for a tree, or for a protocol by its name,
+fails here.
+"""
+
+import difflib
+import filecmp
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.foreign.tree import FOLDER, PACKAGES, REGISTRY, ROOT, make_tree
+from tests.helpers.architecture import find_forbidden_imports, find_impurities, read_modules
+from tests.helpers.patience import PATIENCE_S
+from tests.test_architecture import (
+    ALLOWED_NAMES,
+    LAYERS,
+    PURE,
+    REFUSED_CALLS,
+    REFUSED_MODULES,
+)
+
+PROTOCOL = "ring_flood"
+SEEDS = "1..8"
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """The project with the protocol in it."""
+    with TemporaryDirectory(prefix="foreign-") as folder:
+        yield make_tree(Path(folder) / "project")
+
+
+def simulate(tree: Path, *arguments: str) -> tuple[int, Any]:
+    """What `pubsubctl simulate` of that project says."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "pubsubctl", "simulate", *arguments, "--json"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert answer.stdout, answer.stderr
+    return answer.returncode, json.loads(answer.stdout)
+
+
+def test_a_folder_and_two_lines_in_the_registry_are_all_of_it(tree: Path) -> None:
+    differing = [
+        str(path.relative_to(tree))
+        for package in PACKAGES
+        for path in sorted((tree / package).rglob("*.py"))
+        if not (ROOT / path.relative_to(tree)).is_file()
+        or not filecmp.cmp(path, ROOT / path.relative_to(tree), shallow=False)
+    ]
+    brought = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.py"))
+    assert differing == [
+        REGISTRY,
+        *(f"brokerd/protocols/{PROTOCOL}/{path}" for path in map(str, brought)),
+    ]
+    before, after = (
+        (root / REGISTRY).read_text(encoding="utf-8").splitlines() for root in (ROOT, tree)
+    )
+    lines = [line for line in difflib.ndiff(before, after) if line[0] == "+"]
+    assert len(lines) == 2, lines
+
+
+def test_it_keeps_to_the_layers_of_a_protocol(tree: Path) -> None:
+    modules = read_modules(tree, PACKAGES)
+    assert f"brokerd.protocols.{PROTOCOL}.core" in modules
+    assert not [*map(str, find_forbidden_imports(modules, LAYERS, PACKAGES))]
+    impure = find_impurities(modules, PURE, REFUSED_MODULES, REFUSED_CALLS, ALLOWED_NAMES)
+    assert not [*map(str, impure)]
+
+
+def test_simulated_it_keeps_what_it_promises(tree: Path) -> None:
+    status, found = simulate(tree, "swarm", "--protocol", PROTOCOL, "--seeds", SEEDS)
+    assert status == 0, [row["violations"] for row in found["seeds"]]
+    assert found["total"]["at_risk"] > 0
+    assert found["total"]["seeds_with_links_broken_for_ever"] > 0
+
+
+def test_without_a_clock_it_keeps_what_it_promises(tree: Path) -> None:
+    status, found = simulate(tree, "adversary", "--protocol", PROTOCOL, "--seeds", SEEDS)
+    assert status == 0, found
+
+
+@pytest.mark.parametrize(
+    "bug, seed, rule",
+    [("ring-forgets-who-was-away", 8, "gap"), ("ring-lets-go-early", 1, "RemoteProtocolError")],
+)
+def test_a_bug_planted_in_it_is_seen(tree: Path, bug: str, seed: int, rule: str) -> None:
+    arguments = ("--protocol", PROTOCOL, "--seeds", f"{seed}..{seed}", "--mutant", bug)
+    status, found = simulate(tree, "swarm", *arguments)
+    assert status == 1
+    assert found["seeds"][0]["rule"] == rule
