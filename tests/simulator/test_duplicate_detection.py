@@ -1,6 +1,6 @@
 """Two ways of telling duplicates, where each of them holds and where it does not.
 
-Paper: [DFT11] §VII; the table of which way bears what is in PROTOCOLS.md.
+Paper: [DFT11] §VII; the table of which way bears what is in PROTOCOL.md.
 """
 
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from brokerd.simulator.search.swarm import run_seed
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY, chain
 
-DOCUMENT = Path(brokerd.__path__[0]) / "PROTOCOLS.md"
+DOCUMENT = Path(brokerd.__path__[0]) / "protocols" / "delta_tree" / "PROTOCOL.md"
 
 
 def test_each_mark_stands_at_a_rule_of_the_document_and_each_named_there_exists() -> None:

@@ -114,7 +114,7 @@ def test_by_source_sequences_it_bears_what_the_campaign_asks_for(row: str) -> No
 
 
 def test_a_crash_within_the_bound_is_too_much_for_sequence_vectors() -> None:
-    """First at seed 0; why, says PROTOCOLS.md. The first broker to hand on twice is caught."""
+    """First at seed 0; why, says PROTOCOL.md. The first broker to hand on twice is caught."""
     rules = [report.rule for report in _play("crashes-delta2", range(4))]
     assert "delivered again" in rules
 

@@ -7,7 +7,7 @@ over for both. Nothing else of the protocol knows of it. It ends when the direct
 
 With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends hold one that
 both can reach: each failure takes away one of them at most, and the missing link itself none. So
-asking δ of them is enough. PROTOCOLS.md §3.9 has the steps and the whole argument.
+asking δ of them is enough. PROTOCOL.md §9 has the steps and the whole argument.
 
 Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on what follows.
 """

@@ -1,6 +1,6 @@
 """One broker's share of the δ-fault-tolerant protocol, put together from its parts.
 
-Exactly-once, per-source order and no gap hold for these reasons; PROTOCOLS.md has the whole
+Exactly-once, per-source order and no gap hold for these reasons; PROTOCOL.md has the whole
 argument. (1) Whatever two publications of one source a broker sends to a hop, it sends in
 order, and when the hop of a destination changes it sends everything unconfirmed again, in
 order, before anything newer; so first copies arrive in order everywhere, and a number per

@@ -1,6 +1,6 @@
 """Duplicate detection: by source sequences, or by vectors of the stamps of 2δ + 1 brokers.
 
-First copies of one source reach every broker in order (the argument is in PROTOCOLS.md), so
+First copies of one source reach every broker in order (the argument is in PROTOCOL.md), so
 one number per source tells a first copy from another one. Whatever a broker remembers dies with
 it: a table that outlived the queue would call publications duplicates that were lost with the
 queue. Stamps are no better off, they begin anew; but others go on to compare them, so vectors

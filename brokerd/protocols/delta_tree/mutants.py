@@ -83,7 +83,7 @@ PAPER_LITERAL = frozenset(
     )
 )
 """What [DFT11] says where profile "paper" does not follow it; with that profile, the paper to the
-letter. It loses publications: see PROTOCOLS.md."""
+letter. It loses publications: see PROTOCOL.md."""
 
 _TREE: Final = "brokerd/protocols/delta_tree/"
 _OUTBOX: Final = "brokerd/sessions/outbox.py"

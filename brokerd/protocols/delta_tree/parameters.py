@@ -42,13 +42,13 @@ NEEDED_SWITCHES = (
     ("dedupe", "vector", "legitimacy", "hold"),
 )
 """With the first switch so, the second has to be so: without, publications are lost or come
-twice within delta failures. Simulations show it (PROTOCOLS.md §3.7, §3.8); brokers do not run it.
+twice within delta failures. Simulations show it (PROTOCOL.md §7, §8); brokers do not run it.
 """
 
 VECTOR_WARNING = (
     "duplicates are told by sequence vectors (profile paper): a broker that crashes may cause "
     'duplicates, disorder or loss; not so with dedupe = "source", as in profile robust '
-    "(brokerd/PROTOCOLS.md)"
+    "(brokerd/protocols/delta_tree/PROTOCOL.md)"
 )
 
 

@@ -1,6 +1,6 @@
 """The marks of the δ tree, found in what goes into a core and what comes out of it.
 
-`brokerd/PROTOCOLS.md` names each of them at the rule that it stands for.
+`PROTOCOL.md` names each of them at the rule that it stands for.
 """
 
 from collections.abc import Callable, Sequence
