@@ -51,6 +51,11 @@ class Bipartite:
         """From each proxy to each server, then to each edge."""
         return _links(self.proxies, (*self.servers, *self.edges))
 
+    @property
+    def in_words(self) -> str:
+        """`2 proxies`, for people."""
+        return f"{len(self.proxies)} proxies"
+
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[bipartite]`."""
         sides = {"proxies": self.proxies, "servers": self.servers, "edges": self.edges}
@@ -73,6 +78,10 @@ class Bipartite:
         else:
             known = (*self.proxies, *(self.servers if broker in self.servers else ()))
         return tuple(sorted(other for other in known if other != broker))
+
+    def facts(self) -> dict[str, int]:
+        """What one wants to know of it before deploying it."""
+        return {"proxies": len(self.proxies), "servers": len(self.servers)}
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """Between a server and any broker: over any proxy, or just the one that is the broker.

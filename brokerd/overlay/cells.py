@@ -50,6 +50,11 @@ class CellGraph:
         """Its name."""
         return "cells"
 
+    @property
+    def in_words(self) -> str:
+        """`5 cells`, for people."""
+        return f"{len(self.cells)} cells"
+
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[cells]`."""
         found: dict[str, Any] = {
@@ -76,6 +81,10 @@ class CellGraph:
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """Whom a broker may know: its cell, and who in neighbouring cells it is linked to."""
         return tuple(sorted(linked(self.links, broker)))
+
+    def facts(self) -> dict[str, int]:
+        """What one wants to know of it before deploying it."""
+        return {"cells": len(self.cells), "bundles": len(self.bundles)}
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """From cell to cell over any link of each bundle, with one link inside a cell at most."""

@@ -4,8 +4,10 @@ Paper: [DFT11] §II ("δ-fault-tolerance").
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from brokerd.model.identity import BrokerNumber
+from brokerd.overlay.routes import Link
 from brokerd.overlay.topology import Topology
 
 
@@ -25,6 +27,26 @@ def longest_lost(topology: Topology, lost: Iterable[BrokerNumber]) -> tuple[Brok
         if len(path) > len(longest):
             longest = min(path, path[::-1])
     return longest
+
+
+def row_around(
+    topology: Topology, broker: BrokerNumber, lost: Iterable[BrokerNumber]
+) -> tuple[BrokerNumber, ...]:
+    """The longest path of lost brokers in the part of them that `broker`, one of them, is in."""
+    gone, neighbours = dict.fromkeys(lost), _neighbours(topology.brokers, topology.links)
+    end = list(farthest_lost(broker, gone, neighbours))[-1]
+    return list(farthest_lost(end, gone, neighbours).values())[-1]
+
+
+@lru_cache(maxsize=2)
+def _neighbours(
+    brokers: tuple[str, ...], links: tuple[Link, ...]
+) -> tuple[tuple[BrokerNumber, ...], ...]:
+    found: list[list[BrokerNumber]] = [[] for _ in brokers]
+    for a, b in links:
+        found[a].append(b)
+        found[b].append(a)
+    return tuple(map(tuple, found))
 
 
 def farthest_lost(

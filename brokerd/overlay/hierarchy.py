@@ -61,6 +61,11 @@ class Hierarchy:
         """The level of the units below the system."""
         return len(self.addresses[0]) - 1
 
+    @property
+    def in_words(self) -> str:
+        """`3 levels`, for people."""
+        return f"{len(self.addresses[0])} levels"
+
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[hierarchy]`."""
         found: dict[str, Any] = {
@@ -102,6 +107,10 @@ class Hierarchy:
             for other, address in enumerate(self.addresses)
             if other != broker and (address[:-1] == cluster or other in near)
         )
+
+    def facts(self) -> dict[str, int]:
+        """What one wants to know of it before deploying it."""
+        return {"levels": len(self.addresses[0]), "storages": len(self.storages)}
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """Inside the smallest unit that holds both, through each unit in it at most once."""

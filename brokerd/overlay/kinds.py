@@ -27,6 +27,9 @@ class Overlay(Protocol):
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """Whom a broker may know, dial, and be dialled by, in ascending order; not itself."""
 
+    def facts(self) -> dict[str, int]:
+        """What one wants to know of it before deploying it."""
+
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """What a stream needs on its way from an origin to a home."""
 

@@ -70,6 +70,21 @@ class Route:
         return Route((*self.steps, *onward.steps[1:]))
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is gone at the same time.
+
+    Attributes:
+        brokers: in ascending order.
+        links: between brokers that may be there.
+        latest: one of the brokers, without which the rest is known to be borne.
+    """
+
+    brokers: tuple[BrokerNumber, ...]
+    links: tuple[Link, ...] = ()
+    latest: BrokerNumber | None = None
+
+
 def is_open(
     route: Route, lost_brokers: Iterable[BrokerNumber] = (), lost_links: Iterable[Link] = ()
 ) -> bool:

@@ -176,6 +176,14 @@ class Topology:
         links = tuple(link for link in self.links if link[0] not in left and link[1] not in left)
         return KINDS[chosen].overlay(sections[chosen], links)
 
+    def of_kind(self, kind: str) -> Self:
+        """The topology as one of the kinds sees it that the file carries: its links are that's."""
+        if self.kinds == (kind,):
+            return self
+        sections = {section.kind: section for section in (self.section, *self.further)}
+        links = self.overlay(kind).links
+        return replace(self, section=sections[kind], links=links, further=())
+
     def with_joined(self, joined: Joined, where: str) -> Self:
         """The topology with one more leaf.
 

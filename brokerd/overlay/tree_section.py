@@ -9,6 +9,7 @@ Paper: [DFT11] §II (primary tree).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from brokerd.errors import ConfigError
@@ -33,6 +34,11 @@ class TreeSection:
     def kind(self) -> str:
         """Its name."""
         return "tree"
+
+    @property
+    def in_words(self) -> str:
+        """`delta 2`, for people."""
+        return f"delta {self.delta}"
 
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[tree]`."""
@@ -65,12 +71,20 @@ def read_delta(section: Any, where: str) -> TreeSection:
     return TreeSection(delta)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TreeOverlay:
     """A tree of brokers: one path from each to each."""
 
     links: tuple[Link, ...]
     delta: int
+
+    @cached_property
+    def _near(self) -> Mapping[BrokerNumber, Sequence[BrokerNumber]]:
+        near: dict[BrokerNumber, list[BrokerNumber]] = {}
+        for a, b in self.links:
+            near.setdefault(a, []).append(b)
+            near.setdefault(b, []).append(a)
+        return near
 
     def role(self, broker: BrokerNumber) -> str:
         """What a broker is in the tree, for people."""
@@ -78,10 +92,19 @@ class TreeOverlay:
 
     def surroundings(self, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """Whom a broker may know: those within δ + 1 links, in ascending order."""
-        paths = self._paths(broker)
-        return tuple(
-            other for other, path in sorted(paths.items()) if 1 < len(path) <= self.delta + 2
-        )
+        found = self._paths(broker, self.delta + 1)
+        return tuple(sorted(other for other in found if other != broker))
+
+    def facts(self) -> dict[str, int]:
+        """What one wants to know of it before deploying it."""
+        start = self.links[0][0] if self.links else 0
+        far = list(self._paths(start))[-1]
+        longest = max(map(len, self._paths(far).values())) - 1
+        return {
+            "delta": self.delta,
+            "longest_path_links": longest,
+            "known_within_links": self.delta + 1,
+        }
 
     def route(self, origin: BrokerNumber, home: BrokerNumber) -> Route:
         """The path between two brokers, whoever may be gone around on it."""
@@ -94,14 +117,16 @@ class TreeOverlay:
             steps.append(broker)
         return Route(tuple(steps))
 
-    def _paths(self, start: BrokerNumber) -> Mapping[BrokerNumber, tuple[BrokerNumber, ...]]:
-        near: dict[BrokerNumber, list[BrokerNumber]] = {}
-        for a, b in self.links:
-            near.setdefault(a, []).append(b)
-            near.setdefault(b, []).append(a)
+    def _paths(
+        self, start: BrokerNumber, radius: int | None = None
+    ) -> Mapping[BrokerNumber, tuple[BrokerNumber, ...]]:
+        """Brokers, as many links away at most, with the path from `start`."""
+        near = self._near
         found: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {start: (start,)}
         frontier = [start]
         for broker in frontier:
+            if len(found[broker]) - 1 == radius:
+                break  # all that follow are as far away
             for other in near.get(broker, ()):
                 if other not in found:
                     found[other] = (*found[broker], other)

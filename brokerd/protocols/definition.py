@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Attributes
+from brokerd.overlay.outage import Outage, Reached, closed_route, open_routes
+from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import Positions
@@ -62,7 +64,6 @@ class Promises:
         exactly_once: each publication that matches reaches each subscriber once, in `order`,
             without a gap but for those announced; without, some are lost when something fails.
         members_may_change: brokers may join and leave meanwhile.
-        bypasses: publications go past brokers that have failed, so others do not wait for them.
         order: in which subscribers get publications.
         gaps: the reasons for which a subscriber may be told that it does not get some; none:
             never.
@@ -72,7 +73,6 @@ class Promises:
 
     exactly_once: bool
     members_may_change: bool
-    bypasses: bool
     order: Order = Order.PUBLISHER
     gaps: tuple[str, ...] = ()
     redelivers: bool = False
@@ -104,6 +104,43 @@ class CoreContext:
     decode_attributes: Callable[[bytes], Attributes]
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Why a protocol does not go on with some brokers and links lost.
+
+    Attributes:
+        brokers: of those that are lost, as few as are too many, in an order for people.
+        reason: what they are, for people.
+    """
+
+    brokers: tuple[BrokerNumber, ...]
+    reason: str
+
+
+def excess_of_routes(topology: Topology, parameters: Any, lost: Lost) -> Excess | None:
+    """Lost brokers without which a route is closed between two that are left; None: all are open.
+
+    Args:
+        topology: its first kind's routes are meant.
+    """
+    closed = closed_route(topology, lost)
+    if closed is None:
+        return None
+    needed = list(lost.brokers)
+    for broker in lost.brokers:
+        fewer = tuple(other for other in needed if other != broker)
+        if closed_route(topology, Lost(fewer, lost.links)) is not None:
+            needed.remove(broker)
+    origin, home = closed_route(topology, Lost(tuple(needed), lost.links)) or closed
+    names = topology.brokers
+    return Excess(tuple(needed), f"nothing gets from {names[origin]} to {names[home]}")
+
+
+def reached_over_routes(topology: Topology, parameters: Any, outage: Outage) -> Reached:
+    """Who gets whose publications over the routes that a topology's first kind gives."""
+    return open_routes(topology, outage)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolDefinition:
     """A delivery protocol.
@@ -118,6 +155,12 @@ class ProtocolDefinition:
         make_core: one broker's core; its first event is Started.
         pack_positions: how far a subscription has come, as the content of a resume token.
         unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
+        excess: what it tolerates: of some lost brokers and links, those that are too many for
+            its promises to hold between all that are left; None where none are.
+        fault_bound: how many brokers and links may fail at once, wherever they are, where
+            `excess` is not all that counts.
+        reaches: who gets whose publications while something does not work. As `excess`, it is
+            given the topology as its kind sees it, and means its routes unless it says otherwise.
         checks: the module with what simulations know of it beyond this; "" for none.
     """
 
@@ -131,6 +174,9 @@ class ProtocolDefinition:
     make_core: Callable[[CoreContext], DeliveryProtocol]
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
+    excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
+    fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
+    reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes
     checks: str = ""
 
     def surroundings(self, topology: Topology, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:

@@ -1,15 +1,23 @@
 """The delivery protocols that there are: the one place that knows them by name."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.predicate import Attributes
+from brokerd.overlay.outage import Outage, Reached
+from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
 from brokerd.protocols.best_effort.definition import BEST_EFFORT
-from brokerd.protocols.definition import CoreContext, ProtocolDefinition
+from brokerd.protocols.definition import (
+    CoreContext,
+    Excess,
+    ProtocolDefinition,
+    excess_of_routes,
+    reached_over_routes,
+)
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
 from brokerd.protocols.interface import DeliveryProtocol
 
@@ -131,6 +139,71 @@ def _parameters_of(topology: Topology, protocol: str, where: str) -> Any:
 def _names(definition: ProtocolDefinition) -> tuple[str, ...]:
     kind: Any = definition.parameters
     return tuple(item.name for item in fields(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProtocol:
+    """A topology as the protocol sees it that runs on it, and what both bear together.
+
+    Attributes:
+        topology: of the protocol's kind only.
+        protocol: None where there is none for such a topology, and its routes say all.
+    """
+
+    topology: Topology
+    protocol: ProtocolDefinition | None
+    parameters: Any
+
+    def excess(self, lost: Lost) -> Excess | None:
+        """Of some lost brokers and links, those that are too many; None: none are."""
+        if self.protocol is None:
+            return excess_of_routes(self.topology, None, lost)
+        return self.protocol.excess(self.topology, self.parameters, lost)
+
+    @property
+    def in_words(self) -> str:
+        """`delta_tree (delta 1)`, or of which kind the overlay is, where nothing runs on it."""
+        name = f"kind {self.topology.kind}" if self.protocol is None else self.protocol.name
+        return f"{name} ({self.topology.section.in_words})"
+
+    def tolerates(self, lost: Lost) -> bool:
+        """Whether all goes on between those that are left."""
+        return self.excess(lost) is None
+
+    @property
+    def fault_bound(self) -> int | None:
+        """How many brokers and links may fail at once, where `excess` is not all that counts."""
+        if self.protocol is None:
+            return None
+        return self.protocol.fault_bound(self.topology, self.parameters)
+
+    def reached(self, outage: Outage) -> Reached:
+        """Who gets whose publications while something does not work."""
+        if self.protocol is None:
+            return reached_over_routes(self.topology, None, outage)
+        return self.protocol.reaches(self.topology, self.parameters, outage)
+
+    def around(self, broker: str) -> tuple[str, ...]:
+        """The brokers that a broker may have sessions with."""
+        topology = self.topology
+        near = topology.overlay().surroundings(topology.number_of(broker))
+        return tuple(topology.brokers[number] for number in near)
+
+
+def protocol_on(topology: Topology, protocol: str | None = None) -> RunningProtocol:
+    """A topology with a protocol; without one, with the usual one of those that run on it.
+
+    Raises:
+        ConfigError: the protocol does not run on such a topology.
+    """
+    if protocol is None:
+        fit = [name for name, each in DEFINITIONS.items() if each.kind in topology.kinds]
+        if not fit:
+            return RunningProtocol(topology.of_kind(topology.kind), None, None)
+        protocol = DEFAULT if DEFAULT in fit else fit[0]
+    definition = definition_of(protocol)
+    parameters = parameters_on(topology, protocol)
+    return RunningProtocol(topology.of_kind(definition.kind), definition, parameters)
 
 
 def make_protocol(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from brokerd.errors import ControlError
-from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.injector import Evidence, Fault, FaultBackend
 from fault_injection.schedule.targets import Machines
 from fault_injection.schedule.verbs import CLIENT_VERBS
@@ -132,8 +132,8 @@ class WithClients:
         self._clients = clients
 
     @property
-    def topology(self) -> Topology:
-        return self._brokers.topology
+    def running(self) -> RunningProtocol:
+        return self._brokers.running
 
     @property
     def machines(self) -> Machines | None:

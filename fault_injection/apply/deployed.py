@@ -6,13 +6,14 @@ in a set, and the loss of a machine at every broker on it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from brokerd.errors import ControlError
-from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.apply.effects import SEE, see_sessions_down
 from fault_injection.apply.injector import Evidence, Fault
-from fault_injection.apply.separations import around, check_nft_can_tell, parted_pairs
+from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
 from fault_injection.schedule.ends import Deployment, End, direct_sessions, on_all
 
 
@@ -28,9 +29,9 @@ class DeployedBackend:
         self._deployment = deployment
         self._ahead_ns = ahead_ns or {}
 
-    @property
-    def topology(self) -> Topology:
-        return self._deployment.topology
+    @cached_property
+    def running(self) -> RunningProtocol:
+        return protocol_on(self._deployment.topology, self._deployment.protocol)
 
     @property
     def machines(self) -> Mapping[str, Sequence[str]]:
@@ -42,9 +43,9 @@ class DeployedBackend:
     async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
         ends = self._ends(fault)
         if fault.parameters.get("backend") == "nft":
-            pairs = parted_pairs(fault.target, self.topology)
+            pairs = parted_pairs(fault.target, self.running.around)
             try:
-                check_nft_can_tell(pairs, self._addresses(), self._around)
+                check_nft_can_tell(pairs, self._addresses(), self.running.around)
             except ValueError as error:
                 raise ControlError("user", f"{fault.fault_id}: {error}") from None
 
@@ -151,8 +152,8 @@ class DeployedBackend:
 
     def _ends_of_partition(self, fault: Fault) -> list[End]:
         ends = []
-        for broker in self.topology.brokers:
-            around = self._around(broker)
+        for broker in self.running.topology.brokers:
+            around = self.running.around(broker)
             across = fault.target.others(broker, around)
             # A lone set is kept from all others; these need not be told as well.
             if across and broker in fault.target.brokers:
@@ -178,14 +179,12 @@ class DeployedBackend:
     def _peers_of(self, end: End) -> Sequence[str]:
         if end.across:
             return end.across
-        return [end.peer] if end.peer else self._around(end.broker)
-
-    def _around(self, broker: str) -> list[str]:
-        return around(self.topology, broker)
+        return [end.peer] if end.peer else self.running.around(end.broker)
 
     def _neighbours(self, broker: str) -> list[str]:
-        number = self.topology.number_of(broker)
-        return [self.topology.brokers[other] for other in self.topology.neighbours()[number]]
+        topology = self.running.topology
+        near = topology.neighbours()[topology.number_of(broker)]
+        return [topology.brokers[other] for other in near]
 
     def _addresses(self) -> dict[str, str]:
         return {broker: place.address for broker, place in self._deployment.brokers.items()}

@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol
 import trio
 
 from brokerd.errors import ControlError
-from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol
 from fault_injection.apply.log import FaultLog, HealedBy, HostStamps
 from fault_injection.schedule.durations import format_duration
+from fault_injection.schedule.guard import FaultGuard, failed_together
 from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import (
     END,
@@ -62,8 +63,8 @@ class FaultBackend(Protocol):
     """
 
     @property
-    def topology(self) -> Topology:
-        """The brokers and links that there are."""
+    def running(self) -> RunningProtocol:
+        """The brokers and links that there are, and what runs on them."""
         ...
 
     @property
@@ -177,8 +178,7 @@ class Injector:
         self._log = log
         self._clock_ns = clock_ns
         self._lease_ns = schedule.guard.lease
-        limit = schedule.guard.max_faulty_brokers
-        self._limit = backend.topology.delta if limit is None else limit
+        self._guard = FaultGuard(backend.running, schedule.guard.max_faulty_brokers)
         self._origin_ns = 0
         self._problems: list[str] = []
         self._not_healed: list[str] = []
@@ -190,7 +190,7 @@ class Injector:
         log.plan(self.steps, prefix)
 
     def _fault(self, step: PlannedStep, prefix: str, source: str) -> Fault:
-        topology, machines = self._backend.topology, self._backend.machines
+        topology, machines = self._backend.running.topology, self._backend.machines
         try:
             target = read_target(step.on, topology, step.verb, machines)
         except ValueError as error:  # of machines lint knows only where brokers are placed
@@ -275,12 +275,10 @@ class Injector:
             return
         failing = [*self._failed, progress]
         elements = {element for other in failing for element in other.fault.target.failed()}
-        whole = [e for e in elements if not any(e > other for other in elements)]
-        if len(whole) > self._limit:
-            names = sorted("-".join(sorted(element)) for element in whole)
-            raise _NotLanded(
-                f"not begun: {', '.join(names)} would be failed at once, and {self._limit} may be"
-            )
+        if self._guard.exceeds(elements):
+            names = sorted("-".join(sorted(element)) for element in failed_together(elements))
+            why = self._guard.why(elements)
+            raise _NotLanded(f"not begun: {', '.join(names)} would be failed at once; {why}")
 
     async def _apply(self, progress: _Progress) -> int:
         step, fault = progress.step, progress.fault

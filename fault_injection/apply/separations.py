@@ -2,18 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from brokerd.overlay.topology import Topology
-from brokerd.overlay.tree import PrimaryTree
 from fault_injection.schedule.targets import Target
 
-
-def around(topology: Topology, broker: str) -> list[str]:
-    """The brokers that a broker may have sessions with."""
-    near = PrimaryTree(topology).surroundings(topology.number_of(broker)).paths
-    return [topology.brokers[number] for number in near]
+Around = Callable[[str], Collection[str]]
+"""The brokers that one may have sessions with."""
 
 
-def parted_pairs(target: Target, topology: Topology) -> list[tuple[str, str]]:
+def parted_pairs(target: Target, around: Around) -> list[tuple[str, str]]:
     """The brokers that a blackhole, cut or partition of this target keeps from each other."""
     if target.is_link:
         a, b = target.brokers
@@ -21,18 +16,14 @@ def parted_pairs(target: Target, topology: Topology) -> list[tuple[str, str]]:
     return [
         (broker, other)
         for broker in target.brokers
-        for other in (
-            target.others(broker, around(topology, broker))
-            if target.sets
-            else around(topology, broker)
-        )
+        for other in (target.others(broker, around(broker)) if target.sets else around(broker))
     ]
 
 
 def check_nft_can_tell(
     pairs: Iterable[tuple[str, str]],
     addresses: Mapping[str, str],
-    around: Callable[[str], Collection[str]],
+    around: Around,
 ) -> None:
     """Say whether rules by address and port part exactly these pairs.
 
@@ -41,7 +32,6 @@ def check_nft_can_tell(
 
     Args:
         addresses: "address:port" of every broker.
-        around: the brokers that one may have connections with.
 
     Raises:
         ValueError: two brokers cannot be told apart; names them.

@@ -5,8 +5,9 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from brokerd.overlay.chains import longest_lost
+from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology, nearest
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.schedule.schedule import (
     FaultSchedule,
     Pick,
@@ -31,6 +32,7 @@ def draw_targets(
     seed: int | None = None,
     *,
     machines: Machines | None = None,
+    protocol: str | None = None,
 ) -> FaultSchedule:
     """The schedule with a step of its own for each target that is drawn, and the seed of it.
 
@@ -39,6 +41,7 @@ def draw_targets(
 
     Args:
         seed: instead of the schedule's own.
+        protocol: that runs; None for the usual one of such topologies.
 
     Raises:
         ScheduleError: nothing can be drawn as wanted: an unknown name, too few of them, or no
@@ -47,6 +50,7 @@ def draw_targets(
     seed = schedule.seed if seed is None else seed
     if not any(step.pick for step in schedule.steps):
         return replace(schedule, seed=seed)
+    known = protocol_on(topology, protocol)
     targets: dict[str, tuple[str, ...]] = {}
     drawn: dict[str, str] = {}
     steps: list[Step] = []
@@ -59,7 +63,7 @@ def draw_targets(
             if step.pick.like is not None:
                 targets[step.id] = targets[step.pick.like]
             else:
-                targets[step.id] = _drawn(step, step.pick, topology, seed, machines)
+                targets[step.id] = _drawn(step, step.pick, known, seed, machines)
         except ValueError as error:
             problem = Problem(schedule.source, step.id, "pick", _shown(step.pick), str(error))
             raise ScheduleError([problem]) from None
@@ -110,9 +114,9 @@ def _families(schedule: FaultSchedule) -> Mapping[str, str]:
 
 
 def _drawn(
-    step: Step, pick: Pick, topology: Topology, seed: int, machines: Machines | None
+    step: Step, pick: Pick, known: RunningProtocol, seed: int, machines: Machines | None
 ) -> tuple[str, ...]:
-    candidates = list(dict.fromkeys(_candidates(step, pick, topology, machines)))
+    candidates = list(dict.fromkeys(_candidates(step, pick, known.topology, machines)))
     number = pick.number(len(candidates))
     if number > len(candidates):
         raise ValueError(f"there are {len(candidates)} to draw from, not {number}")
@@ -120,11 +124,10 @@ def _drawn(
     for _ in range(ATTEMPTS):
         places = sorted(random.sample(range(len(candidates)), number))
         chosen = tuple(candidates[place] for place in places)
-        if _has_chains(chosen, pick.chains, topology):
+        if _has_chains(chosen, pick.chains, known):
             return chosen
     raise ValueError(
-        f"no draw of {number} of {len(candidates)} has chains {pick.chains}, delta being "
-        f"{topology.delta}"
+        f"no draw of {number} of {len(candidates)} has chains {pick.chains} for {known.in_words}"
     )
 
 
@@ -146,11 +149,11 @@ def _candidates(
             yield name
 
 
-def _has_chains(chosen: Sequence[str], chains: str, topology: Topology) -> bool:
+def _has_chains(chosen: Sequence[str], chains: str, known: RunningProtocol) -> bool:
     if chains == "any":
         return True
-    longest = len(longest_lost(topology, [topology.number_of(name) for name in chosen]))
-    return (longest > topology.delta) == (chains == ">delta")
+    lost = Lost(tuple(sorted(map(known.topology.number_of, chosen))))
+    return known.tolerates(lost) == (chains == "<=delta")
 
 
 def _shown(pick: Pick) -> str:

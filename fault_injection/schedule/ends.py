@@ -39,6 +39,9 @@ class Deployment(Protocol):
     def topology(self) -> Topology: ...
 
     @property
+    def protocol(self) -> str: ...
+
+    @property
     def protected_ports(self) -> Sequence[int]: ...
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from brokerd.overlay.topology import Topology, nearest
-from fault_injection.apply.separations import around, check_nft_can_tell, parted_pairs
+from brokerd.protocols.registry import RunningProtocol, protocol_on
+from fault_injection.apply.separations import check_nft_can_tell, parted_pairs
 from fault_injection.schedule.client_lint import check_client_overlaps, check_clients
 from fault_injection.schedule.durations import format_duration
+from fault_injection.schedule.guard import Element, FaultGuard, failed_together
 from fault_injection.schedule.plan import ender_of
 from fault_injection.schedule.schedule import END, FaultSchedule, Problem, Step, wrong_target
 from fault_injection.schedule.targets import Clients, Machines, Target, read_target
@@ -41,6 +43,7 @@ def lint(
     addresses: Mapping[str, str] | None = None,
     clients: Clients | None = None,
     client_linger_ns: int | None = None,
+    protocol: str | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with a schedule for this topology; errors and warnings.
 
@@ -48,12 +51,15 @@ def lint(
     `machines` (the brokers on each), what concerns machines is believed; without `addresses`
     ("address:port" of each broker), that nftables can tell brokers apart; without `clients`
     (those of the load), that clients are there; without `client_linger_ns` (how long a broker
-    keeps what it has for one that is away), that it is long enough.
+    keeps what it has for one that is away), that it is long enough; without `protocol`, the
+    usual one of such topologies is believed to run.
     """
-    problems = list(_check_names(schedule, topology, machines))
+    known = protocol_on(topology, protocol)
+    topology = known.topology
+    problems = list(_check_names(schedule, known, machines))
     problems += check_clients(schedule, topology, clients, client_linger_ns)
     if addresses is not None:
-        problems += check_backends(schedule, topology, addresses)
+        problems += check_backends(schedule, known, addresses)
     if any(problem.severity == "error" for problem in problems):
         return problems  # what follows rests on anchors and targets that exist
     cycles = list(_check_cycles(schedule))
@@ -61,7 +67,7 @@ def lint(
         return problems + cycles
     moments = Moments(schedule)
     problems += _check_states(schedule, topology, moments, machines)
-    problems += _check_overlaps(schedule, topology, moments, machines)
+    problems += _check_overlaps(schedule, known, moments, machines)
     problems += check_client_overlaps(schedule, moments.between)
     if measure_ns is not None:
         problems += _check_fit(schedule, moments, measure_ns)
@@ -131,8 +137,9 @@ class _Failure:
 
 
 def _check_names(
-    schedule: FaultSchedule, topology: Topology, machines: Machines | None
+    schedule: FaultSchedule, known: RunningProtocol, machines: Machines | None
 ) -> Iterator[Problem]:
+    topology = known.topology
     ids = [step.id for step in schedule.steps]
     for step in schedule.steps:
         try:
@@ -151,23 +158,23 @@ def _check_names(
         if name not in topology.brokers:
             text = f"no broker called {name!r}{nearest(name, topology.brokers)}"
             yield Problem(schedule.source, "", "exercised.subscribers_on_path", name, text)
-    limit = schedule.guard.max_faulty_brokers
-    if limit is not None and limit > topology.delta:
-        text = f"more than the delta = {topology.delta} that {topology.name} tolerates"
+    limit, bound = schedule.guard.max_faulty_brokers, known.fault_bound
+    if limit is not None and bound is not None and limit > bound:
+        text = f"more than the {bound} that {topology.name} tolerates"
         yield Problem(schedule.source, "", "guard.max_faulty_brokers", limit, text, "warning")
 
 
 def check_backends(
-    schedule: FaultSchedule, topology: Topology, addresses: Mapping[str, str]
+    schedule: FaultSchedule, known: RunningProtocol, addresses: Mapping[str, str]
 ) -> Iterator[Problem]:
     """Steps that nftables cannot carry out, because brokers share an address."""
     for step in schedule.steps:
         if step.backend != "nft":
             continue
         try:
-            target = read_target(step.on, topology, step.do)
-            pairs = parted_pairs(target, topology)
-            check_nft_can_tell(pairs, addresses, lambda name: around(topology, name))
+            target = read_target(step.on, known.topology, step.do)
+            pairs = parted_pairs(target, known.around)
+            check_nft_can_tell(pairs, addresses, known.around)
         except ValueError as error:
             yield schedule.problem(step, "backend", step.backend, str(error))
 
@@ -271,25 +278,26 @@ def _restart_of(
 
 
 def _check_overlaps(
-    schedule: FaultSchedule, topology: Topology, moments: Moments, machines: Machines | None
+    schedule: FaultSchedule, known: RunningProtocol, moments: Moments, machines: Machines | None
 ) -> Iterator[Problem]:
-    limit = schedule.guard.max_faulty_brokers
-    limit = topology.delta if limit is None else limit
-    failures = list(_failures(schedule, topology, moments, machines))
+    guard = FaultGuard(known, schedule.guard.max_faulty_brokers)
+    failures = list(_failures(schedule, known.topology, moments, machines))
     for is_certain in (True, False):
-        group = _too_many(failures, limit, moments, is_certain)
+        group = _too_many(failures, guard, moments, is_certain)
         if group:
-            yield _explain_group(schedule, group, limit, is_certain)
+            yield _explain_group(schedule, group, guard, is_certain)
             return
 
 
 def _explain_group(
-    schedule: FaultSchedule, group: Sequence[_Failure], limit: int, is_certain: bool
+    schedule: FaultSchedule, group: Sequence[_Failure], guard: FaultGuard, is_certain: bool
 ) -> Problem:
     names = " and ".join(failure.name for failure in group)
-    text = f"{names} may be failed at the same time; at most {limit} may"
+    why = guard.why(_elements(group))
+    text = f"{names} may be failed at the same time; {why}"
     if len(group) == 1:
-        text = f"fails {_failed_together(group)} brokers or links at once; at most {limit} may"
+        count = len(failed_together(_elements(group)))
+        text = f"fails {count} brokers or links at once; {why}"
     severity: Literal["error", "warning"] = "error"
     if not is_certain:
         severity = "warning"
@@ -319,17 +327,17 @@ def _failures(
 
 
 def _too_many(
-    failures: Sequence[_Failure], limit: int, moments: Moments, is_certain: bool
+    failures: Sequence[_Failure], guard: FaultGuard, moments: Moments, is_certain: bool
 ) -> list[_Failure] | None:
-    """Failures of more than `limit` elements that can all overlap; None if there are none.
+    """Failures of too many elements that can all overlap; None if there are none.
 
     With `is_certain`, recoveries without a bound are taken to be quick.
     """
 
     def extend(group: list[_Failure], rest: Sequence[_Failure]) -> list[_Failure] | None:
-        if _failed_together(group) > limit:
+        if guard.exceeds(_elements(group)):
             return group
-        if _failed_together([*group, *rest]) <= limit:
+        if not guard.exceeds(_elements([*group, *rest])):
             return None
         for place, failure in enumerate(rest):
             if all(_can_overlap(other, failure, moments, is_certain) for other in group):
@@ -341,17 +349,19 @@ def _too_many(
     return extend([], failures)
 
 
-def _failed_together(group: Sequence[_Failure]) -> int:
-    """How many elements; a link of a failed broker is no second one."""
-    elements = frozenset(element for failure in group for element in failure.elements)
-    brokers = frozenset(name for element in elements if len(element) == 1 for name in element)
-    return sum(len(each) == 1 or not each & brokers for each in elements)
+def _elements(group: Sequence[_Failure]) -> frozenset[Element]:
+    return frozenset(element for failure in group for element in failure.elements)
 
 
 def _can_overlap(a: _Failure, b: _Failure, moments: Moments, is_certain: bool) -> bool:
-    if _failed_together([a, b]) in (_failed_together([a]), _failed_together([b])):
+    both, alone = _counted([a, b]), (_counted([a]), _counted([b]))
+    if both in alone:
         return False  # one of them adds nothing
     return not (_is_over(a, b, moments, is_certain) or _is_over(b, a, moments, is_certain))
+
+
+def _counted(group: Sequence[_Failure]) -> int:
+    return len(failed_together(_elements(group)))
 
 
 def _is_over(first: _Failure, second: _Failure, moments: Moments, is_certain: bool) -> bool:

@@ -164,7 +164,7 @@ def experiment_of(
     if not simulated:
         inventory = call.inventory()
         placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
-    schedule = settled(schedule, spec.topology, overrides.seed, placement)
+    schedule = settled(schedule, spec.topology, overrides.seed, placement, spec.protocol)
     measure_ns = spec.workload.phases.measure
     for warning in checked(
         schedule,

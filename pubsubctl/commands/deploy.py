@@ -46,7 +46,7 @@ def deploy(
             "--max-unavailable",
             metavar="N",
             min=1,
-            help="With --rolling: how many at a time; never delta in a row.",
+            help="With --rolling: how many at a time; no more than the protocol tolerates.",
         ),
     ] = 1,
     policy: Annotated[
@@ -55,8 +55,9 @@ def deploy(
     delta_safe: Annotated[
         bool,
         typer.Option(
+            "--safe",
             "--delta-safe",
-            help="Refuse a placement in which one machine takes more than delta in a row with it.",
+            help="Refuse a placement in which one machine takes more with it than is tolerated.",
         ),
     ] = False,
     placement: Annotated[

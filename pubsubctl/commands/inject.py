@@ -134,8 +134,10 @@ def inject(
     from pubsubctl.injecting.faults import check_by_hand
     from pubsubctl.injecting.injection import inject_now
 
-    def settle(known: "Topology", placement: "Placement | None") -> "FaultSchedule":
-        return _settled(call, schedule, seed, known, placement)[0]
+    def settle(
+        known: "Topology", placement: "Placement | None", protocol: str | None
+    ) -> "FaultSchedule":
+        return _settled(call, schedule, seed, known, placement, protocol)[0]
 
     check_by_hand(schedule)
     if topology is not None:
@@ -177,12 +179,13 @@ def _settled(
     seed: int | None,
     known: "Topology",
     placement: "Placement | None",
+    protocol: str | None,
 ) -> "tuple[FaultSchedule, list[str]]":
     """The schedule with its targets drawn and checked, and what was warned of."""
     from pubsubctl.injecting import faults
 
-    settled = faults.settled(schedule, known, seed, placement)
-    warnings = [*faults.checked(settled, known, placement=placement)]
+    settled = faults.settled(schedule, known, seed, placement, protocol)
+    warnings = [*faults.checked(settled, known, placement=placement, protocol=protocol)]
     for warning in warnings:
         call.console.warn(warning)
     return settled, warnings
@@ -197,16 +200,18 @@ def _preview(
     only_lint: bool,
 ) -> Result:
     """What a schedule would do, without doing it."""
+    from brokerd.protocols.registry import protocol_on
     from fault_injection.schedule.lint import targets_of
     from fault_injection.schedule.plan import expand
     from pubsubctl.deploying.preview import windows as preview_windows
 
-    known, placement = _topology(call, topology)
-    settled, warnings = _settled(call, schedule, seed, known, placement)
+    known, placement, protocol = _topology(call, topology)
+    settled, warnings = _settled(call, schedule, seed, known, placement, protocol)
     steps = expand(settled)
     machines = placement.machines() if placement else None
-    targets = targets_of(settled, known, machines)
-    windows = [] if only_lint else preview_windows(steps, targets, known)
+    seen = protocol_on(known, protocol)
+    targets = targets_of(settled, seen.topology, machines)
+    windows = [] if only_lint else preview_windows(steps, targets, seen)
     shown = [*map(str, steps), *(window.text() for window in windows)]
     lines = [f"{schedule.source}: ok, {len(steps)} steps"] if only_lint else shown
     return Result(
@@ -232,8 +237,11 @@ def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
     return chosen
 
 
-def _topology(call: Invocation, name: str | None) -> "tuple[Topology, Placement | None]":
-    """The topology to check against, as named or of what is deployed, and what is where."""
+def _topology(
+    call: Invocation, name: str | None
+) -> "tuple[Topology, Placement | None, str | None]":
+    """The topology to check against, as named or of what is deployed; what is where, and the
+    protocol that runs, where they are known."""
     import trio
 
     from brokerd.overlay.topology import Topology
@@ -247,16 +255,16 @@ def _topology(call: Invocation, name: str | None) -> "tuple[Topology, Placement 
         named = load_topology(call.project.find("topology", name))
         try:
             inventory = call.inventory()
-            return named, would_be_placed(named, inventory, call.hosts(inventory))
+            return named, would_be_placed(named, inventory, call.hosts(inventory)), None
         except PubsubctlError:
-            return named, None
+            return named, None, None
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     record = trio.run(reached, lab, lambda: recorded_deployment(lab))
     if record is None:
         raise UserError("nothing is deployed; name the topology to check against: --topology NAME")
     topology = Topology.from_mapping(record["topology"], "deployment.json")
-    return topology, Placement.from_mapping(record["placement"])
+    return topology, Placement.from_mapping(record["placement"]), record["protocol"]
 
 
 def _listing(call: Invocation) -> Result:

@@ -142,11 +142,16 @@ def place(
     delta_safe: Annotated[
         bool,
         typer.Option(
+            "--safe",
             "--delta-safe",
-            help="Prove that no machine or failure domain takes more than delta consecutive "
-            "brokers with it; another placement is looked for when it would.",
+            help="Prove that the protocol goes on without any one machine or failure domain; "
+            "another placement is looked for when it would not.",
         ),
     ] = False,
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", help="By what this one tolerates, not the usual one."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the placement there, as JSON.")
     ] = None,
@@ -155,10 +160,12 @@ def place(
     from pubsubctl.deploying import placing, topologies
 
     call = invocation(context)
-    topology = topologies.load_topology(call.project.find("topology", file))
+    topology = topologies.load_topology(call.project.find("topology", file), protocol)
     inventory = call.inventory()
     hosts = call.hosts(inventory)
-    found = placing.placed(topology, inventory, hosts, policy, delta_safe=delta_safe)
+    found = placing.placed(
+        topology, inventory, hosts, policy, delta_safe=delta_safe, protocol=protocol
+    )
     document = {**found.placement.to_mapping(), "topology": topology.name, **found.document()}
     rows = [
         (row.broker, row.host, row.address, "" if row.core < 0 else row.core)
@@ -208,12 +215,14 @@ def _picture(call: Invocation, topology: Topology) -> str:
     hosts: dict[str, str] = {}
     domains: dict[str, str] = {}
     if call.inventory_option is not None:
+        from brokerd.protocols.registry import protocol_on
         from pubsubctl.deploying.placement import place
 
         inventory = call.inventory()
         chosen = call.hosts(inventory)
         every_core = range(1, 4096)  # whether there are so many is deploy's business
-        placement = place(topology, chosen, {host.name: every_core for host in chosen})
+        known = protocol_on(topology).topology
+        placement = place(known, chosen, {host.name: every_core for host in chosen})
         hosts = {row.broker: row.host for row in placement.brokers}
         domains = {host.name: host.failure_domain for host in chosen}
     brokers = topology.present()
@@ -223,7 +232,7 @@ def _picture(call: Invocation, topology: Topology) -> str:
         for b in others
         if a < b
     ]
-    return topology_svg(topology.name, topology.delta, brokers, links, hosts, domains)
+    return topology_svg(topology.name, brokers, links, hosts, domains)
 
 
 def _change(context: typer.Context, file: str, change: Callable[[Topology], Topology]) -> Result:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from bench.spec.spec import ExperimentSpec
 from brokerd.history.records import ROW_BYTES
-from brokerd.overlay.tree import PrimaryTree
+from brokerd.protocols.registry import protocol_on
 
 SECOND_NS = 1_000_000_000
 FASTEST_PER_S = 200_000
@@ -46,13 +46,10 @@ def most_record_bytes(spec: ExperimentSpec) -> int:
 
 def connections(spec: ExperimentSpec, descriptors: int) -> Iterator[Row]:
     """Whether brokers and load generators may have so many files open."""
-    tree = PrimaryTree(spec.topology)
+    known = protocol_on(spec.topology, spec.protocol)
     clients = Counter(plan.broker for plan in spec.publisher_plans())
     clients.update(plan.broker for plan in spec.subscriber_plans())
-    of_broker = {
-        name: clients[name] + len(tree.surroundings(spec.topology.number_of(name)).paths)
-        for name in spec.topology.present()
-    }
+    of_broker = {name: clients[name] + len(known.around(name)) for name in spec.topology.present()}
     busiest = max(of_broker, key=lambda name: of_broker[name])
     needed = max(sum(clients.values()), of_broker[busiest])
     wanted = round(needed * SPARE) + DESCRIPTORS_OF_A_PROCESS

@@ -21,8 +21,7 @@ from bench.spec.toml_text import toml_text
 from brokerd.agent.host.server import TOPOLOGY_FILE
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.overlay.tree import PrimaryTree
-from brokerd.protocols.registry import DEFINITIONS, parameters_on
+from brokerd.protocols.registry import DEFINITIONS, parameters_on, protocol_on
 from pubsubctl.console.console import Progress
 from pubsubctl.console.interruption import Interruption
 from pubsubctl.deploying.certificates import (
@@ -241,10 +240,8 @@ async def broker_config(deployment: Deployment, placed: PlacedBroker) -> dict[st
     wanted = deployment.wanted
     connector = deployment.lab.connector(placed.host)
     root = await connector.root()
-    number = wanted.topology.number_of(placed.broker)
-    ball = PrimaryTree(wanted.topology).surroundings(number).paths
     addresses = {row.broker: row.address for row in wanted.placement.brokers}
-    names = [placed.broker, *(wanted.topology.brokers[near] for near in ball)]
+    names = [placed.broker, *protocol_on(wanted.topology, wanted.protocol).around(placed.broker)]
     return {
         "broker": placed.broker,
         "topology_file": str(root / TOPOLOGY_FILE),

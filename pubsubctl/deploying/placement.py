@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from brokerd.overlay.topology import Topology
-from pubsubctl.deploying.delta_safety import counter_example, loss_units, safe_assignment
+from brokerd.protocols.registry import RunningProtocol
+from pubsubctl.deploying.loss_safety import counter_example, loss_units, safe_assignment
 from pubsubctl.errors import PreflightFailed, UserError
 from pubsubctl.inventory.inventory import Host
 
@@ -107,7 +108,7 @@ def place(
     cores: Mapping[str, Sequence[int]],
     policy: Policy = "spread",
     *,
-    delta_safe: bool = False,
+    tolerance: RunningProtocol | None = None,
 ) -> Placement:
     """Give every broker a host, a port and, where it is to have one of its own, a core.
 
@@ -119,19 +120,19 @@ def place(
         policy: "spread" deals the brokers out in turn; "pack" fills one host after the other with
             brokers that are near each other, as many as it has cores; "pin" spreads, and gives
             each broker a core of its own whatever the inventory says.
-        delta_safe: when a machine or failure domain could take more than delta consecutive
-            brokers with it, look for a placement in which none does.
+        tolerance: where one is given: when a machine or failure domain could take more brokers
+            with it than that goes on without, look for a placement in which none does.
 
     Raises:
         UserError: a host has fewer ports than brokers, or an address is missing.
-        PreflightFailed: fewer cores than brokers that want one of their own; with `delta_safe`,
+        PreflightFailed: fewer cores than brokers that want one of their own; with `tolerance`,
             no safe placement was found: names the smallest counter-example.
     """
     for_brokers = brokers_hosts(hosts)
     for_clients = [host for host in hosts if CLIENTS_GROUP in host.groups] or list(hosts)
     assigned = _ASSIGNING[policy](topology, for_brokers, cores)
-    if delta_safe:
-        assigned = _safe(topology, for_brokers, cores, policy, assigned)
+    if tolerance is not None:
+        assigned = _safe(tolerance, for_brokers, cores, policy, assigned)
     seats = _Seats(topology, for_brokers, cores, pinned=policy == "pin")
     return Placement(seats.taken(assigned), for_clients[0].name)
 
@@ -153,8 +154,8 @@ def _spread(
 def _pack(
     topology: Topology, hosts: Sequence[Host], cores: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Fill hosts one by one, along the tree; what exceeds all cores is shared out evenly."""
-    order = _along_the_tree(topology)
+    """Fill hosts one by one, along the links; what exceeds all cores is shared out evenly."""
+    order = _along_links(topology)
     room = {host.name: _cores_for_brokers(host, cores) for host in hosts}
     short = len(order) - sum(room.values())
     if short > 0:
@@ -169,14 +170,14 @@ _ASSIGNING = {"spread": _spread, "pack": _pack, "pin": _spread}
 
 
 def _safe(
-    topology: Topology,
+    tolerance: RunningProtocol,
     hosts: Sequence[Host],
     cores: Mapping[str, Sequence[int]],
     policy: Policy,
     assigned: dict[str, str],
 ) -> dict[str, str]:
-    here = {broker: assigned[broker] for broker in topology.present()}
-    found = counter_example(topology, here, loss_units(hosts))
+    here = {broker: assigned[broker] for broker in tolerance.topology.present()}
+    found = counter_example(tolerance, here, loss_units(hosts))
     if found is None:
         return assigned
     capacity = {
@@ -185,11 +186,11 @@ def _safe(
         else len(host.ports)
         for host in hosts
     }
-    safe = safe_assignment(topology, hosts, capacity)
+    safe = safe_assignment(tolerance, hosts, capacity)
     if safe is None:
         raise PreflightFailed(
-            f"no placement was found that is safe for delta = {topology.delta}: {found}",
-            "more hosts or failure domains, or a larger delta",
+            f"no placement was found that is safe with {tolerance.in_words}: {found}",
+            "more hosts or failure domains, or a topology that bears more",
         )
     return safe
 
@@ -274,13 +275,14 @@ def _cores_for_brokers(host: Host, cores: Mapping[str, Sequence[int]]) -> int:
     return min(len(list(_usable(host, cores))) or 1, len(host.ports))
 
 
-def _along_the_tree(topology: Topology) -> list[str]:
+def _along_links(topology: Topology) -> list[str]:
     """Brokers such that neighbours stand close together: depth first from the first one."""
     neighbours = topology.neighbours()
-    order: list[str] = []
-    stack = [(topology.number_of(topology.present()[0]), -1)]
+    order: dict[str, None] = {}
+    stack = [topology.number_of(name) for name in reversed(topology.present())]
     while stack:
-        broker, parent = stack.pop()
-        order.append(topology.brokers[broker])
-        stack += [(near, broker) for near in reversed(neighbours[broker]) if near != parent]
-    return order
+        broker = stack.pop()
+        if topology.brokers[broker] not in order:
+            order[topology.brokers[broker]] = None
+            stack += reversed(neighbours[broker])
+    return list(order)

@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.topology import Topology, nearest
-from pubsubctl.deploying.delta_safety import (
+from brokerd.protocols.registry import RunningProtocol, protocol_on
+from pubsubctl.deploying.loss_safety import (
     CounterExample,
     LossUnit,
     counter_example,
     loss_units,
+    taken_with,
 )
 from pubsubctl.deploying.placement import (
     POLICIES,
@@ -55,14 +56,14 @@ class Judged:
     """A placement and what the loss of each unit would take.
 
     Attributes:
-        lost: unit → the longest row of consecutive brokers that goes with it.
-        counter_example: a loss that delta does not cover; None: there is none.
-        links_between_hosts: of all links of the tree.
+        lost: unit → the brokers that go with it.
+        counter_example: a loss that is not tolerated; None: there is none.
+        links_between_hosts: of all links.
         one_machine: whether several of its hosts are processes of this one machine.
     """
 
     placement: Placement
-    topology: Topology
+    tolerance: RunningProtocol
     lost: Mapping[LossUnit, tuple[str, ...]]
     counter_example: CounterExample | None
     links_between_hosts: int
@@ -72,11 +73,16 @@ class Judged:
         """For --json."""
         example = self.counter_example
         return {
-            "delta": self.topology.delta,
+            "tolerance": self.tolerance.in_words,
             "links_between_hosts": self.links_between_hosts,
             "losses": [
-                {"kind": unit.kind, "name": unit.name, "hosts": list(unit.hosts), "row": list(row)}
-                for unit, row in self.lost.items()
+                {
+                    "kind": unit.kind,
+                    "name": unit.name,
+                    "hosts": list(unit.hosts),
+                    "brokers": list(gone),
+                }
+                for unit, gone in self.lost.items()
             ],
             "delta_safe": example is None,
             "counter_example": None if example is None else str(example),
@@ -85,18 +91,17 @@ class Judged:
     def text(self) -> str:
         """For people."""
         used = len({row.host for row in self.placement.brokers})
-        links = len(self.topology.present()) - 1
+        links = len(self.tolerance.topology.overlay().links)
         lines = [
             f"{len(self.placement.brokers)} brokers on {used} hosts, "
             f"{self.links_between_hosts} of {links} links between hosts"
         ]
         if self.counter_example is not None:
-            lines.append(f"not safe for delta {self.topology.delta}: {self.counter_example}")
+            lines.append(f"not safe with {self.tolerance.in_words}: {self.counter_example}")
         else:
-            worst = max(map(len, self.lost.values()), default=0)
             lines.append(
-                f"safe for delta {self.topology.delta}: no machine or failure domain takes more "
-                f"than {worst} consecutive broker{'' if worst == 1 else 's'} of a primary path"
+                f"safe with {self.tolerance.in_words}: it goes on without any one machine or "
+                "failure domain"
             )
         if self.one_machine:
             lines.append("hosts of connector local stand for machines here; they share this one")
@@ -110,16 +115,22 @@ def placed(
     policy: str,
     *,
     delta_safe: bool = False,
+    protocol: str | None = None,
 ) -> Judged:
     """A placement on hosts of an inventory, judged; nothing is connected to.
+
+    Args:
+        protocol: by what it tolerates; None for the usual one of such topologies.
 
     Raises:
         UserError: no such policy; or as `place`.
         PreflightFailed: as `place`.
     """
     cores = known_cores(inventory, hosts)
-    placement = place(topology, hosts, cores, known_policy(policy), delta_safe=delta_safe)
-    return judged(topology, hosts, placement)
+    tolerance = protocol_on(topology, protocol)
+    wanted = tolerance if delta_safe else None
+    placement = place(tolerance.topology, hosts, cores, known_policy(policy), tolerance=wanted)
+    return judged(tolerance, hosts, placement)
 
 
 def would_be_placed(
@@ -162,7 +173,14 @@ async def chosen_placement(
     else:
         pinned = {host.name for host in hosts if policy == "pin" or host.cores == "own"}
         cores = await lab.cores(pinned)
-        wanted = place(topology, hosts, cores, policy, delta_safe=placing.delta_safe)
+        tolerance = protocol_on(topology, protocol)
+        wanted = place(
+            tolerance.topology,
+            hosts,
+            cores,
+            policy,
+            tolerance=tolerance if placing.delta_safe else None,
+        )
     for row in await lab.observe():
         record = row.deployment
         if record is None or record["protocol"] != protocol:
@@ -300,23 +318,27 @@ def _wrong_in(file: _PlacementFile, topology: Topology, hosts: Sequence[Host]) -
             yield f"{what}: {other} has port {row.port} of {host.name}"
 
 
-def judged(topology: Topology, hosts: Sequence[Host], placement: Placement) -> Judged:
+def judged(tolerance: RunningProtocol, hosts: Sequence[Host], placement: Placement) -> Judged:
     """What a placement means."""
+    topology = tolerance.topology
     host_of = {row.broker: row.host for row in placement.brokers}
     units = loss_units(brokers_hosts(hosts))
     lost = {}
     for unit in units:
-        gone = [topology.number_of(name) for name, host in host_of.items() if host in unit.hosts]
-        row = longest_lost(topology, gone)
-        if row:
-            lost[unit] = tuple(topology.brokers[number] for number in row)
+        if gone := taken_with(unit, tolerance, host_of):
+            lost[unit] = tuple(topology.brokers[number] for number in gone)
     between = sum(
         host_of[topology.brokers[a]] != host_of[topology.brokers[b]]
-        for a, b in topology.links
+        for a, b in topology.overlay().links
         if topology.brokers[a] in host_of and topology.brokers[b] in host_of
     )
     used = {row.host for row in placement.brokers}
     here = [host for host in hosts if host.name in used and host.machine == THIS_MACHINE]
     return Judged(
-        placement, topology, lost, counter_example(topology, host_of, units), between, len(here) > 1
+        placement,
+        tolerance,
+        lost,
+        counter_example(tolerance, host_of, units),
+        between,
+        len(here) > 1,
     )

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd.overlay.outage import Outage
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.registry import DEFAULT, definition_of, parameters_on
+from brokerd.protocols.registry import RunningProtocol
 from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import END
 from fault_injection.schedule.targets import Target
 from fault_injection.schedule.verbs import CLIENT_VERBS, LIMITING_VERBS
-from pubsubctl.deploying.blast_radius import Effect, Outage, Pair, effect_of
+from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of
 
 # What a broker under this verb is to the others: gone past, or not noticed.
 _GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
@@ -84,20 +85,16 @@ class Window:
 def windows(
     steps: Sequence[PlannedStep],
     targets: Mapping[str, Target],
-    topology: Topology,
-    *,
-    protocol: str = DEFAULT,
+    known: RunningProtocol,
 ) -> list[Window]:
     """What each stretch of a schedule cuts off, in order of time.
 
     Args:
         targets: of each step, by its id.
     """
+    topology = known.topology
     times = {step.id: span for step, span in zip(steps, _spans(steps), strict=True)}
     bounds = sorted({time for span in times.values() for time in span if time is not None})
-    definition = definition_of(protocol)
-    bypasses = definition.promises.bypasses
-    relays = definition.bypasses_links(parameters_on(topology, protocol))
     found: list[Window] = []
     for begin_ns, end_ns in zip(bounds, [*bounds[1:], None], strict=True):
         active = [
@@ -111,7 +108,7 @@ def windows(
         outage = Outage()
         for step in active:
             outage |= outage_of(step.verb, targets[step.id], topology)
-        effect = effect_of(topology, outage, bypasses=bypasses, relays=relays)
+        effect = effect_of(known, outage)
         faults = tuple(f"{step.verb} {step.on}" for step in active)
         found.append(Window(begin_ns, end_ns, faults, effect, topology))
     return found

@@ -1,8 +1,8 @@
 """Replaces the program of a deployment that runs and is used, broker by broker.
 
 First each host gets an agent of the new program, which takes over the processes of the old one;
-then brokers are stopped and started again from it, never more at once than delta brokers in a
-row, and the next only when every session is ready again.
+then brokers are stopped and started again from it, never more at once than the protocol
+tolerates, and the next only when every session is ready again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.routes import Lost
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deploy import broker_config, record_program
 from pubsubctl.deploying.deployment import Deployment, placed_broker
@@ -58,10 +59,10 @@ async def roll(
     not done: they have the old program in their record.
 
     Raises:
-        UserError: more may be away at once than delta brokers in a row; says how many may.
+        UserError: `max_unavailable` is less than one.
         HostError: what was replaced did not get ready in time; nothing further was touched.
     """
-    topology = deployment.wanted.topology
+    known = protocol_on(deployment.wanted.topology, deployment.wanted.protocol)
     if max_unavailable < 1:
         raise UserError(f"--max-unavailable = {max_unavailable}; 1 or more")
     rolled = Rolled()
@@ -74,7 +75,7 @@ async def roll(
     progress.phase("replacing brokers")
     # A broker away already would make it one too many.
     await wait_ready(deployment, progress, timeout_s)
-    for batch in batches(topology, brokers, max_unavailable):
+    for batch in batches(known, brokers, max_unavailable):
         progress.say(f"replacing {', '.join(batch)}")
         async with trio.open_nursery() as nursery:
             for name in batch:
@@ -86,15 +87,16 @@ async def roll(
     return rolled
 
 
-def batches(topology: Topology, brokers: Sequence[str], most: int) -> Iterator[list[str]]:
-    """Brokers to be away at the same time: at most `most`, and no more than delta in a row."""
+def batches(known: RunningProtocol, brokers: Sequence[str], most: int) -> Iterator[list[str]]:
+    """Brokers to be away at the same time: at most `most`, and none too many of them."""
     left = list(brokers)
     while left:
         batch: list[str] = []
         for name in left:
-            if len(batch) < most and _longest_row(topology, {*batch, name}) <= topology.delta:
+            away = sorted(map(known.topology.number_of, (*batch, name)))
+            if len(batch) < most and known.tolerates(Lost(tuple(away))):
                 batch.append(name)
-        batch = batch or left[:1]  # delta 0: each is one too many
+        batch = batch or left[:1]  # each is one too many
         left = [name for name in left if name not in batch]
         yield batch
 
@@ -105,25 +107,3 @@ async def _replace(deployment: Deployment, name: str) -> None:
     await agent.stop(name, timeout_ms=STOP_TIMEOUT_MS)
     config = await broker_config(deployment, placed)
     await agent.start(name, "broker", config, config["control_socket"])
-
-
-def _longest_row(topology: Topology, away: set[str]) -> int:
-    """How many of them at most are next to each other, so that a path could lead through all."""
-    neighbours: dict[str, list[str]] = {name: [] for name in away}
-    for link in topology.links:
-        one, other = (topology.brokers[number] for number in link)
-        if one in away and other in away:
-            neighbours[one].append(other)
-            neighbours[other].append(one)
-    longest = 0
-    seen: set[str] = set()
-    for name in sorted(away):
-        group, todo = 0, [name]
-        while todo:
-            here = todo.pop()
-            if here not in seen:
-                seen.add(here)
-                group += 1
-                todo += neighbours[here]
-        longest = max(longest, group)
-    return longest

@@ -18,7 +18,6 @@ from brokerd.overlay.generate import (
     star,
 )
 from brokerd.overlay.topology import ALL_PROTOCOLS, TREE, Topology, nearest
-from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.registry import check_runs_on, parameters_on, read_topology
 from pubsubctl.console.console import Console
 from pubsubctl.errors import UserError
@@ -100,9 +99,7 @@ def generated(shape: str, project: Project, measures: Measures) -> Topology:
 
 def in_short(topology: Topology) -> str:
     """`20 brokers, delta 2`, or of which kind the overlay is."""
-    words = [f"{len(topology.brokers)} brokers"]
-    if topology.kind == TREE:
-        words.append(f"delta {topology.delta}")
+    words = [f"{len(topology.brokers)} brokers", topology.section.in_words]
     if topology.kinds != (TREE,):
         words.append(f"kind {' and '.join(topology.kinds)}")
     return ", ".join(words)
@@ -204,17 +201,11 @@ def summary(topology: Topology) -> dict[str, Any]:
         "session": topology.session_in_words(),
     }
     present = [topology.number_of(name) for name in topology.present()]
-    if topology.kind == TREE:
-        tree = PrimaryTree(topology)
-        known = [len(tree.surroundings(number).paths) for number in present]
-        far, _ = _farthest(tree, present[0])
-        _, diameter = _farthest(tree, far)
-        facts |= {"delta": topology.delta, "longest_path_links": diameter}
-    else:
-        overlay = topology.overlay()
-        known = [len(overlay.surroundings(number)) for number in present]
+    overlay = topology.overlay()
+    known = [len(overlay.surroundings(number)) for number in present]
     return {
         **facts,
+        **overlay.facts(),
         "neighbourhood_smallest": min(known),
         "neighbourhood_largest": max(known),
     }
@@ -223,24 +214,15 @@ def summary(topology: Topology) -> dict[str, Any]:
 def summary_in_words(topology: Topology, facts: dict[str, Any]) -> str:
     """The summary, for people."""
     parts = [f"{facts['brokers']} brokers, {facts['links']} links"]
-    if topology.kind == TREE:
-        parts.append(f", delta {facts['delta']}")
+    parts.append(f", {topology.section.in_words}")
     parts += [parameters_in_words(topology), sessions_of(topology)]
-    if topology.kind == TREE:
+    if "longest_path_links" in facts:
         parts.append(f", longest path {facts['longest_path_links']} links")
     smallest, largest = facts["neighbourhood_smallest"], facts["neighbourhood_largest"]
     parts.append(f"\na broker knows {smallest} to {largest} others")
-    if topology.kind == TREE:
-        parts.append(f" (within {topology.delta + 1} links)")
+    if "known_within_links" in facts:
+        parts.append(f" (within {facts['known_within_links']} links)")
     return "".join(parts)
-
-
-def _farthest(tree: PrimaryTree, start: int) -> tuple[int, int]:
-    ball = tree.ball(start, len(tree.topology.brokers))
-    if not ball:
-        return start, 0
-    last, path = list(ball.items())[-1]
-    return last, len(path) - 1
 
 
 def _demo(project: Project, brokers: int | None, delta: int) -> Topology:

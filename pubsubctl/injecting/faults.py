@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.protocols.registry import parameters_on
+from brokerd.protocols.registry import RunningProtocol, parameters_on, protocol_on
 from fault_injection.schedule.draw import draw_targets
+from fault_injection.schedule.guard import FaultGuard
 from fault_injection.schedule.lint import check_backends, lint
 from fault_injection.schedule.schedule import (
     MOST_PICKED,
@@ -84,18 +85,20 @@ def settled(
     topology: Topology,
     seed: int | None = None,
     placement: Placement | None = None,
+    protocol: str | None = None,
 ) -> FaultSchedule:
     """The schedule for this topology, with every target that it leaves to the seed drawn.
 
     Args:
         seed: instead of the schedule's own.
+        protocol: that runs; None for the usual one of such topologies.
 
     Raises:
         UserError: what it picks from is not there, or is too few.
     """
     try:
         machines = placement.machines() if placement else None
-        return draw_targets(schedule, topology, seed, machines=machines)
+        return draw_targets(schedule, topology, seed, machines=machines, protocol=protocol)
     except ScheduleError as error:
         raise UserError(*map(str, error.problems)) from None
 
@@ -113,7 +116,7 @@ def checked(
 
     Args:
         clients: of the load that it goes with, where there is one.
-        protocol: of that load.
+        protocol: that runs; None for the usual one of such topologies.
 
     Raises:
         UserError: it cannot be carried out there; every problem is named.
@@ -121,12 +124,13 @@ def checked(
     machines = placement.machines() if placement else None
     addresses = placement.addresses() if placement else None
     if schedule.source == COMMAND_LINE:
-        problems = _targets(schedule, topology, machines)
+        known = protocol_on(topology, protocol)
+        problems = _targets(schedule, known, machines)
         if addresses is not None and not any(row.severity == "error" for row in problems):
-            problems += list(check_backends(schedule, topology, addresses))
+            problems += list(check_backends(schedule, known, addresses))
     else:
         client_linger_ns: int | None = None
-        if protocol is not None:
+        if clients is not None and protocol is not None:
             client_linger_ns = parameters_on(topology, protocol).client_linger_ns
         problems = lint(
             schedule,
@@ -136,6 +140,7 @@ def checked(
             addresses=addresses,
             clients=clients,
             client_linger_ns=client_linger_ns,
+            protocol=protocol,
         )
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     if errors:
@@ -151,14 +156,14 @@ def _loaded(path: Path) -> FaultSchedule:
 
 
 def _targets(
-    schedule: FaultSchedule, topology: Topology, machines: Machines | None
+    schedule: FaultSchedule, known: RunningProtocol, machines: Machines | None
 ) -> list[Problem]:
     """What is wrong with the targets; a single verb is free to do what no schedule should."""
     found: list[Problem] = []
     failed: set[frozenset[str]] = set()
     for step in schedule.steps:
         try:
-            target = read_target(step.on, topology, step.do, machines)
+            target = read_target(step.on, known.topology, step.do, machines)
         except ValueError as error:
             found.append(Problem(COMMAND_LINE, step.id, "on", step.on, str(error)))
             continue
@@ -166,7 +171,8 @@ def _targets(
             found.append(Problem(COMMAND_LINE, step.id, "on", step.on, wrong_target(step.do)))
         if step.do in FAILING_VERBS:
             failed |= {element for element in target.failed() if element}
-    if len(failed) > topology.delta:
-        text = f"fails {len(failed)} brokers or links at once; delta is {topology.delta}"
+    guard = FaultGuard(known)
+    if guard.exceeds(failed):
+        text = f"fails {len(failed)} brokers or links at once; {guard.why(failed)}"
         found.append(Problem(COMMAND_LINE, "", "", None, text, "warning"))
     return found

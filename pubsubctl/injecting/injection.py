@@ -30,7 +30,7 @@ _STATES = {"unknown": "not seen"}
 """A fault that was done, and had no effect that anybody saw: what people are told of it."""
 
 
-Settle = Callable[[Topology, Placement], FaultSchedule]
+Settle = Callable[[Topology, Placement, str], FaultSchedule]
 
 
 def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Result:
@@ -50,7 +50,7 @@ def inject_now(call: Invocation, schedule: FaultSchedule, settle: Settle) -> Res
         async def work(interruption: Interruption) -> Injection:
             async with lab.opened(), lab.locked(f"inject {schedule.name}"):
                 wanted = await running(lab)
-                settled = settle(wanted.topology, wanted.placement)
+                settled = settle(wanted.topology, wanted.placement, wanted.protocol)
                 async with attached(lab, wanted) as deployment:
                     log = FaultLog(tell=tell)
                     backend = await backend_of(deployment)

@@ -19,10 +19,11 @@ import trio
 from brokerd.client.client import Client, connect
 from brokerd.config import TlsFiles
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.sessions.identity import CertifiedRole
 from fault_injection.apply.injector import Injection, Injector
 from fault_injection.apply.log import FaultLog
-from fault_injection.apply.separations import around, check_nft_can_tell
+from fault_injection.apply.separations import check_nft_can_tell
 from fault_injection.schedule.schedule import SCHEMA, FaultSchedule, read_schedule
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
@@ -76,9 +77,9 @@ class _Findings:
     has_traffic: bool = False
 
 
-def trials(topology: Topology, placement: Placement) -> Iterator[Trial]:
+def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
     """What is tried, on a link to a leaf and the broker there; nft's, where that can be told."""
-    a, b = chosen_link(topology)
+    a, b = chosen_link(known.topology)
     machine = next(row.host for row in placement.brokers if row.broker == b)
     link = f"{a}-{b}"
     lasting: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -94,7 +95,7 @@ def trials(topology: Topology, placement: Placement) -> Iterator[Trial]:
         ("bandwidth", link, "2s", {"bytes_per_second": 100_000}),
         ("disk-full", b, "2s", {}),
         ("slow-fsync", b, "2s", {"latency": "100ms"}),
-        _on_nft(topology, placement),
+        _on_nft(known, placement),
     )
     for verb, on, lasts, options in lasting:
         words = [verb, on, *(str(value) for value in options.values() if verb != "delay")]
@@ -106,15 +107,16 @@ def trials(topology: Topology, placement: Placement) -> Iterator[Trial]:
     yield Trial(f"host-loss {machine}", ({"do": "host-loss", "on": machine, "for": "1s"},))
 
 
-def _on_nft(topology: Topology, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
+def _on_nft(known: RunningProtocol, placement: Placement) -> tuple[str, str, str, dict[str, Any]]:
     """A link whose ends nftables can tell from all others; else a machine, from all others."""
+    topology = known.topology
     a, b = chosen_link(topology)
     names = topology.brokers
     links = [(a, b), *((names[x], names[y]) for x, y in topology.links)]
     addresses = placement.addresses()
     for x, y in links:
         try:
-            check_nft_can_tell([(x, y)], addresses, lambda name: around(topology, name))
+            check_nft_can_tell([(x, y)], addresses, known.around)
         except ValueError:
             continue
         return "blackhole", f"{x}-{y}", "4s", {"backend": "nft"}
@@ -158,9 +160,9 @@ def selftest_now(call: Invocation) -> Result:
 
 
 async def _try_all(deployment: Deployment, findings: _Findings, progress: Progress) -> None:
-    topology, placement = deployment.wanted.topology, deployment.wanted.placement
     backend = await backend_of(deployment)
-    findings.trials = list(trials(topology, placement))
+    topology = backend.running.topology
+    findings.trials = list(trials(backend.running, deployment.wanted.placement))
     async with _traffic(deployment) as has_traffic:
         findings.has_traffic = has_traffic
         for number, trial in enumerate(findings.trials, start=1):
@@ -190,7 +192,7 @@ def _judge(trial: Trial, injection: Injection, findings: _Findings) -> None:
 @asynccontextmanager
 async def _traffic(deployment: Deployment) -> AsyncIterator[bool]:
     """Publications over the chosen link, if its brokers can be reached from here as clients."""
-    topology = deployment.wanted.topology
+    topology = protocol_on(deployment.wanted.topology, deployment.wanted.protocol).topology
     a, b = chosen_link(topology)
     address = {row.broker: row.address for row in deployment.wanted.placement.brokers}
     mark = secrets.token_hex(4)

@@ -48,7 +48,7 @@ def _experiment(call: Invocation, protocol: str, results: Path | None) -> Experi
     spec = load_experiment(
         call.project.find("workload", WORKLOAD), Overrides(protocol=protocol), {"demo": protocol}
     )
-    schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology)
+    schedule = settled(schedule_of(call.project, SCHEDULE), spec.topology, protocol=spec.protocol)
     measure_ns = spec.workload.phases.measure
     checked(
         schedule,

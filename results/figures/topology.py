@@ -103,7 +103,6 @@ def topology_rows(
 
 def topology_svg(
     name: str,
-    delta: int,
     brokers: Sequence[str],
     links: Sequence[tuple[str, str]],
     hosts: Mapping[str, str],
@@ -112,7 +111,6 @@ def topology_svg(
     """A topology that did not run yet, as it would be placed: the content of an SVG file."""
     about = {
         "topology": name,
-        "delta": delta,
         "hosts": len({*hosts.values()}),
         "root": brokers[0],
         "elsewhere": [],

@@ -59,6 +59,7 @@ class Deployment:
     agents: Mapping[str, AgentClient]
     brokers: Mapping[str, Place]
     topology: Topology
+    protocol: str = "delta_tree"
     protected_ports: Sequence[int] = ()
 
 

@@ -13,6 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import ControlError
+from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
 from fault_injection.apply.log import STAGES, FaultLog
 from fault_injection.schedule.schedule import read_schedule
@@ -45,7 +46,7 @@ class Machine:
     """
 
     def __init__(self, away: tuple[float, float]) -> None:
-        self.topology = TOPOLOGY
+        self.running = protocol_on(TOPOLOGY)
         self.machines = MACHINES
         self.away = away
         self.broken: dict[str, float] = {}

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from brokerd.errors import ControlError
+from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import load_schedule
@@ -37,7 +38,7 @@ class MadeUpBackend:
     """
 
     def __init__(self) -> None:
-        self.topology = TOPOLOGY
+        self.running = protocol_on(TOPOLOGY)
         self.machines = {"n01": ("p1", "b1"), "n02": ("b3",), "n03": ("s1", "s2")}
         self.calls: list[str] = []
         self.active: dict[str, int] = {}
@@ -314,7 +315,7 @@ def test_no_more_elements_fail_at_once_than_the_guard_allows() -> None:
     backend.recovers_after_s = 30
     other = step(id='"f"', at='"45s"', do='"freeze"', on='"b3"', for_='"1s"')
     injection, _ = play(ABSORB + KILL + RESTART + other, backend)
-    assert injection.problems == ("f: not begun: b1, b3 would be failed at once, and 1 may be",)
+    assert injection.problems == ("f: not begun: b1, b3 would be failed at once; at most 1 may",)
     assert "apply f" not in backend.calls
 
 

@@ -316,7 +316,7 @@ def test_what_is_wrong_is_named_with_file_step_key_and_value(text: str, complain
         (HEAD + "[guard]\nlease = 15\n", "guard.lease = 15: a time needs a unit"),
         (HEAD + "[guard]\nleese = 15\n", "unknown key 'guard.leese'; did you mean 'lease'?"),
         (HEAD + '[exercised]\nsubscribers_on_path = ["s9"]\n', "no broker called 's9'"),
-        (HEAD + "[guard]\nmax_faulty_brokers = 2\n", "more than the delta = 1 that demo tolerates"),
+        (HEAD + "[guard]\nmax_faulty_brokers = 2\n", "more than the 1 that demo tolerates"),
     ],
 )
 def test_what_is_wrong_outside_of_steps_is_named_too(head: str, complaint: str) -> None:

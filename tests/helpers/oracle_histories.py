@@ -16,7 +16,6 @@ def heard(history: History) -> Oracle:
     promises = Promises(
         exactly_once=True,
         members_may_change=False,
-        bypasses=False,
         order=Order(history.order),
         gaps=history.promises.gaps,
         redelivers=history.promises.redelivers,

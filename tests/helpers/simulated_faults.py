@@ -11,7 +11,7 @@ import trio.testing
 
 from brokerd.errors import ControlError
 from brokerd.model.identity import Peer
-from brokerd.overlay.topology import Topology
+from brokerd.protocols.registry import RunningProtocol, protocol_on
 from brokerd.simulator.world.clock import TimedSchedule
 from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
@@ -72,8 +72,8 @@ class SimulatedBackend:
         self._active: dict[str, Fault] = {}
 
     @property
-    def topology(self) -> Topology:
-        return self._cluster.topology
+    def running(self) -> RunningProtocol:
+        return protocol_on(self._cluster.topology, self._cluster.protocol)
 
     @property
     def machines(self) -> None:
@@ -172,13 +172,13 @@ class SimulatedBackend:
 
     def _pairs(self, fault: Fault) -> Iterator[tuple[Peer, Peer]]:
         """The links that a fault of the network concerns: one, or all of a broker."""
-        number_of = self.topology.number_of
+        number_of = self.running.topology.number_of
         if fault.target.is_link:
             a, b = fault.target.brokers
             yield number_of(a), number_of(b)
             return
         own = number_of(fault.target.brokers[0])
-        for peer in range(len(self.topology.brokers)):
+        for peer in range(len(self.running.topology.brokers)):
             if peer != own:
                 yield own, peer
         for name, client in self._cluster.clients.items():

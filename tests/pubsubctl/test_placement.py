@@ -132,10 +132,15 @@ def test_place_prints_a_placement_and_whether_a_lost_machine_breaks_the_promise(
     (project / "inventories" / "lab.toml").write_text(LAB)
     plain = call("-i", "lab", "topology", "place", "demo")
     assert plain.status == 0
-    assert "not safe for delta 1: the loss of machine n2 takes b1-s1: 2 cons" in plain.out
+    assert (
+        "not safe with delta_tree (delta 1): the loss of machine n2 takes b1-s1: 2 cons"
+        in plain.out
+    )
     safe = call("-i", "lab", "topology", "place", "demo", "--delta-safe", "-o", "p.json")
     assert safe.status == 0
-    assert "safe for delta 1: no machine or failure domain takes more than 1 consec" in safe.out
+    assert (
+        "safe with delta_tree (delta 1): it goes on without any one machine or failure" in safe.out
+    )
     written = json.loads((project / "p.json").read_text())
     assert written["delta_safe"] is True
     assert len(Placement.from_mapping(written).brokers) == 10

@@ -5,19 +5,26 @@ from random import Random
 import pytest
 
 from brokerd.overlay.generate import chain, random_tree, star
+from brokerd.overlay.outage import Outage
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.registry import RunningProtocol, definition_of, protocol_on
 from brokerd.simulator.world.cluster import SimulatedCluster
 from fault_injection.schedule.lint import targets_of
 from fault_injection.schedule.plan import expand
 from fault_injection.schedule.schedule import read_schedule
-from pubsubctl.deploying.blast_radius import Outage, Pair, effect_of
+from pubsubctl.deploying.blast_radius import Pair, effect_of
 from pubsubctl.deploying.preview import windows
 from tests.helpers.cluster import STEADY
 from tests.pubsubctl.conftest import Call
 
 SEED = 40
+
+
+def with_assist(topology: Topology, assist: str) -> RunningProtocol:
+    parameters = DeltaTreeParameters(delta=topology.delta, assist=assist)
+    return RunningProtocol(topology, definition_of("delta_tree"), parameters)
 
 
 def delivered_in_the_simulator(topology: Topology, outage: Outage, assist: str) -> set[Pair]:
@@ -82,7 +89,7 @@ def drawn(chance: Random) -> tuple[Topology, Outage]:
 @pytest.mark.parametrize("seed", range(SEED, SEED + 16))
 def test_what_a_preview_says_is_what_the_simulator_delivers(seed: int) -> None:
     topology, outage = drawn(Random(seed))
-    effect = effect_of(topology, outage)
+    effect = effect_of(with_assist(topology, "off"), outage)
     got = delivered_in_the_simulator(topology, outage, "off")
     pairs = {(a, b) for a in effect.live for b in effect.live if a != b}
     assert pairs - got == set(effect.cut_off), (seed, topology, outage)
@@ -93,7 +100,7 @@ def test_with_relayed_sessions_cut_links_cut_off_whom_nobody_can_help(seed: int)
     chance = Random(seed)
     topology = random_tree(6, 2, chance.randrange)
     outage = Outage(cut=frozenset(chance.sample(topology.links, 2)))
-    effect = effect_of(topology, outage, relays=True)
+    effect = effect_of(with_assist(topology, "on"), outage)
     got = delivered_in_the_simulator(topology, outage, "on")
     pairs = {(a, b) for a in effect.live for b in effect.live if a != b}
     assert pairs - got == set(effect.cut_off), (seed, topology, outage)
@@ -112,7 +119,7 @@ def test_dead_brokers_cut_off_exactly_what_lies_behind_more_than_delta_in_a_row(
                 text = "".join(".X"[number in dead] for number in tree.path(a, b))
                 if a != b and not {a, b} & dead and "X" * (topology.delta + 1) in text:
                     expected.add((a, b))
-        effect = effect_of(topology, Outage(down=frozenset(dead)))
+        effect = effect_of(with_assist(topology, "off"), Outage(down=frozenset(dead)))
         assert set(effect.cut_off) == expected, (seed, topology, dead)
         assert sorted(sum(effect.islands, ())) == [n for n in range(count) if n not in dead]
         apart = {
@@ -130,8 +137,8 @@ def test_a_star_falls_into_single_islands_without_bypasses_and_holds_with_them()
     topology = star(5, 1)
     hub = max(range(5), key=lambda number: len(topology.neighbours()[number]))
     outage = Outage(down=frozenset({hub}))
-    assert len(effect_of(topology, outage).islands) == 1
-    alone = effect_of(topology, outage, bypasses=False)
+    assert len(effect_of(with_assist(topology, "off"), outage).islands) == 1
+    alone = effect_of(protocol_on(topology, "best_effort"), outage)
     assert [len(island) for island in alone.islands] == [1, 1, 1, 1]
     assert len(alone.cut_off) == 12
 
@@ -155,7 +162,7 @@ def test_a_schedule_is_told_as_stretches_of_time() -> None:
     renamed["brokers"] = list(names.values())
     renamed["links"] = [[names[a], names[b]] for a, b in renamed["links"]]
     topology = Topology.from_mapping(renamed, "chain")
-    found = windows(expand(schedule), targets_of(schedule, topology), topology)
+    found = windows(expand(schedule), targets_of(schedule, topology), protocol_on(topology))
     assert "\n".join(window.text() for window in found).splitlines() == [
         "2s to 3s: kill b2",
         "  nobody is cut off: all 12 pairs of 4 live brokers go on",

@@ -111,14 +111,14 @@ def test_a_run_is_drawn_without_spark_the_same_bytes_each_time(tmp_path: Path) -
 @pytest.mark.parametrize("leaves", [1, 24, 25, 300])
 def test_trees_of_any_size_are_drawn(leaves: int) -> None:
     brokers = ["r", *(f"x{n}" for n in range(leaves))]
-    svg = topology_svg("t", 1, brokers, [("r", name) for name in brokers[1:]], {}, {})
+    svg = topology_svg("t", brokers, [("r", name) for name in brokers[1:]], {}, {})
     assert svg.startswith("<?xml")
     assert len(re.findall(r'<g id="line2d_', svg)) >= 2 * leaves
 
 
 def test_a_tree_too_large_to_be_read_is_said_to_be() -> None:
     brokers = ["r", *(f"x{n}" for n in range(500))]
-    assert len(topology_svg("t", 1, brokers, [("r", n) for n in brokers[1:]], {}, {})) < 60_000
+    assert len(topology_svg("t", brokers, [("r", n) for n in brokers[1:]], {}, {})) < 60_000
 
 
 def test_a_ring_is_drawn_with_all_its_links() -> None:
@@ -134,7 +134,7 @@ def test_a_ring_is_drawn_with_all_its_links() -> None:
 
 
 def test_brokers_that_no_link_reaches_are_drawn_too() -> None:
-    assert "<?xml" in topology_svg("t", 1, BROKERS, LINKS[:1], {}, {})
+    assert "<?xml" in topology_svg("t", BROKERS, LINKS[:1], {}, {})
 
 
 def test_clients_stand_at_their_brokers_with_what_they_ask_for(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ class Story:
         promises = Promises(
             exactly_once=reliable,
             members_may_change=False,
-            bypasses=False,
             order=order,
             gaps=gaps,
             redelivers=redelivers,

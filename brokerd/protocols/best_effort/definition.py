@@ -1,11 +1,14 @@
 """best_effort, as everybody else sees it."""
 
 from brokerd.model.message_kind import MessageKind, of_run
+from brokerd.overlay.routes import Lost
+from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import primary_tree
+from brokerd.overlay.tree_reach import reached_in_tree
 from brokerd.protocols.best_effort import messages
 from brokerd.protocols.best_effort.core import BestEffort
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
-from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
+from brokerd.protocols.definition import CoreContext, Excess, Promises, ProtocolDefinition
 
 
 def _make_core(context: CoreContext) -> BestEffort:
@@ -15,6 +18,14 @@ def _make_core(context: CoreContext) -> BestEffort:
         context.parameters,
         context.decode_attributes,
     )
+
+
+def _excess(topology: Topology, parameters: BestEffortParameters, lost: Lost) -> Excess | None:
+    """It goes on without nobody. How many faults a schedule may have at once is no less than for
+    other protocols on the tree, so that one schedule runs with all."""
+    if not lost.brokers:
+        return None
+    return Excess(lost.brokers[:1], "and best_effort goes past nobody")
 
 
 BEST_EFFORT = ProtocolDefinition(
@@ -27,9 +38,12 @@ BEST_EFFORT = ProtocolDefinition(
         MessageKind(34, messages.SubscriptionsWithdrawn),
         of_run(35, messages.ForwardedPublications),
     ),
-    promises=Promises(exactly_once=False, members_may_change=False, bypasses=False),
+    promises=Promises(exactly_once=False, members_may_change=False),
     keeps_log=lambda parameters: False,
     bypasses_links=lambda parameters: False,
+    excess=_excess,
+    fault_bound=lambda topology, parameters: topology.delta,
+    reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),
     make_core=_make_core,
     checks="brokerd.protocols.best_effort.checks",
     pack_positions=lambda positions: b"",

@@ -10,6 +10,7 @@ from brokerd.protocols.delta_tree import messages
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.tolerance import excess, reaches
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
@@ -41,9 +42,12 @@ DELTA_TREE = ProtocolDefinition(
         MessageKind(59, messages.PartitionGone),
         MessageKind(60, messages.Relay),
     ),
-    promises=Promises(exactly_once=True, members_may_change=True, bypasses=True),
+    promises=Promises(exactly_once=True, members_may_change=True),
     keeps_log=lambda parameters: parameters.publication_log,
     bypasses_links=lambda parameters: parameters.assist == "on",
+    excess=excess,
+    fault_bound=lambda topology, parameters: topology.delta,
+    reaches=reaches,
     make_core=_make_core,
     pack_positions=pack_positions,
     unpack_positions=unpack_positions,

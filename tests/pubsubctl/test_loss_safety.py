@@ -10,7 +10,8 @@ from brokerd.overlay.chains import longest_lost
 from brokerd.overlay.generate import balanced_tree, chain, random_tree, star
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
-from pubsubctl.deploying.delta_safety import (
+from brokerd.protocols.registry import protocol_on
+from pubsubctl.deploying.loss_safety import (
     LossUnit,
     counter_example,
     loss_units,
@@ -85,17 +86,17 @@ def test_the_proof_says_what_brute_force_says() -> None:
         topology, hosts = random_lab(chance, 10)
         units = loss_units(hosts)
         host_of = {broker: chance.choice(hosts).name for broker in topology.brokers}
-        found = counter_example(topology, host_of, units)
+        found = counter_example(protocol_on(topology), host_of, units)
         safe = is_safe_by_brute_force(topology, host_of, units)
         assert (found is None) == safe, (SEED, topology, host_of)
         verdicts[safe] += 1
         if found is None:
             continue
         # The example is one: consecutive brokers of a path, all in the unit, one too many.
-        numbers = [topology.number_of(name) for name in found.path]
+        numbers = [topology.number_of(name) for name in found.brokers]
         assert PrimaryTree(topology).path(numbers[0], numbers[-1]) == tuple(numbers)
-        assert all(host_of[name] in found.unit.hosts for name in found.path)
-        assert len(found.path) == topology.delta + 1
+        assert all(host_of[name] in found.unit.hosts for name in found.brokers)
+        assert len(found.brokers) == topology.delta + 1
         smaller = [unit for unit in units if len(unit.hosts) < len(found.unit.hosts)]
         assert is_safe_by_brute_force(topology, host_of, smaller)
     assert min(verdicts.values()) > 30
@@ -129,7 +130,7 @@ def test_a_safe_placement_is_found_whenever_there_is_one() -> None:
             )
             for placed in itertools.product(names, repeat=len(topology.brokers))
         )
-        found = safe_assignment(topology, hosts, room)
+        found = safe_assignment(protocol_on(topology), hosts, room)
         assert (found is not None) == exists, (SEED, topology, hosts, room)
         verdicts[exists] += 1
         if found is not None:
@@ -142,9 +143,9 @@ def test_a_safe_placement_is_found_whenever_there_is_one() -> None:
 def test_a_thousand_brokers_on_sixteen_machines_in_two_racks_are_spread_evenly() -> None:
     hosts = [host(f"n{at}", f"rack-{at % 2}") for at in range(16)]
     topology = balanced_tree(1000, 3, 1)
-    found = safe_assignment(topology, hosts, {row.name: 1000 for row in hosts})
+    found = safe_assignment(protocol_on(topology), hosts, {row.name: 1000 for row in hosts})
     assert found is not None
-    assert counter_example(topology, found, loss_units(hosts)) is None
+    assert counter_example(protocol_on(topology), found, loss_units(hosts)) is None
     loads = [list(found.values()).count(row.name) for row in hosts]
     assert max(loads) <= 2 * 1000 / 16
 
@@ -168,7 +169,9 @@ def test_machines_behind_one_address_and_racks_are_lost_together() -> None:
 def test_a_chain_dealt_out_in_pairs_survives_what_delta_covers(delta: int, safe: bool) -> None:
     topology = chain(6, delta)
     host_of = dict(zip(topology.brokers, ["a", "a", "b", "b", "c", "c"], strict=True))
-    found = counter_example(topology, host_of, loss_units([host("a"), host("b"), host("c")]))
+    found = counter_example(
+        protocol_on(topology), host_of, loss_units([host("a"), host("b"), host("c")])
+    )
     assert (found is None) == safe
     if found is not None:
         names = "-".join(topology.brokers[:2])

@@ -1,12 +1,7 @@
 """Whether a placement survives the loss of any one machine or failure domain.
 
-The delta tree goes on when no more than delta consecutive brokers of a primary path are gone at
-once. So the question is, per machine and per failure domain: among the brokers it holds, how many
-lie side by side on a path? Those are paths in the forest that its brokers span within the tree;
-the longest such path decides. A counter-example is always a path of delta + 1 brokers: nothing
-shorter breaks the promise.
-
-Paper: [DFT11] §II ("δ-fault-tolerance").
+The question is, per machine and per failure domain: does the protocol go on without the brokers
+that it holds? A counter-example is as few of them as it does not go on without.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.overlay.chains import farthest_lost, longest_lost
-from brokerd.overlay.topology import Topology
+from brokerd.overlay.routes import Lost
+from brokerd.protocols.registry import RunningProtocol
 from pubsubctl.inventory.inventory import Host
 
 Kind = Literal["machine", "failure domain"]
@@ -45,23 +40,20 @@ class LossUnit:
 
 @dataclass(frozen=True)
 class CounterExample:
-    """One loss that delta does not cover.
+    """One loss that is not tolerated.
 
     Attributes:
         unit: what is lost.
-        path: consecutive brokers of a primary path that are gone then: delta + 1 of them.
-        delta: how many may be gone.
+        brokers: that are gone then, no more than are too many.
+        reason: why they are too many.
     """
 
     unit: LossUnit
-    path: tuple[str, ...]
-    delta: int
+    brokers: tuple[str, ...]
+    reason: str
 
     def __str__(self) -> str:
-        return (
-            f"the loss of {self.unit} takes {'-'.join(self.path)}: {len(self.path)} consecutive "
-            f"brokers of a primary path, and delta is {self.delta}"
-        )
+        return f"the loss of {self.unit} takes {'-'.join(self.brokers)}: {self.reason}"
 
 
 def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
@@ -86,40 +78,43 @@ def loss_units(hosts: Iterable[Host]) -> tuple[LossUnit, ...]:
 
 
 def counter_example(
-    topology: Topology, host_of: Mapping[str, str], units: Sequence[LossUnit]
+    tolerance: RunningProtocol, host_of: Mapping[str, str], units: Sequence[LossUnit]
 ) -> CounterExample | None:
-    """A loss that removes more than delta consecutive brokers, or None: the placement is safe.
+    """A loss that is not tolerated, or None: the placement is safe.
 
     Args:
         host_of: broker → host.
 
     Returns:
-        The smallest: no loss with fewer brokers in a row breaks the promise, and of those it is
-        in the unit with the fewest hosts.
+        One in a unit with the fewest hosts, with as few brokers as are too many there.
     """
     for unit in sorted(units, key=lambda unit: len(unit.hosts)):
-        lost = [
-            topology.brokers.index(broker) for broker, host in host_of.items() if host in unit.hosts
-        ]
-        path = longest_lost(topology, lost)
-        if len(path) > topology.delta:
-            names = tuple(topology.brokers[number] for number in path[: topology.delta + 1])
-            return CounterExample(unit, names, topology.delta)
+        found = tolerance.excess(Lost(taken_with(unit, tolerance, host_of)))
+        if found is not None:
+            names = tuple(tolerance.topology.brokers[number] for number in found.brokers)
+            return CounterExample(unit, names, found.reason)
     return None
 
 
-def safe_assignment(
-    topology: Topology, hosts: Sequence[Host], capacity: Mapping[str, int]
-) -> dict[str, str] | None:
-    """Broker → host such that no loss removes more than delta consecutive brokers; None if found
-    none.
+def taken_with(
+    unit: LossUnit, tolerance: RunningProtocol, host_of: Mapping[str, str]
+) -> tuple[BrokerNumber, ...]:
+    """The brokers that a unit takes with it, in ascending order."""
+    there = (broker for broker, host in host_of.items() if host in unit.hosts)
+    return tuple(sorted(map(tolerance.topology.number_of, there)))
 
-    Loads differ as little as the search manages: brokers are dealt from a middle of the tree
-    outwards, each to the least loaded host that is safe, and taken back where that leads nowhere.
+
+def safe_assignment(
+    tolerance: RunningProtocol, hosts: Sequence[Host], capacity: Mapping[str, int]
+) -> dict[str, str] | None:
+    """Broker → host such that every loss is tolerated; None if found none.
+
+    Loads differ as little as the search manages: brokers are dealt from the first one along the
+    links, each to the least loaded host that is safe, and taken back where that leads nowhere.
     First with as few brokers per host as there must be; then with more, up to `capacity`.
     """
-    search = _Search(topology, hosts, loss_units(hosts))
-    present = len(topology.present())
+    search = _Search(tolerance, hosts, loss_units(hosts))
+    present = len(tolerance.topology.present())
     least = -(-present // len(hosts))
     most = max(capacity.values(), default=0)
     bound = least
@@ -133,24 +128,30 @@ def safe_assignment(
 
 
 class _Search:
-    """Depth first over brokers in an order in which each but the first has a placed neighbour."""
+    """Depth first over brokers in an order in which each has a placed neighbour, if it can."""
 
     def __init__(
-        self, topology: Topology, hosts: Sequence[Host], units: Sequence[LossUnit]
+        self, tolerance: RunningProtocol, hosts: Sequence[Host], units: Sequence[LossUnit]
     ) -> None:
-        self._topology = topology
-        self._neighbours = topology.neighbours()
+        self._tolerance = tolerance
+        self._topology = topology = tolerance.topology
         self._hosts = [host.name for host in hosts]
         self._units_of = {
             name: [place for place, unit in enumerate(units) if name in unit.hosts]
             for name in self._hosts
         }
-        first = topology.brokers.index(topology.present()[0])
-        self._order = [first]
-        seen = {first}
-        for broker in self._order:
-            self._order += [near for near in self._neighbours[broker] if near not in seen]
-            seen.update(self._neighbours[broker])
+        neighbours = topology.neighbours()
+        order: dict[BrokerNumber, None] = {}
+        for first in map(topology.number_of, topology.present()):
+            if first in order:
+                continue
+            order[first] = None
+            part = [first]
+            for broker in part:
+                further = [near for near in neighbours[broker] if near not in order]
+                order.update(dict.fromkeys(further))
+                part += further
+        self._order = list(order)
         self._lost: list[dict[BrokerNumber, None]] = [{} for _ in units]
         self._attempts = 0
 
@@ -201,8 +202,5 @@ class _Search:
         return None
 
     def _holds(self, broker: BrokerNumber, unit: int) -> bool:
-        """Whether no path through the brokers around `broker` in the unit is too long."""
-        gone = self._lost[unit]
-        end = list(farthest_lost(broker, gone, self._neighbours))[-1]
-        path = list(farthest_lost(end, gone, self._neighbours).values())[-1]
-        return len(path) <= self._topology.delta
+        """Whether the loss of the unit is tolerated, as it was without `broker`."""
+        return self._tolerance.tolerates(Lost(tuple(sorted(self._lost[unit])), latest=broker))

@@ -1,0 +1,51 @@
+"""How much may be failed at the same time: what a schedule says, or else what is tolerated."""
+
+from collections.abc import Iterable
+
+from brokerd.overlay.routes import Lost
+from brokerd.protocols.registry import RunningProtocol
+
+Element = frozenset[str]
+"""A broker, or the two ends of a link."""
+
+
+def failed_together(elements: Iterable[Element]) -> list[Element]:
+    """What fails as one each; a link of a failed broker is no second one."""
+    whole = dict.fromkeys(elements)
+    return [each for each in whole if not any(each > other for other in whole)]
+
+
+class FaultGuard:
+    """What may be failed at the same time.
+
+    Args:
+        limit: how many brokers and links the schedule allows, whatever is tolerated.
+    """
+
+    def __init__(self, running: RunningProtocol, limit: int | None = None) -> None:
+        self._running = running
+        self._limit = running.fault_bound if limit is None else limit
+
+    def exceeds(self, elements: Iterable[Element]) -> bool:
+        """Whether these are too many; no fewer are, with more."""
+        together = failed_together(elements)
+        if self._limit is not None:
+            return len(together) > self._limit
+        return not self._running.tolerates(self._lost(together))
+
+    def why(self, elements: Iterable[Element]) -> str:
+        """What is wrong with these, which are too many; for people."""
+        if self._limit is not None:
+            return f"at most {self._limit} may"
+        found = self._running.excess(self._lost(failed_together(elements)))
+        assert found is not None, "these are not too many"
+        names = ", ".join(self._running.topology.brokers[number] for number in found.brokers)
+        return f"without {names}, {found.reason}" if names else found.reason
+
+    def _lost(self, together: Iterable[Element]) -> Lost:
+        number_of = self._running.topology.number_of
+        numbers = [sorted(map(number_of, each)) for each in together]
+        return Lost(
+            tuple(sorted(number for number, *other in numbers if not other)),
+            tuple((a, b) for a, b in (each for each in numbers if len(each) == 2)),
+        )

@@ -1,0 +1,93 @@
+"""Commands on topologies that are no trees."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pubsubctl.conftest import Call
+
+CELLS = """
+schema = "pubsubctl/topology/2"
+name = "ring"
+kind = "cells"
+brokers = ["p1", "b1", "s1", "b2"]
+
+[cells]
+bundles = [["p1", "ib"], ["ib", "s1"]]
+[cells.members]
+ib = ["b1", "b2"]
+"""
+
+SCHEDULE = """
+schema = "pubsubctl/faults/1"
+name = "ring"
+
+[[step]]
+id = "first"
+at = "1s"
+do = "freeze"
+on = "b1"
+for = "2s"
+
+[[step]]
+id = "second"
+at = "1s"
+do = "{verb}"
+on = "{on}"
+for = "2s"
+"""
+
+
+@pytest.fixture
+def ring(project: Path) -> Path:
+    path = project / "ring.toml"
+    path.write_text(CELLS)
+    return path
+
+
+def test_a_topology_of_cells_is_checked_shown_and_placed(call: Call, ring: Path) -> None:
+    assert "4 brokers, 3 cells, kind cells" in call("topology", "lint", str(ring)).out
+    shown = call("topology", "show", str(ring))
+    assert "a broker knows 2 to 3 others" in shown.out, shown.err
+    packed = call("topology", "place", str(ring), "--policy", "pack")
+    assert packed.status == 0, packed.err
+
+
+def test_a_machine_may_take_one_broker_of_a_cell_and_not_the_cell(call: Call, ring: Path) -> None:
+    dealt = call("-l", "t1,t2", "topology", "place", str(ring))
+    assert "the loss of machine t2 takes b1-b2: nothing gets from p1 to s1" in dealt.out, dealt.err
+    apart = call("-l", "t1,t2", "topology", "place", str(ring), "--safe", "-j")
+    assert apart.status == 0, apart.err
+    hosts = {row["broker"]: row["host"] for row in apart.document["brokers"]}
+    assert hosts["b1"] != hosts["b2"]
+
+
+@pytest.mark.parametrize(
+    "verb, on, status",
+    [("freeze", "s1", 0), ("freeze", "b2", 2), ("cut", "p1-b2", 2), ("cut", "p1-b1", 0)],
+)
+def test_what_may_fail_together_follows_from_the_routes(
+    call: Call, ring: Path, project: Path, verb: str, on: str, status: int
+) -> None:
+    schedule = project / "both.toml"
+    schedule.write_text(SCHEDULE.format(verb=verb, on=on))
+    answer = call("inject", "--lint", str(schedule), "--topology", str(ring))
+    assert answer.status == status, answer.err
+    if status:
+        assert "without b1, " in answer.err
+        assert "nothing gets from p1 to" in answer.err
+
+
+def test_a_preview_says_whom_the_routes_do_not_reach(call: Call, ring: Path) -> None:
+    both = ("inject", "--preview", "partition", "p1|b1,b2", "--for", "5s", "--topology", str(ring))
+    answer = call(*both)
+    assert answer.status == 0, answer.err
+    assert "islands: b1,s1,b2 | p1" in answer.out
+    one = call("inject", "--preview", "kill", "b1", "--topology", str(ring))
+    assert "nobody is cut off: all 6 pairs of 3 live brokers go on" in one.out
+
+
+def test_no_protocol_that_runs_on_trees_is_deployed_on_cells(call: Call, ring: Path) -> None:
+    answer = call("deploy", str(ring), "--protocol", "delta_tree")
+    assert answer.status == 2
+    assert "protocol 'delta_tree' runs on kind 'tree', and ring is of kind cells" in answer.err
