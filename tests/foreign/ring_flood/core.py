@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from brokerd.protocols.ring_flood.messages import Flooded, Stored
-from brokerd.protocols.ring_flood.parameters import RingFloodParameters
-
 from brokerd.errors import RemoteProtocolError
 from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
@@ -55,6 +52,8 @@ from brokerd.protocols.parts.predicate_rows import predicate_row, read_predicate
 from brokerd.protocols.parts.publishers import TABLE as PUBLISHERS
 from brokerd.protocols.parts.publishers import PublisherNumbers
 from brokerd.protocols.parts.selection import RunSelection, match_run
+from brokerd.protocols.ring_flood.messages import Flooded, Stored
+from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
 SUBSCRIPTIONS = "subscriptions"
 RELEASED = "released"

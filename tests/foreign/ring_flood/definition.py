@@ -1,12 +1,11 @@
 """ring_flood, as everybody else sees it."""
 
-from brokerd.protocols.ring_flood import messages
-from brokerd.protocols.ring_flood.core import RingFlood
-from brokerd.protocols.ring_flood.parameters import RingFloodParameters
-
 from brokerd.model.message_kind import MessageKind, of_run
 from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
+from brokerd.protocols.ring_flood import messages
+from brokerd.protocols.ring_flood.core import RingFlood
+from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
 KIND = "hierarchy"
 """One unit of it, whose links are a ring: a stream comes by any way that is left."""
@@ -25,7 +24,7 @@ RING_FLOOD = ProtocolDefinition(
     kind=KIND,
     parameters=RingFloodParameters,
     messages=(of_run(240, messages.Flooded), MessageKind(241, messages.Stored)),
-    promises=Promises(exactly_once=True, members_may_change=False, bypasses=True),
+    promises=Promises(exactly_once=True, members_may_change=False),
     keeps_log=lambda parameters: True,
     bypasses_links=lambda parameters: True,
     make_core=_make_core,

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from brokerd.protocols.ring_flood.messages import Flooded, Stored
-from brokerd.protocols.ring_flood.mutants import MUTANTS
-
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.ring_flood.messages import Flooded, Stored
+from brokerd.protocols.ring_flood.mutants import MUTANTS
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
