@@ -20,7 +20,7 @@ class SessionParameters:
         frame_limit_bytes: largest frame taken or sent.
         outbox_limit_bytes: bytes queued for one peer before its session ends (overflow).
         slow_after_ns: a client for whom others have waited so long, without a word from it but
-            heartbeats, is put out, and its subscriptions end.
+            heartbeats, is evicted, and its subscriptions end.
         connections_limit: connections at once, of all kinds.
         connections_per_address: of them from one address.
         broker_reserve: of them kept for brokers.

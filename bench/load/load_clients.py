@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from bench.load.content import ContentTables
-from bench.load.glimpses import Glimpses
+from bench.load.latency_samples import LatencySamples
 from bench.load.publishing import PublisherLoad, PublisherSetting
 from bench.load.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
@@ -167,10 +167,10 @@ class PublisherClient(LoadClient):
         tables: ContentTables,
         fence_blob: bytes,
         record: Callable[[bytes | bytearray], None],
-        glimpses: Glimpses,
+        samples: LatencySamples,
     ) -> None:
         super().__init__(generator, setting)
-        self.load = PublisherLoad(setting, tables, fence_blob, record, glimpses)
+        self.load = PublisherLoad(setting, tables, fence_blob, record, samples)
         self._number = number
 
     def describe(self) -> dict[str, Any]:

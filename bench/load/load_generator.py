@@ -11,7 +11,7 @@ come is in `status`, so that no answer has to wait for the brokers:
     start            publish by the schedule from t0_ns on until end_ns
     stop             offer nothing more; what was due is still sent
     fault_apply      do something to a client; fault_look, fault_renew and fault_heal go with it
-    glimpse          totals, and stamps of a sample of what passed lately, for who watches
+    latency_samples  totals, and stamps of a sample of what passed lately, for who watches
     finish           close the clients and all files, and give the online checker's counts
 
 Logs are closed orderly by `finish` alone: a process that ends otherwise leaves sidecars that
@@ -33,7 +33,7 @@ import trio
 
 from bench.load.client_faults import ClientFaults
 from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_payloads
-from bench.load.glimpses import Glimpses
+from bench.load.latency_samples import LatencySamples
 from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
 from bench.load.pacing import Alarm, Histogram
@@ -73,7 +73,7 @@ class LoadGenerator:
         self._tables: dict[int, ContentTables] = {}
         self._directory = SourceDirectory(setting.brokers, setting.seed, self._tables)
         self.files = LoadFiles(setting)
-        self._sent, self._received = Glimpses(), Glimpses()
+        self._sent, self._received = LatencySamples(), LatencySamples()
         self.receiver = Receiver(
             setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
             self._directory, partial(self.files.append, "deliveries"), self._received,
@@ -111,7 +111,7 @@ class LoadGenerator:
         """Obey the control socket until SIGTERM; end at once then, files closed or not."""
         commands = {
             "status": self._on_status,
-            "glimpse": self._on_glimpse,
+            "latency_samples": self._on_latency_samples,
             "connect": self._on_connect,
             "publishers": self._on_publishers,
             "know_publishers": self._on_know_publishers,
@@ -161,7 +161,7 @@ class LoadGenerator:
             "problems": [f"{text} ({times} times)" for text, times in self._problems.items()],
         }
 
-    async def _on_glimpse(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _on_latency_samples(self, arguments: dict[str, Any]) -> dict[str, Any]:
         after_ns = arguments.get("after_ns", 0)
         if type(after_ns) is not int:
             raise ControlError("user", f"after_ns = {after_ns!r}; a time of this machine's clock")

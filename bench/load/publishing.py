@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from bench.load.content import ContentTables, SourceContent
-from bench.load.glimpses import Glimpses
+from bench.load.latency_samples import LatencySamples
 from bench.load.pacing import Histogram
 from bench.load.recording import publication_rows
 from brokerd.history.records import ACKNOWLEDGED, ACKS, INTENTS
@@ -113,7 +113,7 @@ class PublisherLoad:
         tables: ContentTables,
         fence_blob: bytes,
         record: Callable[[bytes | bytearray], None],
-        glimpses: Glimpses | None = None,
+        samples: LatencySamples | None = None,
     ) -> None:
         self.setting = setting
         self.client: PublishingClient | None = None
@@ -127,8 +127,8 @@ class PublisherLoad:
         self._tables = tables
         self._fence_blob = fence_blob
         self._record = record
-        self._glimpses = glimpses
-        self._glimpsed_as = ""
+        self._samples = samples
+        self._sampled_as = ""
         self._number = 0
         self._content: SourceContent | None = None
         self._pending = array("q")
@@ -140,7 +140,7 @@ class PublisherLoad:
         """The broker gave the publisher its number; `number` is its place in our tables."""
         self.identity = f"{self.setting.broker}/{publisher}"
         self.incarnation = incarnation
-        self._glimpsed_as = f"{self.identity}/{incarnation}"
+        self._sampled_as = f"{self.identity}/{incarnation}"
         self._number = number
         self._content = SourceContent(
             self._tables, seed, self.setting.index, incarnation, with_digests=False
@@ -249,8 +249,8 @@ class PublisherLoad:
         self, sequences: range, intended: "array[int]", now_ns: int, sets: bytes | list[int]
     ) -> None:
         self.counts.sent += len(sequences)
-        if self._glimpses is not None:
-            self._glimpses.note(self._glimpsed_as, sequences, intended, now_ns)
+        if self._samples is not None:
+            self._samples.note(self._sampled_as, sequences, intended, now_ns)
         self._record(
             publication_rows(sequences, intended, now_ns, self._number, self.incarnation, sets)
         )

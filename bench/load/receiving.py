@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from bench.load.content import AttributeSet, ContentTables, SourceContent
 from bench.load.content_check import ContentCheck, RunContent
-from bench.load.glimpses import Glimpses
 from bench.load.lanes import Lane
+from bench.load.latency_samples import LatencySamples
 from bench.load.matching_sequences import match_table
 from bench.load.online_checker import OnlineChecker
 from bench.load.recording import delivery_rows, notice_rows
@@ -143,7 +143,7 @@ class Receiver:
         fence_blob: bytes,
         directory: SourceDirectory,
         record: Callable[[bytes | bytearray], None],
-        glimpses: Glimpses | None = None,
+        samples: LatencySamples | None = None,
         write_line: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.delivered = 0
@@ -154,7 +154,7 @@ class Receiver:
         self._directory = directory
         self._record = record
         self._write_line = write_line
-        self._glimpses = glimpses
+        self._samples = samples
         self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
         tables = {
@@ -175,8 +175,8 @@ class Receiver:
         stream = self._stream(subscription, run.source)
         examined = self._write_run(stream, run, received_ns, APPLICATION)
         self.delivered += len(run)
-        if self._glimpses is not None:
-            self._glimpses.note(stream.source, run.sequences, received_ns, received_ns)
+        if self._samples is not None:
+            self._samples.note(stream.source, run.sequences, received_ns, received_ns)
         if stream.lane is None:
             self.checker.foreign += len(run)
         else:

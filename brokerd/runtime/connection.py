@@ -167,7 +167,7 @@ class Connection:
             if not self.outbox.add(pieces, size, due_ns):
                 waited_ns = clock_ns() - (self._write_began_ns or clock_ns())
                 if waited_ns > self._slow_after_ns and isinstance(self.peer, str):
-                    self.put_out()
+                    self.evict()
                 else:
                     self.end("overflow")
                 return 0
@@ -240,20 +240,20 @@ class Connection:
         self.wake()
         self._owner.ended(self, reason)
 
-    def put_out(self) -> None:
+    def evict(self) -> None:
         """End the session of a client that takes nothing while others wait for it."""
         self.is_stuck = True
         self.end("overflow")
 
     def wait_for_progress(self, waited_ns: int) -> None:
-        """Others have waited so much longer for this client; it is put out if that is too long."""
+        """Others have waited so much longer for this client; it is evicted if that is too long."""
         if self._has_acknowledged or self.inward is not CLEAR or self.outward is not CLEAR:
             self._has_acknowledged = False
             self._waited_ns = 0
             return
         self._waited_ns += waited_ns
         if self._waited_ns > self._slow_after_ns:
-            self.put_out()
+            self.evict()
 
     def check(self, now_ns: int) -> None:
         """End the session if its peer is silent, or takes too long over a frame."""

@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     SessionEstablished,
     SessionLost,
 )
+from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection
 from brokerd.runtime.connection import (
     Connection,
     Dial,
@@ -31,7 +32,6 @@ from brokerd.runtime.connection import (
     dial_tcp,
     first_message,
 )
-from brokerd.runtime.doorway import Doorway, Visit
 from brokerd.runtime.impairments import Impairments
 from brokerd.runtime.quotas import PublishingRate
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
@@ -96,7 +96,7 @@ class Links:
         self._clients_behind = clients_behind
         self._dial_stream = dial
         self._secure = welcome
-        self._doorway = Doorway(parameters, descriptors)
+        self._admission = AdmissionControl(parameters, descriptors)
         per_second = parameters.client_publications_per_second
         self._publishing = PublishingRate(per_second) if per_second else None
         self._stuck: dict[str, None] = {}
@@ -288,7 +288,7 @@ class Links:
         if not connection.is_stuck:
             self._post([lost])
             return
-        assert isinstance(peer, str), f"broker {peer} is not put out for being slow"
+        assert isinstance(peer, str), f"broker {peer} is not evicted for being slow"
         self.counters["slow_consumers"] += 1
         self._record("slow_consumer_put_out", {"peer": peer, "session": session.number})
         self._stuck[peer] = None
@@ -410,17 +410,17 @@ class Links:
                     await trio.sleep(0.1)
                     continue
                 patience = trio.CancelScope()
-                visit = None
+                admitted = None
                 if not self._stopping:
-                    visit = self._doorway.enter(_address_of(stream), patience.cancel)
-                if visit is None:
+                    admitted = self._admission.admit(_address_of(stream), patience.cancel)
+                if admitted is None:
                     self.counters["connections_refused"] += 1
                     await _drop(stream)
                 else:
-                    self._nursery.start_soon(self._welcome, stream, visit, patience)
+                    self._nursery.start_soon(self._welcome, stream, admitted, patience)
 
     async def _welcome(
-        self, stream: trio.abc.Stream, visit: Visit, patience: trio.CancelScope
+        self, stream: trio.abc.Stream, admitted: AdmittedConnection, patience: trio.CancelScope
     ) -> None:
         """Hear who connects; serves the session it leads to."""
         self._open_streams += 1
@@ -440,8 +440,10 @@ class Links:
             except RemoteProtocolError as error:
                 self._record_refusal("stranger_refused", {"reason": error.reason})
             finally:
-                visit.greeted()
-            has_place = isinstance(hello, Hello) and self._doorway.may_stay(hello.role != "client")
+                admitted.greeted()
+            has_place = isinstance(hello, Hello) and self._admission.may_stay(
+                hello.role != "client"
+            )
             if has_place:
                 await self._decide(hello, stream, decoder)
             else:
@@ -451,7 +453,7 @@ class Links:
             await trio.aclose_forcefully(stream)
             raise
         finally:
-            visit.left()
+            admitted.left()
             self._open_streams -= 1
 
     def _record_refusal(self, event: str, details: dict[str, Any]) -> None:

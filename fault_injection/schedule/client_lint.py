@@ -64,7 +64,7 @@ def _check_length(
         yield schedule.problem(step, "for", str(step.lasts), text)
     if step.do == SLOW and longest_ns > slow_after_ns:
         text = (
-            f"takes nothing for up to {format_duration(longest_ns)}; a broker puts out a "
+            f"takes nothing for up to {format_duration(longest_ns)}; a broker evicts a "
             f"subscriber for whom others have waited for {format_duration(slow_after_ns)} "
             "(slow_after), and what it is owed after that does not come"
         )

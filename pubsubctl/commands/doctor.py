@@ -32,8 +32,8 @@ def doctor(
     that are alike share a line; -v prints one for each, -q only what is wrong.
     """
     from bench.spec.spec import load_experiment
-    from pubsubctl.doctor.checkup import Subject, examine
-    from pubsubctl.doctor.checkup_text import tally, worth_telling
+    from pubsubctl.doctor.health_check import Subject, examine
+    from pubsubctl.doctor.health_check_text import tally, worth_telling
 
     call = invocation(context)
     experiment = None

@@ -92,7 +92,7 @@ def facts(
 ) -> Result:
     """Say what machines the hosts are: asked for once, then remembered."""
     from pubsubctl.doctor.facts import known_facts
-    from pubsubctl.doctor.looking import look_at_hosts
+    from pubsubctl.doctor.host_facts import gather_host_facts
 
     call = invocation(context)
     inventory = call.inventory()
@@ -103,7 +103,7 @@ def facts(
     if asked:
         with call.console.progress() as progress:
             progress.phase(f"looking at {len(asked)} host{'' if len(asked) == 1 else 's'}")
-            looks = look_at_hosts(inventory, asked, call.forks, only_machines=True)
+            looks = gather_host_facts(inventory, asked, call.forks, only_machines=True)
         problems = [look.problem for look in looks if look.problem is not None]
         known = known_facts(inventory)
     found = [(host.name, known[host.name]) for host in hosts if host.name in known]

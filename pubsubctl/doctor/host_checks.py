@@ -14,7 +14,7 @@ from bench.spec.units import format_duration, format_size
 from brokerd.runtime.control import MAXIMUM_PATH_BYTES
 from pubsubctl.deploying.certificates import ending_soon
 from pubsubctl.deploying.cores import cores_of
-from pubsubctl.doctor.looking import HostLook
+from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import PubsubctlError
 from pubsubctl.hosts.ssh.errors import ConnectionFailed, HostKeyRefused
 
@@ -32,7 +32,7 @@ CLOCK_STEADY = ("tsc", "kvm-clock", "arch_sys_counter", "xen", "hyperv_clocksour
 CLOCK_ERROR_WANTED_MS = 1000
 
 
-def _reach(look: HostLook) -> Iterator[Row]:
+def _reach(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     way = f"{look.host.user or 'you'}@{look.host.address}:{look.host.port}"
@@ -43,7 +43,7 @@ def _reach(look: HostLook) -> Iterator[Row]:
         yield "fail", *_why(look.problem, "pubsubctl help ssh")
 
 
-def _host_key(look: HostLook) -> Iterator[Row]:
+def _host_key(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     if isinstance(look.problem, HostKeyRefused):
@@ -52,7 +52,7 @@ def _host_key(look: HostLook) -> Iterator[Row]:
         yield "ok", "its key, and those of gateways on the way, are known", ""
 
 
-def _python(look: HostLook) -> Iterator[Row]:
+def _python(look: HostFacts) -> Iterator[Row]:
     version = ".".join(map(str, look.probe["python"]))
     text = f"Python {version} at {look.probe['executable']}"
     if look.probe["python"] < OLDEST_PYTHON:
@@ -63,7 +63,7 @@ def _python(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _root(look: HostLook) -> Iterator[Row]:
+def _root(look: HostFacts) -> Iterator[Row]:
     folder = look.probe["folder"]
     if not look.probe["folder_writable"]:
         yield "fail", f"{folder} cannot be written", "another root in the inventory"
@@ -73,7 +73,7 @@ def _root(look: HostLook) -> Iterator[Row]:
         yield "ok", f"{folder} can be written", ""
 
 
-def _disk(look: HostLook) -> Iterator[Row]:
+def _disk(look: HostFacts) -> Iterator[Row]:
     free = look.probe["disk_free_bytes"]
     if free is None:
         text = f"data_dir {look.probe['data_folder']} is no folder there"
@@ -86,7 +86,7 @@ def _disk(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _fsync(look: HostLook) -> Iterator[Row]:
+def _fsync(look: HostFacts) -> Iterator[Row]:
     took = look.probe["fsync_ns"]
     if not took:
         return
@@ -98,7 +98,7 @@ def _fsync(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _cores(look: HostLook) -> Iterator[Row]:
+def _cores(look: HostFacts) -> Iterator[Row]:
     cores, quota = look.probe["cores"], look.probe["cpu_quota"]
     given = cores_of(look.host, look.probe)
     usable = [core for core in given if core not in look.host.cores_reserved]
@@ -115,7 +115,7 @@ def _cores(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _governor(look: HostLook) -> Iterator[Row]:
+def _governor(look: HostFacts) -> Iterator[Row]:
     governor = look.probe["governor"]
     if governor not in (None, "performance"):
         text = f"CPU governor is {governor}"
@@ -124,7 +124,7 @@ def _governor(look: HostLook) -> Iterator[Row]:
         yield "ok", f"CPU governor is {governor}", ""
 
 
-def _memory(look: HostLook) -> Iterator[Row]:
+def _memory(look: HostFacts) -> Iterator[Row]:
     available = look.probe["memory_available_bytes"]
     if available is None:
         return
@@ -139,7 +139,7 @@ def _memory(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _load(look: HostLook) -> Iterator[Row]:
+def _load(look: HostFacts) -> Iterator[Row]:
     load, cores = look.probe["load_1min"], len(look.probe["cores"])
     text = f"load average {load:.1f} on {cores} cores"
     if load > cores / 2:
@@ -148,7 +148,7 @@ def _load(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _limits(look: HostLook) -> Iterator[Row]:
+def _limits(look: HostFacts) -> Iterator[Row]:
     soft, hard = look.probe["descriptors"], look.probe["descriptors_hard"]
     text = f"ulimit -n is {soft} (at most {hard})"
     if soft < DESCRIPTORS_WANTED:
@@ -157,7 +157,7 @@ def _limits(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _clock(look: HostLook) -> Iterator[Row]:
+def _clock(look: HostFacts) -> Iterator[Row]:
     source = look.probe["clocksource"]
     text = f"clocksource {source}, resolution {look.probe['clock_resolution_ns']:g} ns"
     if source is not None and source not in CLOCK_STEADY:
@@ -166,7 +166,7 @@ def _clock(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _ports(look: HostLook) -> Iterator[Row]:
+def _ports(look: HostFacts) -> Iterator[Row]:
     ports = look.host.ports
     text = f"ports {ports.start}-{ports.stop - 1}"
     ours = look.observed is not None and look.observed.deployment is not None
@@ -184,7 +184,7 @@ def _ports(look: HostLook) -> Iterator[Row]:
         yield "warn", text, "take ports below or above that range"
 
 
-def _address(look: HostLook) -> Iterator[Row]:
+def _address(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     if not look.host.bench_address:
@@ -197,14 +197,14 @@ def _address(look: HostLook) -> Iterator[Row]:
         yield "ok", f"brokers can listen on {look.host.bench_address}", ""
 
 
-def _buffers(look: HostLook) -> Iterator[Row]:
+def _buffers(look: HostFacts) -> Iterator[Row]:
     receive, send = look.probe["receive_buffer_bytes"], look.probe["send_buffer_bytes"]
     if receive and send:
         most = (receive[-1] + send[-1]) / 2**20
         yield "ok", f"TCP buffers of a link hold up to {most:.1f} MiB of what `freeze` stops", ""
 
 
-def _sockets(look: HostLook) -> Iterator[Row]:
+def _sockets(look: HostFacts) -> Iterator[Row]:
     if look.socket_folder is None:
         return
     length = len(os.fsencode(look.socket_folder / LONGEST_SOCKET_NAME))
@@ -215,7 +215,7 @@ def _sockets(look: HostLook) -> Iterator[Row]:
         yield "ok", text, ""
 
 
-def _leftovers(look: HostLook) -> Iterator[Row]:
+def _leftovers(look: HostFacts) -> Iterator[Row]:
     found = look.observed
     if found is None:
         if look.observing_problem:
@@ -232,7 +232,7 @@ def _leftovers(look: HostLook) -> Iterator[Row]:
         yield "ok", "nothing is left of earlier deployments", ""
 
 
-def _lock(look: HostLook) -> Iterator[Row]:
+def _lock(look: HostFacts) -> Iterator[Row]:
     if look.observed is None:
         return
     if look.holder:
@@ -241,7 +241,7 @@ def _lock(look: HostLook) -> Iterator[Row]:
         yield "ok", "no other operator", ""
 
 
-def _certificates(look: HostLook) -> Iterator[Row]:
+def _certificates(look: HostFacts) -> Iterator[Row]:
     ends = look.certificates_end
     if not ends:
         return
@@ -253,7 +253,7 @@ def _certificates(look: HostLook) -> Iterator[Row]:
         yield "ok", f"certificates of brokers are good until {first:%Y-%m-%d %H:%M} UTC", ""
 
 
-def _faults(look: HostLook) -> Iterator[Row]:
+def _faults(look: HostFacts) -> Iterator[Row]:
     needs = {"nft": look.probe["nft"], "ip": look.probe["ip"]}
     missing = [name for name, path in needs.items() if not path]
     if missing or not look.probe["may_change_network"]:
@@ -264,7 +264,7 @@ def _faults(look: HostLook) -> Iterator[Row]:
     yield "ok", text, ""
 
 
-def _clock_sync(look: HostLook) -> Iterator[Row]:
+def _clock_sync(look: HostFacts) -> Iterator[Row]:
     told = look.probe.get("clock_sync")
     if told is None:
         return
@@ -275,7 +275,7 @@ def _clock_sync(look: HostLook) -> Iterator[Row]:
         yield "ok", f"its wall clock is right within {told['error_ns'] / 1e6:.1f} ms", ""
 
 
-def _nic(look: HostLook) -> Iterator[Row]:
+def _nic(look: HostFacts) -> Iterator[Row]:
     if look.host.connector == "local":
         return
     nics = {nic["name"]: nic for nic in look.probe.get("nics", [])}
@@ -297,7 +297,7 @@ def _nic(look: HostLook) -> Iterator[Row]:
         yield "ok", f"data goes over {text}", ""
 
 
-def _nic_of(look: HostLook) -> dict[str, Any] | None:
+def _nic_of(look: HostFacts) -> dict[str, Any] | None:
     """The interface that brokers' connections go over, as far as that can be told."""
     found = [
         nic
@@ -308,7 +308,7 @@ def _nic_of(look: HostLook) -> dict[str, Any] | None:
     return found[0] if found else None
 
 
-def _rtt(look: HostLook) -> Iterator[Row]:
+def _rtt(look: HostFacts) -> Iterator[Row]:
     peers = look.probe.get("peers") or {}
     times = [row["rtt_ns"] for row in peers.values() if "rtt_ns" in row]
     for peer, row in peers.items():
@@ -324,7 +324,7 @@ def _rtt(look: HostLook) -> Iterator[Row]:
             yield "ok", text, ""
 
 
-def _mtu(look: HostLook) -> Iterator[Row]:
+def _mtu(look: HostFacts) -> Iterator[Row]:
     peers = look.probe.get("peers") or {}
     found = {row["mtu_bytes"] for row in peers.values() if row.get("mtu_bytes")}
     nic = _nic_of(look)
@@ -337,7 +337,7 @@ def _mtu(look: HostLook) -> Iterator[Row]:
         yield "ok", f"packets of {found.pop()} bytes to all others", ""
 
 
-def _expect(look: HostLook) -> Iterator[Row]:
+def _expect(look: HostFacts) -> Iterator[Row]:
     """The inventory's [expect]: that the lab is still what it was."""
     expect, probe = look.expect, look.probe
     remedy = "mend the host, or [expect] of the inventory"
@@ -380,7 +380,7 @@ def kernel_fits(release: str, wanted: str) -> bool:
     return found >= numbers if wanted.startswith(">=") else found[: len(numbers)] == numbers
 
 
-Check = Callable[[HostLook], Iterator[Row]]
+Check = Callable[[HostFacts], Iterator[Row]]
 
 # What also holds for hosts of this machine; the rest is said of this machine once.
 FOR_ALL: dict[str, Check] = {
@@ -417,7 +417,7 @@ HOST_CHECKS: dict[str, Check] = {
 _WITHOUT_PROBE = ("reach", "host-key")
 
 
-def check_host(look: HostLook, name: str) -> Iterator[Row]:
+def check_host(look: HostFacts, name: str) -> Iterator[Row]:
     """The findings of one check on one host, each beginning with the host's name."""
     if look.host.connector == "local" and name not in FOR_ALL:
         return
@@ -427,9 +427,9 @@ def check_host(look: HostLook, name: str) -> Iterator[Row]:
         yield severity, f"{look.host.name}: {text}", remedy
 
 
-def check_together(looks: Sequence[HostLook]) -> Iterator[tuple[str, Row]]:
+def check_together(looks: Sequence[HostFacts]) -> Iterator[tuple[str, Row]]:
     """What only shows in several hosts: (id of the check, finding)."""
-    machines: dict[str, list[HostLook]] = {}
+    machines: dict[str, list[HostFacts]] = {}
     for look in looks:
         if look.host.connector == "ssh" and look.probe.get("boot_id"):
             machines.setdefault(look.probe["boot_id"], []).append(look)

@@ -15,7 +15,13 @@ Connect = Callable[[], Awaitable[Held[AgentClient]]]
 
 # To be asked a second time where the first answer was lost: they say how it is, or make it so.
 REPEATABLE: Final = ("status", "facts", "files", "hold", "stop", "fault_heal", "fault_renew")
-REPEATABLE_OF_PROCESSES: Final = ("status", "statistics", "glimpse", "publishers", "begin_run")
+REPEATABLE_OF_PROCESSES: Final = (
+    "status",
+    "statistics",
+    "latency_samples",
+    "publishers",
+    "begin_run",
+)
 
 
 class AgentLine:

@@ -55,7 +55,7 @@ class LoadLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostLook:
+class HostFacts:
     """One host at one moment.
 
     Attributes:
@@ -224,7 +224,7 @@ class Watch:
         self._published: deque[float] = deque(maxlen=HISTORY)
         self._delivered: deque[float] = deque(maxlen=HISTORY)
 
-    def take(self, hosts: Sequence[HostLook], clock: str) -> View:
+    def take(self, hosts: Sequence[HostFacts], clock: str) -> View:
         """The view of this moment."""
         deployment = next((host.deployment for host in hosts if host.deployment), None)
         looks = {look.state.broker: look for host in hosts for look in host.brokers}
@@ -316,7 +316,7 @@ class Watch:
         return per_second
 
     def _load_rates(
-        self, hosts: Sequence[HostLook]
+        self, hosts: Sequence[HostFacts]
     ) -> tuple[float | None, float | None, list[LoadLook]]:
         """Published and delivered per second, and the load generators there are."""
         now = {(host.host, load.process): load for host in hosts for load in host.loads}
@@ -335,7 +335,7 @@ class Watch:
             return None, None, list(now.values())
         return published, delivered, list(now.values())
 
-    def _latency(self, hosts: Sequence[HostLook]) -> LatencyView | None:
+    def _latency(self, hosts: Sequence[HostFacts]) -> LatencyView | None:
         """Of what was received since the last look; only stamps of the same clock are compared."""
         for host in hosts:
             for load in host.loads:

@@ -25,7 +25,7 @@ from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, reached
 from pubsubctl.state import broker_state, in_effect
-from pubsubctl.watching.watch import BrokerLook, HostLook, LoadLook, Mark, View, Watch
+from pubsubctl.watching.watch import BrokerLook, HostFacts, LoadLook, Mark, View, Watch
 from pubsubctl.watching.watch_screen import Line, line_text, one_line, screen_lines
 
 LOOK_EVERY_S = 1.0
@@ -40,7 +40,7 @@ _STYLES = {"good": "green", "bad": "bold red", "doubtful": "yellow", "dim": "dim
 async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
     """Give `on_view` a view of the lab each second, for ever."""
     watch = Watch()
-    looks: dict[str, HostLook] = {}
+    looks: dict[str, HostFacts] = {}
     async with trio.open_nursery() as nursery:
         for connector in lab.connectors:
             nursery.start_soon(_follow, connector, looks)
@@ -50,7 +50,7 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
         due = trio.current_time()
         while True:
             hosts = [
-                looks.get(name, HostLook(host=name, is_awaited=True))
+                looks.get(name, HostFacts(host=name, is_awaited=True))
                 for name in (connector.host.name for connector in lab.connectors)
             ]
             on_view(watch.take(hosts, time.strftime("%H:%M:%S")))
@@ -58,14 +58,14 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
             await trio.sleep_until(due)
 
 
-async def _follow(connector: Connector, looks: dict[str, HostLook]) -> None:
+async def _follow(connector: Connector, looks: dict[str, HostFacts]) -> None:
     """Keep the last look at one host in `looks`."""
     name = connector.host.name
     while True:
         try:
             record = await connector.read_deployment()
             if record is None:
-                looks[name] = HostLook(host=name)
+                looks[name] = HostFacts(host=name)
             else:
                 async with connector.open_agent() as agent:
                     await _look_on(connector, agent, record, looks)
@@ -73,7 +73,7 @@ async def _follow(connector: Connector, looks: dict[str, HostLook]) -> None:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            looks[name] = HostLook(host=name, unreachable=_why(error, name))
+            looks[name] = HostFacts(host=name, unreachable=_why(error, name))
         await trio.sleep(LOOK_EVERY_S)
 
 
@@ -82,7 +82,7 @@ def _why(error: BaseException, host: str) -> str:
 
 
 async def _look_on(
-    connector: Connector, agent: AgentClient, record: Mapping[str, Any], looks: dict[str, HostLook]
+    connector: Connector, agent: AgentClient, record: Mapping[str, Any], looks: dict[str, HostFacts]
 ) -> None:
     """Look once a second until the deployment is another one."""
     after_ns: dict[str, int] = {}
@@ -101,7 +101,7 @@ async def _look_on(
 
 async def host_look(
     agent: AgentClient, record: Mapping[str, Any], host: str, after_ns: dict[str, int]
-) -> HostLook:
+) -> HostFacts:
     """One look at one host.
 
     Args:
@@ -123,7 +123,10 @@ async def host_look(
     async def ask_load(process: str) -> None:
         try:
             answer = await agent.broker(
-                process, "glimpse", {"after_ns": after_ns.get(process, 0)}, ANSWER_TIMEOUT_MS
+                process,
+                "latency_samples",
+                {"after_ns": after_ns.get(process, 0)},
+                ANSWER_TIMEOUT_MS,
             )
         except ControlError as error:
             if error.kind == "closed":
@@ -138,7 +141,7 @@ async def host_look(
         for process, row in status["processes"].items():
             if row["role"] == "load" and row["state"] == "running":
                 nursery.start_soon(ask_load, process)
-    return HostLook(
+    return HostFacts(
         host=host,
         deployment=record,
         brokers=tuple(brokers[row["broker"]] for row in placed),

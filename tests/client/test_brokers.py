@@ -52,4 +52,4 @@ def test_who_is_refused_by_all_gives_up_and_says_what_each_said() -> None:
 
 def test_a_refusal_where_it_has_to_stay_is_the_end() -> None:
     brokers = Brokers(["a", "b"])
-    assert brokers.refused("put out", may_leave=False) == NobodyTakesUs("put out")
+    assert brokers.refused("evicted", may_leave=False) == NobodyTakesUs("evicted")

@@ -117,7 +117,7 @@ def test_where_state_cannot_be_written_everything_is_examined_all_the_same(
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/nonexistent")
 
-    monkeypatch.setattr("pubsubctl.doctor.looking.remember_facts", refuse)
+    monkeypatch.setattr("pubsubctl.doctor.host_facts.remember_facts", refuse)
     answer = call("doctor")
     assert answer.status in (0, 4)
     assert "python" in answer.out

@@ -21,7 +21,7 @@ from pubsubctl.doctor.host_checks import (
     check_together,
     kernel_fits,
 )
-from pubsubctl.doctor.looking import HostLook
+from pubsubctl.doctor.host_facts import HostFacts
 from pubsubctl.errors import HostError
 from pubsubctl.hosts.connectors.base import PortInUse
 from pubsubctl.hosts.ssh.errors import LoginRefused, UnknownHostKey
@@ -112,8 +112,8 @@ def hosts(tmp_path: Path) -> dict[str, Host]:
     return {host.name: host for host in load_inventory(tmp_path / "lab.toml").hosts}
 
 
-def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostLook:
-    look = HostLook(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
+def looked(host: Host, changed: Mapping[str, Any] | None = None, **seen: Any) -> HostFacts:
+    look = HostFacts(host, {**WELL, **(changed or {})}, observed=Observed(host.name))
     look.expect = EXPECT
     look.certificates_end = {"b1": NOW + timedelta(days=29)}
     look.socket_folder = Path("/run/user/1000/pubsubctl-1000-0123456789")
@@ -267,7 +267,7 @@ def test_what_is_deployed_may_have_its_ports(hosts: dict[str, Host]) -> None:
 
 
 def test_of_a_host_that_cannot_be_reached_only_that_is_said(hosts: dict[str, Host]) -> None:
-    look = HostLook(hosts["n2"], problem=LoginRefused("n2", "no key is taken"))
+    look = HostFacts(hosts["n2"], problem=LoginRefused("n2", "no key is taken"))
     rows = [row for name in HOST_CHECKS for row in check_host(look, name)]
     assert [row[1] for row in rows] == ["n2: no key is taken"]
 

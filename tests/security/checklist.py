@@ -269,7 +269,7 @@ RULES: Final = (
     Rule(
         "S-BP-1",
         "A",
-        "a subscriber that takes nothing is bounded, put out and counted",
+        "a subscriber that takes nothing is bounded, evicted and counted",
         (
             f"{_SLOW}test_a_subscriber_that_takes_nothing_is_put_out_and_nobody_else_waits",
             f"{_SLOW}test_without_the_rule_everybody_waits_for_the_one_who_takes_nothing",

@@ -17,8 +17,8 @@ from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import SessionEstablished, SessionLost
+from brokerd.runtime.admission_control import DESCRIPTOR_RESERVE, AdmissionControl
 from brokerd.runtime.connection import clock_ns, dial_tcp
-from brokerd.runtime.doorway import DESCRIPTOR_RESERVE, Doorway
 from brokerd.runtime.links import Links
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
@@ -46,24 +46,24 @@ LOITERERS = 500
 
 
 class Door:
-    """A doorway, and whom it put out."""
+    """Admission control, and whom it evicted."""
 
     def __init__(self, descriptors: int | None = None, **limits: int) -> None:
-        self.doorway = Doorway(SessionParameters(**limits), descriptors)
-        self.put_out: list[str] = []
+        self.admission = AdmissionControl(SessionParameters(**limits), descriptors)
+        self.evicted: list[str] = []
 
     def knock(self, address: str, name: str) -> Any:
-        return self.doorway.enter(address, lambda: self.put_out.append(name))
+        return self.admission.admit(address, lambda: self.evicted.append(name))
 
 
-def test_a_flood_pushes_out_its_own_and_others_keep_their_places() -> None:
+def test_a_flood_evicts_its_own_and_others_keep_their_places() -> None:
     door = Door(strangers_limit=10)
     quiet = [door.knock("10.0.0.1", "broker"), door.knock("10.0.0.2", "client")]
     for number in range(1_000):
         door.knock("10.0.0.66", f"flood{number}")
-    assert len(door.put_out) == 992
-    assert all(name.startswith("flood") for name in door.put_out)
-    assert door.put_out[:2] == ["flood0", "flood1"], "whoever has been there longest goes first"
+    assert len(door.evicted) == 992
+    assert all(name.startswith("flood") for name in door.evicted)
+    assert door.evicted[:2] == ["flood0", "flood1"], "whoever has been there longest goes first"
     assert all(quiet)
 
 
@@ -77,10 +77,10 @@ def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: 
         name = f"{address}/{number}"
         before = [*inside, name]
         counts = Counter(each.partition("/")[0] for each in before)
-        visit = door.knock(address, name)
-        if visit is not None:
-            inside[name] = visit
-        gone = door.put_out or [name] * (visit is None)
+        admitted = door.knock(address, name)
+        if admitted is not None:
+            inside[name] = admitted
+        gone = door.evicted or [name] * (admitted is None)
         assert len(gone) == (len(before) > 20)
         for out in gone:
             there = out.partition("/")[0]
@@ -88,7 +88,7 @@ def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: 
             assert out == next(each for each in before if each.startswith(f"{there}/"))
             if (left := inside.pop(out, None)) is not None:
                 left.left()
-        door.put_out.clear()
+        door.evicted.clear()
         for known in draw.sample([*inside], draw.randrange(3)) if len(inside) > 5 else []:
             inside.pop(known).greeted()
 
@@ -96,7 +96,7 @@ def test_whoever_goes_is_the_oldest_at_an_address_with_the_most_strangers(seed: 
 def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
     door = Door(connections_per_address=3)
     visits = [door.knock("10.0.0.66", str(number)) for number in range(5)]
-    assert [visit is not None for visit in visits] == [True, True, True, False, False]
+    assert [admitted is not None for admitted in visits] == [True, True, True, False, False]
     assert door.knock("10.0.0.1", "other") is not None
     visits[0].left()
     assert door.knock("10.0.0.66", "again") is not None
@@ -105,13 +105,13 @@ def test_from_one_address_come_only_so_many_and_places_are_given_back() -> None:
 def test_clients_cannot_take_the_places_kept_for_brokers() -> None:
     door = Door(connections_limit=10, broker_reserve=4)
     for number in range(10):
-        visit = door.knock(f"10.0.0.{number}", "client")
-        visit.greeted()
-        stays = door.doorway.may_stay(is_broker=False)
+        admitted = door.knock(f"10.0.0.{number}", "client")
+        admitted.greeted()
+        stays = door.admission.may_stay(is_broker=False)
         assert stays is (number < 6)
         if not stays:
-            assert door.doorway.may_stay(is_broker=True)
-            visit.left()
+            assert door.admission.may_stay(is_broker=True)
+            admitted.left()
 
 
 def test_full_of_members_it_takes_nobody_and_puts_out_none_of_them() -> None:
@@ -119,7 +119,7 @@ def test_full_of_members_it_takes_nobody_and_puts_out_none_of_them() -> None:
     for number in range(5):
         door.knock(f"10.0.0.{number}", "member").greeted()
     assert door.knock("10.0.0.9", "late") is None
-    assert door.put_out == []
+    assert door.evicted == []
 
 
 def test_places_leave_file_descriptors_for_everything_else() -> None:
@@ -127,8 +127,8 @@ def test_places_leave_file_descriptors_for_everything_else() -> None:
     members = [door.knock(f"10.0.0.{number}", "m") for number in range(4)]
     for member in members[:3]:
         member.greeted()
-    assert door.doorway.open == 4, "one of them was put out and has not left yet"
-    assert door.put_out == ["m"]
+    assert door.admission.open == 4, "one of them was evicted and has not left yet"
+    assert door.evicted == ["m"]
 
 
 class TcpBroker:
@@ -200,7 +200,7 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
             b0.links.send(1, YES)
             b0.links.flush(clock_ns())
             await until(lambda: len(b1.events) == 2)
-            assert b0.links._doorway.open < 1_000
+            assert b0.links._admission.open < 1_000
             assert b0.links.counters["connections_refused"] > 0
             assert not [lost for lost in b0.of(SessionLost) if lost.peer == 1]
             assert b1.of(SessionLost) == []
@@ -243,7 +243,7 @@ async def test_five_hundred_who_trickle_are_gone_and_others_are_served_meanwhile
         assert b1.messages(0) == [YES]
         assert len(lives) == 500
         assert max(lives) <= 15
-        assert b0.links._doorway.open <= 1, "the client, if it lives"
+        assert b0.links._admission.open <= 1, "the client, if it lives"
 
 
 # ---------------------------------------------------------------- S-WIRE-1: again

@@ -40,7 +40,7 @@ class Deaf:
                 await self._say(Heartbeat())
                 await trio.sleep(0.25)
         except trio.BrokenResourceError:
-            pass  # it was put out
+            pass  # it was evicted
 
     async def _say(self, *messages: object) -> None:
         await self._stream.send_all(b"".join(part for m in messages for part in encode(m)))

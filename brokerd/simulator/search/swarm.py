@@ -44,6 +44,7 @@ from brokerd.simulator.search.plan import (
 from brokerd.simulator.search.planning.draw import draw_plan
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
 from brokerd.simulator.search.workers import map_in_workers
+from brokerd.simulator.world.client_mobility import ClientMobility
 from brokerd.simulator.world.clock import (
     MILLISECOND_NS,
     SECOND_NS,
@@ -52,7 +53,6 @@ from brokerd.simulator.world.clock import (
 )
 from brokerd.simulator.world.cluster import SimulatedCluster
 from brokerd.simulator.world.faults import OLD_MESSAGE, Faults
-from brokerd.simulator.world.journeys import Journeys
 from brokerd.simulator.world.network import WhichWay
 from brokerd.wire.attributes import encode_attributes
 
@@ -198,7 +198,7 @@ class PlanRun:
                 watcher=watcher,
             )
         self._faults = Faults(self._cluster, plan.failures_at_once, plan.links_at_once)
-        self._journeys = Journeys(
+        self._mobility = ClientMobility(
             self._cluster, self._faults, lambda: self._while_broken is not None
         )
         self._at_risk = 0
@@ -395,7 +395,7 @@ class PlanRun:
         cluster = self._cluster
         if not self._strict:
             return cluster.is_quiet()
-        if self._journeys.under_way():
+        if self._mobility.under_way():
             return False
         if cluster.oracle.undelivered() or cluster.unsettled() or cluster.oracle.closed_gates():
             return False
@@ -441,7 +441,7 @@ class PlanRun:
             )
         left = (
             cluster.unsettled()
-            + self._journeys.under_way()
+            + self._mobility.under_way()
             + self._left_over()
             + cluster.oracle.undelivered()
         )
@@ -484,57 +484,57 @@ class PlanRun:
         elif type(move) is Forgetting:
             self._forget(move)
         elif type(move) is Moving:
-            self._journeys.move(move)
+            self._mobility.move(move)
         elif type(move) is Joining:
-            self._journeys.join(move, at)
+            self._mobility.join(move, at)
         elif type(move) is Departing:
-            self._journeys.depart(move, at)
+            self._mobility.depart(move, at)
         else:
             assert type(move) is Failing, f"{move} is not for a clock"
-            fault = self._faults.begin(move.kind, tuple(map(self._journeys.now, move.on)))
+            fault = self._faults.begin(move.kind, tuple(map(self._mobility.now, move.on)))
             for when in move.stages if fault is not None else ():
                 at(when, self._faults.advance, fault)
 
     def _subscribe(self, move: Subscribing) -> None:
-        if self._journeys.holds(move.client, self._subscribe, move):
+        if self._mobility.holds(move.client, self._subscribe, move):
             return
-        name = self._journeys.now(move.client)
+        name = self._mobility.now(move.client)
         client = self._cluster.clients.get(name)
         if client is None or not client.core.is_detaching:
             self._subscriptions += 1
             self._cluster.subscribe(home_of(name), move.predicate, name)
 
     def _end(self, move: Ending) -> None:
-        if self._journeys.holds(move.client, self._end, move):
+        if self._mobility.holds(move.client, self._end, move):
             return
-        name = self._journeys.now(move.client)
+        name = self._mobility.now(move.client)
         client = self._cluster.clients.get(name)
         if client is not None and move.number in client.core.subscriptions:
             self._ended += 1
             self._cluster.unsubscribe(name, move.number)
 
     def _leave(self, move: Leaving) -> None:
-        if self._journeys.holds(move.client, self._leave, move):
+        if self._mobility.holds(move.client, self._leave, move):
             return
-        name = self._journeys.now(move.client)
+        name = self._mobility.now(move.client)
         client = self._cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             self._left += 1
             self._cluster.detach(name)
 
     def _forget(self, move: Forgetting) -> None:
-        if self._journeys.holds(move.client, self._forget, move):
+        if self._mobility.holds(move.client, self._forget, move):
             return
-        name = self._journeys.now(move.client)
+        name = self._mobility.now(move.client)
         client = self._cluster.clients.get(name)
         if client is not None and not client.core.is_detaching:
             self._forgotten += 1
             self._cluster.forget(name, move.keeps)
 
     def _publish(self, move: Publishing) -> None:
-        if self._journeys.holds(move.client, self._publish, move):
+        if self._mobility.holds(move.client, self._publish, move):
             return
-        name = self._journeys.now(move.client)
+        name = self._mobility.now(move.client)
         client = self._cluster.client(name, home_of(name), publishes=True)
         first = client.core.next_sequence
         contents = [
@@ -577,10 +577,10 @@ class PlanRun:
             "subscriptions_ended": self._ended,
             "subscribers_detached": self._left,
             "clients_without_memory": self._forgotten,
-            "clients_moved": self._journeys.moved,
-            "clients_moved_without_a_step": self._journeys.moved_whole,
-            "brokers_joined": self._journeys.joined,
-            "brokers_departed": self._journeys.departed,
+            "clients_moved": self._mobility.moved,
+            "clients_moved_without_a_step": self._mobility.moved_whole,
+            "brokers_joined": self._mobility.joined,
+            "brokers_departed": self._mobility.departed,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             "bypass_sessions": cluster.checker.bypass_sessions,
             "old_messages": self._faults.landed.get(OLD_MESSAGE, 0),

@@ -32,7 +32,7 @@ from brokerd.simulator.search.planning.workload import (
     LONG_MOST_PUBLICATIONS,
     MOST_PUBLICATIONS,
     draw_ends,
-    draw_journeys,
+    draw_mobility,
     publish_runs,
     subscribe,
 )
@@ -150,14 +150,14 @@ def draw_plan(
             *draft.moves,
             *trouble,
             *draw_ends(Random(f"ends {seed}"), draft, end),
-            *(_draw_journeys(seed, protocol, draft, heal) if moves else ()),
+            *(_draw_mobility(seed, protocol, draft, heal) if moves else ()),
         ]
     )
 
 
-def _draw_journeys(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
+def _draw_mobility(seed: int, protocol: str, draft: Draft, heal: int) -> list[Move]:
     may_change = definition_of(protocol).promises.members_may_change
-    return draw_journeys(Random(f"moves {seed}"), draft, heal, members_change=may_change)
+    return draw_mobility(Random(f"moves {seed}"), draft, heal, members_change=may_change)
 
 
 def is_long(seed: int) -> bool:

@@ -84,30 +84,30 @@ def draw_ends(random: Random, draft: Draft, end: int) -> list[Move]:
     return ends
 
 
-def draw_journeys(random: Random, draft: Draft, heal: int, *, members_change: bool) -> list[Move]:
+def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bool) -> list[Move]:
     """Clients that move, and, where the protocol lets brokers join and leave, brokers that do.
 
     Those that join have clients of their own, but for some that depart.
     """
-    journeys: list[Move] = []
+    moves: list[Move] = []
     brokers = list(draft.topology.brokers)
     joining = random.randrange(3) if members_change else 0
     for number in range(1, joining + 1):
         name, when = f"n{number}", random.randrange(heal)
-        journeys.append(Joining(when, name, random.choice(brokers)))
+        moves.append(Joining(when, name, random.choice(brokers)))
         if random.random() < 0.3:
-            journeys.append(Departing(random.randrange(when, heal), name))
+            moves.append(Departing(random.randrange(when, heal), name))
             continue
         brokers.append(name)
         predicate = random.choice(PREDICATES)
-        journeys.append(Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate))
+        moves.append(Subscribing(random.randrange(when, heal), f"t{number}-{name}", predicate))
         for _ in range(random.randrange(1, 6)):
             contents = (Contents(random.choice("abcd"), random.choice((10, 40, 60, 90)), 3),)
-            journeys.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
+            moves.append(Publishing(random.randrange(when, heal), f"q{number}-{name}", contents))
     share = random.choice((0.2, 0.5, 0.9))
     for client, since in draft.clients.items():
         for _ in range(4):
             if random.random() < share and since < heal:
                 since = random.randrange(since, heal)
-                journeys.append(Moving(since, client, random.choice(brokers)))
-    return journeys
+                moves.append(Moving(since, client, random.choice(brokers)))
+    return moves

@@ -17,7 +17,7 @@ from brokerd.simulator.world.faults import Faults
 At = Callable[..., None]
 
 
-class Journeys:
+class ClientMobility:
     """Moves of clients, joins and departures of brokers.
 
     Args:

@@ -32,7 +32,7 @@ PROBE_TIMEOUT_S = 60.0
 
 
 @dataclass
-class HostLook:
+class HostFacts:
     """What one host looks like.
 
     Attributes:
@@ -67,14 +67,14 @@ class _Completed(Protocol):
     def stderr(self) -> bytes: ...
 
 
-def look_at_hosts(
+def gather_host_facts(
     inventory: Inventory,
     hosts: Sequence[Host],
     forks: int,
     *,
     only_machines: bool = False,
     peers: bool = False,
-) -> list[HostLook]:
+) -> list[HostFacts]:
     """Look at hosts; what machines they are goes into the cache as well.
 
     Args:
@@ -82,7 +82,7 @@ def look_at_hosts(
         peers: have hosts look at each other, too.
     """
     lab = Lab.of(inventory, hosts, forks)
-    looks = {host.name: HostLook(host) for host in hosts}
+    looks = {host.name: HostFacts(host) for host in hosts}
     addresses = {host.name: host.bench_address for host in hosts if host.connector == "ssh"}
 
     async def look(connector: Connector) -> None:
@@ -138,7 +138,7 @@ async def _probe(lab: Lab, connector: Connector, addresses: Mapping[str, str]) -
     return found
 
 
-async def _look_for_ours(connector: Connector, found: HostLook) -> None:
+async def _look_for_ours(connector: Connector, found: HostFacts) -> None:
     try:
         found.observed = await connector.observe()
     except (PubsubctlError, ConfigError) as error:

@@ -2,7 +2,7 @@
 
 Whoever has not said who it is can be anybody, so strangers have few places and the one that has
 kept its place longest goes first, at the address that takes up most of them: a flood from one
-address pushes out its own, and brokers and clients elsewhere find a place.
+address evicts its own, and brokers and clients elsewhere find a place.
 """
 
 from collections import Counter, defaultdict
@@ -15,8 +15,8 @@ DESCRIPTOR_RESERVE: Final = 256
 """Of file descriptors, for everything else: files, control sockets, brokers that are dialled."""
 
 
-class Doorway:
-    """The incoming connections of one broker; whatever comes, deciding takes the same time.
+class AdmissionControl:
+    """Admission of connections to one broker; whatever comes, deciding takes the same time.
 
     Attributes:
         open: connections at once.
@@ -30,56 +30,56 @@ class Doorway:
             self._limit = max(1, min(self._limit, descriptors - DESCRIPTOR_RESERVE))
         self._by_address: Counter[str] = Counter()
         self._strangers = 0
-        self._strangers_at: defaultdict[str, dict[Visit, None]] = defaultdict(dict)
+        self._strangers_at: defaultdict[str, dict[AdmittedConnection, None]] = defaultdict(dict)
         self._crowds: defaultdict[int, dict[str, None]] = defaultdict(dict)
         """Number of strangers → the addresses that have so many."""
         self._largest_crowd = 0
 
-    def enter(self, address: str, put_out: Callable[[], None]) -> "Visit | None":
+    def admit(self, address: str, evict: Callable[[], None]) -> "AdmittedConnection | None":
         """A connection came; None when it cannot stay.
 
         Args:
             address: where it is from, without the port.
-            put_out: called when it has to make room; it must close the connection.
+            evict: called when it has to make room; it must close the connection.
         """
         if self._by_address[address] >= self._parameters.connections_per_address:
             return None
-        visit = Visit(self, address, put_out)
-        self._add(visit)
+        admitted = AdmittedConnection(self, address, evict)
+        self._add(admitted)
         if self._strangers > self._parameters.strangers_limit or self.open >= self._limit:
             out = self._least_welcome()
             self._remove(out)
-            if out is visit:
+            if out is admitted:
                 return None
-            out._put_out()
+            out._evict()
         self.open += 1
         self._by_address[address] += 1
-        return visit
+        return admitted
 
     def may_stay(self, is_broker: bool) -> bool:
         """Whether there is a place for one who has said who it is: some are kept for brokers."""
         reserve = 0 if is_broker else min(self._parameters.broker_reserve, self._limit // 2)
         return self.open - self._strangers <= self._limit - reserve
 
-    def _least_welcome(self) -> "Visit":
+    def _least_welcome(self) -> "AdmittedConnection":
         address = next(iter(self._crowds[self._largest_crowd]))
         return next(iter(self._strangers_at[address]))
 
-    def _add(self, visit: "Visit") -> None:
-        there = self._strangers_at[visit.address]
-        there[visit] = None
+    def _add(self, admitted: "AdmittedConnection") -> None:
+        there = self._strangers_at[admitted.address]
+        there[admitted] = None
         self._strangers += 1
-        self._regroup(visit.address, len(there) - 1, len(there))
+        self._regroup(admitted.address, len(there) - 1, len(there))
 
-    def _remove(self, visit: "Visit") -> None:
-        there = self._strangers_at.get(visit.address, {})
-        if visit not in there:
+    def _remove(self, admitted: "AdmittedConnection") -> None:
+        there = self._strangers_at.get(admitted.address, {})
+        if admitted not in there:
             return
-        del there[visit]
+        del there[admitted]
         self._strangers -= 1
-        self._regroup(visit.address, len(there) + 1, len(there))
+        self._regroup(admitted.address, len(there) + 1, len(there))
         if not there:
-            del self._strangers_at[visit.address]
+            del self._strangers_at[admitted.address]
 
     def _regroup(self, address: str, before: int, now: int) -> None:
         self._crowds[before].pop(address, None)
@@ -91,26 +91,28 @@ class Doorway:
             del self._crowds[before]
 
 
-class Visit:
+class AdmittedConnection:
     """One connection that was let in.
 
     Attributes:
         address: where it is from.
     """
 
-    def __init__(self, doorway: Doorway, address: str, put_out: Callable[[], None]) -> None:
+    def __init__(
+        self, admission: AdmissionControl, address: str, evict: Callable[[], None]
+    ) -> None:
         self.address = address
-        self._doorway = doorway
-        self._put_out = put_out
+        self._admission = admission
+        self._evict = evict
 
     def greeted(self) -> None:
         """It has said who it is, or has failed to: it is no stranger any more."""
-        self._doorway._remove(self)
+        self._admission._remove(self)
 
     def left(self) -> None:
         """It is closed."""
         self.greeted()
-        self._doorway.open -= 1
-        self._doorway._by_address[self.address] -= 1
-        if not self._doorway._by_address[self.address]:
-            del self._doorway._by_address[self.address]
+        self._admission.open -= 1
+        self._admission._by_address[self.address] -= 1
+        if not self._admission._by_address[self.address]:
+            del self._admission._by_address[self.address]

@@ -18,7 +18,7 @@ MOST_ROWS = 4096
 _SECOND_NS = 1_000_000_000
 
 
-class Glimpses:
+class LatencySamples:
     """Stamps of a sample of publications, of the last few seconds.
 
     Attributes:

@@ -1,34 +1,34 @@
 """Stories about the sample by which latency is told while a run goes on."""
 
-from bench.load.glimpses import PER_SECOND, Glimpses
+from bench.load.latency_samples import PER_SECOND, LatencySamples
 
 SECOND_NS = 1_000_000_000
 
 
 def test_at_a_low_rate_every_publication_is_noted_with_its_own_stamp() -> None:
-    glimpses = Glimpses()
-    glimpses.note("p1/0/1", range(7, 10), [70, 80, 90], SECOND_NS)
-    assert glimpses.since(0) == {
+    samples = LatencySamples()
+    samples.note("p1/0/1", range(7, 10), [70, 80, 90], SECOND_NS)
+    assert samples.since(0) == {
         "sources": ["p1/0/1"],
         "rows": [[0, 7, 70], [0, 8, 80], [0, 9, 90]],
     }
 
 
 def test_what_was_told_once_is_not_told_again() -> None:
-    glimpses = Glimpses()
-    glimpses.note("a", range(1, 2), 5, 100)
-    glimpses.note("a", range(2, 3), 6, 200)
-    assert glimpses.since(100)["rows"] == [[0, 2, 6]]
+    samples = LatencySamples()
+    samples.note("a", range(1, 2), 5, 100)
+    samples.note("a", range(2, 3), 6, 200)
+    assert samples.since(100)["rows"] == [[0, 2, 6]]
 
 
 def test_of_a_run_with_holes_only_what_is_in_it_is_noted() -> None:
-    glimpses = Glimpses()
-    glimpses.note("a", (3, 5, 9), 1, 100)
-    assert [row[1] for row in glimpses.since(0)["rows"]] == [3, 5, 9]
+    samples = LatencySamples()
+    samples.note("a", (3, 5, 9), 1, 100)
+    assert [row[1] for row in samples.since(0)["rows"]] == [3, 5, 9]
 
 
 def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
-    sent, received = Glimpses(), Glimpses()
+    sent, received = LatencySamples(), LatencySamples()
     sequence = 1
     for tick in range(400):  # 4 s at 50,000/s; the receiver sees everything five times
         now_ns = SECOND_NS + tick * 10_000_000
@@ -46,9 +46,9 @@ def test_at_any_rate_about_as_much_is_noted_and_both_samples_meet() -> None:
 
 
 def test_when_the_rate_falls_more_of_it_is_noted_again() -> None:
-    glimpses = Glimpses()
-    glimpses.note("a", range(1, 100_000), 1, SECOND_NS)
-    assert glimpses.stride > 64
+    samples = LatencySamples()
+    samples.note("a", range(1, 100_000), 1, SECOND_NS)
+    assert samples.stride > 64
     for second in range(2, 12):
-        glimpses.note("a", range(second * 100_000, second * 100_000 + 10), 1, second * SECOND_NS)
-    assert glimpses.stride <= 2
+        samples.note("a", range(second * 100_000, second * 100_000 + 10), 1, second * SECOND_NS)
+    assert samples.stride <= 2

@@ -25,7 +25,7 @@ from brokerd.overlay.topology import nearest
 from fault_injection.schedule.verbs import CLIENT_VERBS, LINK_VERBS, VERBS
 from pubsubctl.deploying.budget import budget, connections
 from pubsubctl.doctor.host_checks import FOR_ALL, HOST_CHECKS, Severity, check_host, check_together
-from pubsubctl.doctor.looking import HostLook, look_at_hosts
+from pubsubctl.doctor.host_facts import HostFacts, gather_host_facts
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.inventory.inventory import Host, Inventory
 from pubsubctl.project import Project, xdg_folder
@@ -102,7 +102,7 @@ def examine(subject: Subject, only: Sequence[str]) -> list[Finding]:
     return found
 
 
-def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostLook]:
+def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostFacts]:
     """What the hosts look like, as far as the checks want to know."""
     if subject.inventory is None:
         return []
@@ -114,12 +114,12 @@ def _looks(subject: Subject, chosen: Sequence[str]) -> list[HostLook]:
     ]
     if not hosts:
         return []
-    return look_at_hosts(
+    return gather_host_facts(
         subject.inventory, hosts, subject.forks, peers=bool(wanted & {"rtt", "mtu"})
     )
 
 
-def _each_disk(looks: Sequence[HostLook]) -> list[HostLook]:
+def _each_disk(looks: Sequence[HostFacts]) -> list[HostFacts]:
     """One host per folder of a machine: hosts of this machine often share one."""
     each = {(look.host.machine, look.probe.get("folder")): look for look in reversed(looks)}
     return list(reversed(each.values()))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from pubsubctl.doctor.checkup import Finding
+from pubsubctl.doctor.health_check import Finding
 from pubsubctl.inventory.host_ranges import in_ranges
 
 
