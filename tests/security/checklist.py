@@ -260,7 +260,7 @@ RULES: Final = (
         "connections are bounded, in all, by address and for strangers; brokers have places",
         (
             f"{_CONNECTIONS}test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in",
-            f"{_CONNECTIONS}test_a_flood_pushes_out_its_own_and_others_keep_their_places",
+            f"{_CONNECTIONS}test_a_flood_evicts_its_own_and_others_keep_their_places",
             f"{_CONNECTIONS}test_from_one_address_come_only_so_many_and_places_are_given_back",
             f"{_CONNECTIONS}test_clients_cannot_take_the_places_kept_for_brokers",
             f"{_CONNECTIONS}test_places_leave_file_descriptors_for_everything_else",
