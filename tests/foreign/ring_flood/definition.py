@@ -23,7 +23,7 @@ RING_FLOOD = ProtocolDefinition(
     name="ring_flood",
     kind=KIND,
     parameters=RingFloodParameters,
-    messages=(of_run(240, messages.Flooded), MessageKind(241, messages.Stored)),
+    messages=(of_run(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
     promises=Promises(exactly_once=True, members_may_change=False),
     keeps_log=lambda parameters: True,
     bypasses_links=lambda parameters: True,

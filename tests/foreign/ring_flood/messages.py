@@ -14,7 +14,7 @@ class Flooded:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredThrough:
     """All publications of these sources, up to these, are on the sender's disk.
 
     The first message of a session is one of them; only what follows it is worth sending.

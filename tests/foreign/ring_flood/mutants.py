@@ -5,15 +5,20 @@ from typing import Final
 from brokerd.named_bugs import Edit, NamedBug
 
 _CORE: Final = "brokerd/protocols/ring_flood/core.py"
+_CLIENTS: Final = "brokerd/protocols/ring_flood/clients.py"
 
 BUGS: Final = (
     NamedBug(
         "ring-forgets-who-was-away",
         (
             Edit(
-                _CORE,
-                "                client.passed[source] = waiting[0][0] - 1",
-                "                client.passed[source] = self._stored[source]",
+                _CLIENTS,
+                "            for name, locals_ in by_client.items():\n"
+                "                entry.open += 1",
+                "            for name, locals_ in by_client.items():\n"
+                "                if not self._clients[name].connected:\n"
+                "                    continue\n"
+                "                entry.open += 1",
             ),
         ),
     ),
@@ -22,13 +27,13 @@ BUGS: Final = (
         (
             Edit(
                 _CORE,
-                "        free = min(self._stored.get(source, 0), *held, *(",
-                "        free = min(self._stored.get(source, 0), max(held), *(",
+                "self._log.let_go(source, min(held), self._settle)",
+                "self._log.let_go(source, max(held), self._settle)",
             ),
         ),
     ),
 )
-"""What each leaves out: what a client had not acknowledged is given to it again; a publication
+"""What each leaves out: what comes for a client while it is away is kept for it; a publication
 stays until both neighbours have it.
 """
 

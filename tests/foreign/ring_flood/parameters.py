@@ -17,6 +17,7 @@ class RingFloodParameters:
             is done: 1 (its own), 2 or 3 (and its neighbours').
         retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
             up to the limit.
+        client_window: publications a client may have unacknowledged before deliveries wait.
         client_subscriptions: how many subscriptions a client may have; more are refused.
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
@@ -24,6 +25,7 @@ class RingFloodParameters:
     copies: int = 2
     retry_first_ns: int = 200 * MILLISECOND_NS
     retry_limit_ns: int = 2 * SECOND_NS
+    client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = 60 * SECOND_NS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.overlay.topology import SCHEMA, Topology
-from brokerd.protocols.ring_flood.messages import Flooded, Stored
+from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
 from brokerd.protocols.ring_flood.mutants import MUTANTS
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.planning import ProtocolPlanning
@@ -48,6 +48,7 @@ class RingPlanning(ProtocolPlanning):
             copies=copies,
             retry_first_ns=parameters.retry_first_ns,
             retry_limit_ns=parameters.retry_limit_ns,
+            client_window=parameters.client_window,
             client_linger_ns=parameters.client_linger_ns,
         )
 
@@ -72,7 +73,7 @@ class RingWording(Wording):
         match message:
             case Flooded(run=run):
                 return f"publication {self.run(run)}"
-            case Stored(through=through):
+            case StoredThrough(through=through):
                 return f"has {', '.join(f'{tuple(source)} {last}' for source, last in through)}"
         return super().message(message)
 
@@ -80,8 +81,8 @@ class RingWording(Wording):
 SIMULATED = SimulatedProtocol(
     bugs=MUTANTS,
     kept=Kept(
-        empty=("RingFlood._log", "RingFlood._when_durable", "Client.unacknowledged"),
-        paired=("Client.passed",),
+        empty=("Log._stored", "Durability._when_durable", "Outlet.sent", "Outlet.parked"),
+        paired=("Subscription.begins_after",),
     ),
     make_reach=RingReach,
     make_planning=RingPlanning,

@@ -1,0 +1,113 @@
+"""What a broker of the ring has stored, source by source, until nobody needs it any more."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import Peer, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.interface import Change, Release
+from brokerd.protocols.parts.durability import Durability
+
+RELEASED = "released"
+Positions = dict[SourceId, int]
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """Publications on disk; `open`: how many clients have not acknowledged theirs of them."""
+
+    run: PublicationRun
+    open: int = 0
+
+
+class Log:
+    """The publications of all sources, each without a gap.
+
+    Attributes:
+        received: how far each source has come here.
+        durable: how far it is on disk.
+    """
+
+    def __init__(self, disk: Durability) -> None:
+        self.received: Positions = {}
+        self.durable: Positions = {}
+        self._disk = disk
+        self._stored: dict[SourceId, deque[Stored]] = {}
+        self._releasing: dict[SourceId, None] = {}
+
+    def recover(self, released: Mapping[str, int], logged: Iterable[PublicationRun]) -> None:
+        """Take over what an earlier incarnation had on disk."""
+        for key, through in released.items():
+            source = SourceId(*map(int, key.split(".")))
+            self.received[source] = self.durable[source] = through
+        for run in logged:
+            rest = run.after(self.received.get(run.source, 0))
+            if rest is not None:
+                self.received[run.source] = rest.last
+                self._keep(rest)
+
+    def unknown(self, run: PublicationRun, peer: Peer) -> PublicationRun | None:
+        """What of a run has not come before.
+
+        Raises:
+            RemoteProtocolError: something is missing in it, or before it.
+        """
+        had = self.received.get(run.source, 0)
+        if run.first > had + 1 or run.last - run.first + 1 != len(run):
+            raise RemoteProtocolError(peer, f"{run.source} {run.first}-{run.last} after {had}")
+        return run.after(had)
+
+    def append(self, run: PublicationRun, then: Callable[[Stored], None]) -> None:
+        """Store what is unknown; do `then` once it is on disk."""
+        self.received[run.source] = run.last
+        self._disk.append(run, lambda: then(self._keep(run)))
+
+    def sources(self) -> list[SourceId]:
+        """Of which there is anything."""
+        return list(self._stored)
+
+    def stored(self) -> list[Stored]:
+        """All there is, in the order of each source."""
+        return [entry for entries in self._stored.values() for entry in entries]
+
+    def after(self, source: SourceId, position: int) -> list[PublicationRun]:
+        """What there is of a source behind a position; the newest is looked at first."""
+        found: list[PublicationRun] = []
+        for entry in reversed(self._stored.get(source, ())):
+            rest = entry.run.after(position)
+            if rest is None:
+                break
+            found.append(rest)
+        return found[::-1]
+
+    def let_go(self, source: SourceId, through: int, then: Callable[[SourceId], None]) -> None:
+        """Drop what is needed by no neighbour behind `through`, and by no client.
+
+        Where the source had come to is on disk before its publications are no more.
+        """
+        entries = self._stored.get(source)
+        last = 0
+        while entries and not entries[0].open and entries[0].run.last <= through:
+            if source in self._releasing:
+                return
+            last = entries.popleft().run.last
+        if not last:
+            return
+        if not entries:
+            del self._stored[source]
+        self._releasing[source] = None
+
+        def release() -> None:
+            del self._releasing[source]
+            self._disk.machine.emit(Release(source, last))
+            then(source)
+
+        self._disk.commit((Change(RELEASED, ".".join(map(str, source)), last),), release)
+
+    def _keep(self, run: PublicationRun) -> Stored:
+        entry = Stored(run)
+        self._stored.setdefault(run.source, deque()).append(entry)
+        self.durable[run.source] = run.last
+        return entry
