@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bench.load.content import SourceContent
-from bench.load.lanes import Lane, LaneCounts
 from bench.load.matching_sequences import MatchingSequences
+from bench.load.stream_progress import StreamCounts, StreamProgress
 
 
 class OnlineChecker:
@@ -38,14 +38,16 @@ class OnlineChecker:
         self._matching = matching
         self._content_of = content_of
         self._shared: dict[tuple[bytes, str, int], MatchingSequences] = {}
-        self._lanes: dict[tuple[str, str, int], Lane] = {}
+        self._progress: dict[tuple[str, str, int], StreamProgress] = {}
         self._with_fences: set[tuple[str, int]] = set()
         self.foreign = 0
 
-    def lane(self, subscription: str, publisher: str, incarnation: int) -> Lane | None:
-        """The lane of one subscription and source; None when the source is not of this run."""
+    def progress_of(
+        self, subscription: str, publisher: str, incarnation: int
+    ) -> StreamProgress | None:
+        """How far a subscription has come with a source; None: the source is not of this run."""
         key = (subscription, publisher, incarnation)
-        lane = self._lanes.get(key)
+        lane = self._progress.get(key)
         if lane is None:
             content = self._content_of(publisher, incarnation)
             if content is None:
@@ -54,14 +56,14 @@ class OnlineChecker:
             shared = self._shared.setdefault(
                 (table, publisher, incarnation), MatchingSequences(content, table)
             )
-            lane = self._lanes[key] = Lane(shared)
+            lane = self._progress[key] = StreamProgress(shared)
         return lane
 
     def know_fence(self, publisher: str, incarnation: int, sequence: int) -> None:
         """A publisher says that this sequence number is one of its fences."""
         self._with_fences.add((publisher, incarnation))
         for subscription in self._matching:
-            lane = self.lane(subscription, publisher, incarnation)
+            lane = self.progress_of(subscription, publisher, incarnation)
             if lane is not None:
                 lane.know_fence(sequence)
 
@@ -70,21 +72,21 @@ class OnlineChecker:
         missing = 0
         for publisher, incarnation, sequence in fences:
             for subscription in self._matching:
-                lane = self._lanes.get((subscription, publisher, incarnation))
+                lane = self._progress.get((subscription, publisher, incarnation))
                 missing += lane is None or lane.accounted_to() < sequence
         return missing
 
     def report(self) -> dict[str, Any]:
         """What was seen, in all and per subscription and source (`online.json`)."""
         lanes = []
-        totals = LaneCounts().as_mapping()
+        totals = StreamCounts().as_mapping()
         del totals["low"], totals["high"]
-        for (subscription, publisher, incarnation), lane in self._lanes.items():
+        for (subscription, publisher, incarnation), lane in self._progress.items():
             counts = lane.settled()
             if self._with_fences and (publisher, incarnation) not in self._with_fences:
                 # Its publisher never was in this incarnation.
                 phantom = counts.deliveries + counts.fences
-                counts = LaneCounts(counts.deliveries, counts.fences, phantom=phantom)
+                counts = StreamCounts(counts.deliveries, counts.fences, phantom=phantom)
             row = counts.as_mapping()
             totals = {name: value + row[name] for name, value in totals.items()}
             source: dict[str, Any] = {"publisher": publisher, "incarnation": incarnation}

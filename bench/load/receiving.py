@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from bench.load.content import AttributeSet, ContentTables, SourceContent
 from bench.load.content_check import ContentCheck, RunContent
-from bench.load.lanes import Lane
 from bench.load.latency_samples import LatencySamples
 from bench.load.matching_sequences import match_table
 from bench.load.online_checker import OnlineChecker
 from bench.load.recording import delivery_rows, notice_rows
+from bench.load.stream_progress import StreamProgress
 from brokerd.client.core import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
@@ -234,7 +234,7 @@ class Receiver:
             identity = self._directory.names[number]
             content = self._directory.content(identity, source.incarnation)
             name = self.subscriptions[subscription]
-            lane = self.checker.lane(name, identity, source.incarnation)
+            lane = self.checker.progress_of(name, identity, source.incarnation)
             stream = _Stream(
                 subscription, number, source.incarnation, content, lane,
                 f"{identity}/{source.incarnation}",
@@ -284,5 +284,5 @@ class _Stream:
     publisher: int
     incarnation: int
     content: SourceContent | None
-    lane: Lane | None
+    lane: StreamProgress | None
     source: str

@@ -27,8 +27,8 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.ranges import expanded_list
 from brokerd.overlay.topology import nearest
 from brokerd.text import shown
-from fault_injection.apply.lanes import LaneError, steps_of
 from fault_injection.schedule.durations import Span, format_duration, parse_duration_ns
+from fault_injection.schedule.lanes import LaneError, steps_of
 from fault_injection.schedule.verbs import (
     CLIENT_VERBS,
     ENDING_VERBS,

@@ -37,7 +37,7 @@ def pack(
 
     The copy can be checked, plotted and reported on as the run itself.
     """
-    from pubsubctl.running.publishing import pack_run
+    from pubsubctl.running.packing import pack_run
     from pubsubctl.running.runs import find_run
 
     call = invocation(context)

@@ -35,11 +35,11 @@ def status(
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     if watch:
-        from pubsubctl.watching import watcher
+        from pubsubctl.watching import polling
 
-        last = watcher.watch(lab, call.console, call.console.line)
+        last = polling.watch(lab, call.console, call.console.line)
         if call.console.is_screen:
-            call.console.line(watcher.last_words(last))
+            call.console.line(polling.last_words(last))
         return None
 
     async def look() -> tuple[LabState, str]:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from results.report import lanes as fault_lanes
-from results.report import words
+from results.report import fault_chart, words
 from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
 if TYPE_CHECKING:
@@ -56,8 +55,8 @@ def render(stories: Sequence[RunStory]) -> str:
     protocols = [story.run.protocol for story in stories]
     losing = [story for story in stories if story.violations]
     faulty = [story for story in stories if story.run.fault_rows]
-    lanes = [fault_lanes.lanes_picture(story) for story in stories]
-    narrow_lanes = [fault_lanes.lanes_picture(story, "narrow") for story in stories]
+    lanes = [fault_chart.lanes_picture(story) for story in stories]
+    narrow_lanes = [fault_chart.lanes_picture(story, "narrow") for story in stories]
     kinds = {kind for picture in lanes if picture for kind in picture.kinds}
     return environment.get_template("report.html").render(
         stories=stories,
@@ -67,13 +66,13 @@ def render(stories: Sequence[RunStory]) -> str:
         several_subscriptions=any(len(story.subscriptions) > 1 for story in stories),
         lane_pictures=lanes,
         narrow_lane_pictures=narrow_lanes,
-        lane_kinds=[kind for kind in fault_lanes.LANE_KINDS if kind in kinds],
+        lane_kinds=[kind for kind in fault_chart.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
         headline=_headline(stories),
         how=words.HOW_PROTOCOLS_RECOVER,
         figure_titles=SHOWN_FIGURES,
         percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
-        stamps=fault_lanes.STAMP_NAMES,
+        stamps=fault_chart.STAMP_NAMES,
         most_evidence=MOST_EVIDENCE,
         most_rows=MOST_ROWS,
         chapters=_chapters(losing, faulty, len(stories) > 1),

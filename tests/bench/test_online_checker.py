@@ -97,7 +97,7 @@ class World:
                 start = end
 
     def take(self, run: PublicationRun) -> None:
-        lane = self.checker.lane("s", PUBLISHER, 1)
+        lane = self.checker.progress_of("s", PUBLISHER, 1)
         assert lane is not None
         lane.take(run.sequences, self.check.examine(run, self.content))
 
@@ -247,7 +247,7 @@ def test_a_step_back_behind_a_phantom_is_still_one() -> None:
 def test_a_publisher_that_never_was_in_an_incarnation_sent_nothing_in_it() -> None:
     world = World(EVERYTHING)
     world.deliver(world.owed, Random(1))
-    lane = world.checker.lane("s", PUBLISHER, 7)
+    lane = world.checker.progress_of("s", PUBLISHER, 7)
     assert lane is not None
     lane.take([500, 501, 502], RunContent(array("I", [0, 0, 0])))
     totals = world.totals()
@@ -265,7 +265,7 @@ def test_what_is_reported_twice_is_counted_once() -> None:
 def test_more_holes_than_are_kept_stay_counted() -> None:
     """Every other publication is lost: each hole is given up in turn, none is forgotten."""
     world = World(EVERYTHING)
-    lane = world.checker.lane("s", PUBLISHER, 1)
+    lane = world.checker.progress_of("s", PUBLISHER, 1)
     assert lane is not None
     for sequence in range(1, 5000, 2):
         lane.take([sequence], RunContent(array("I", [0])))
@@ -309,7 +309,7 @@ def test_a_fence_of_another_run_is_a_corrupted_publication() -> None:
 
 def test_a_source_of_nobody_here_has_no_lane_and_its_content_cannot_be_wrong() -> None:
     world = World(EVERYTHING)
-    assert world.checker.lane("s", "p9/4", 1) is None
+    assert world.checker.progress_of("s", "p9/4", 1) is None
     run = world.run([2, 3])
     examined = world.check.examine(run, None)
     assert examined.digests.tolist() == [

@@ -69,7 +69,7 @@ def test_a_fence_that_was_announced_is_not_waited_for() -> None:
     rng = Random(1)
     checker = Online(barrier_history(rng, withheld=10), rng=rng).checker
     assert checker.fences_missing([("a/0", 0, 1), ("a/0", 0, PUBLICATIONS)]) == 0
-    lane = checker.lane("s", "a/0", 0)
+    lane = checker.progress_of("s", "a/0", 0)
     assert lane is not None
     assert checker.fences_missing([("a/0", 0, 60)]) == 1
     lane.withhold(55, 60, "d#1.2:b-a", 1)
@@ -79,7 +79,7 @@ def test_a_fence_that_was_announced_is_not_waited_for() -> None:
 def test_a_notice_of_more_than_can_have_been_published_costs_no_time() -> None:
     rng = Random(1)
     checker = Online(barrier_history(rng, predicate="price > 40"), rng=rng).checker
-    lane = checker.lane("s", "a/0", 0)
+    lane = checker.progress_of("s", "a/0", 0)
     assert lane is not None
     lane.withhold(1, 1 << 60, "d#1.2:b-a", 1)
     assert lane.accounted_to() < 1 << 27

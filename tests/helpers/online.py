@@ -81,7 +81,7 @@ class Online:
         for start, run in self._runs(subscription.delivered, places):
             while waiting and waiting[0].place <= start:
                 notice = waiting.pop(0)
-                lane = self.checker.lane(
+                lane = self.checker.progress_of(
                     subscription.subscription, notice.source, notice.incarnation
                 )
                 assert lane is not None
@@ -93,7 +93,7 @@ class Online:
             if source not in self._logs:
                 self.checker.foreign += len(run)
                 continue
-            lane = self.checker.lane(subscription.subscription, source, incarnation)
+            lane = self.checker.progress_of(subscription.subscription, source, incarnation)
             assert lane is not None
             lane.take([row.sequence for row in run], self._content(run))
         assert not waiting

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pubsubctl.state import BrokerState
-from pubsubctl.watching.watch import BrokerLook, HostFacts, LoadLook, View, Watch
-from pubsubctl.watching.watch_screen import line_text, one_line, screen_lines
+from pubsubctl.watching.live_view import BrokerSample, HostSample, LoadSample, View, Watch
+from pubsubctl.watching.view_text import line_text, one_line, screen_lines
 
 SECOND_NS = 1_000_000_000
 
@@ -30,10 +30,10 @@ def deployment(brokers: Mapping[str, str]) -> dict[str, Any]:
 
 def broker(
     name: str, host: str, at_s: float, *, received: int, cpu_s: float, **changed: Any
-) -> BrokerLook:
+) -> BrokerSample:
     """A broker that runs, with one session, unless it is said otherwise."""
     state = BrokerState(name, host, 1, 7, "running", wanted=("b2",), ready=("b2",))
-    return BrokerLook(
+    return BrokerSample(
         state=replace(state, **changed),
         t_ns=int(at_s * SECOND_NS),
         run_id="20261121T100000Z-123456",
@@ -48,9 +48,9 @@ def broker(
     )
 
 
-def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadLook:
+def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadSample:
     """Publishers, and when some of their publications were due."""
-    return LoadLook(
+    return LoadSample(
         process="load-pub",
         t_ns=int(at_s * SECOND_NS),
         sent=sent,
@@ -61,9 +61,9 @@ def publishing(at_s: float, sent: int, due_ms: Mapping[int, float]) -> LoadLook:
     )
 
 
-def subscribing(at_s: float, delivered: int, received_ms: Mapping[int, float]) -> LoadLook:
+def subscribing(at_s: float, delivered: int, received_ms: Mapping[int, float]) -> LoadSample:
     """Subscribers, and when some publications reached them."""
-    return LoadLook(
+    return LoadSample(
         process="load-sub",
         t_ns=int(at_s * SECOND_NS),
         sent=0,
@@ -79,13 +79,13 @@ def two_seconds_of_two_brokers() -> tuple[Watch, View]:
     about = deployment({"b1": "h1", "b2": "h2"})
     watch = Watch()
     first = [
-        HostFacts(
+        HostSample(
             host="h1",
             deployment=about,
             brokers=(broker("b1", "h1", 10, received=1000, cpu_s=5.0),),
             loads=(publishing(10, 400, {4: 9_990}), subscribing(10, 800, {})),
         ),
-        HostFacts(
+        HostSample(
             host="h2",
             deployment=about,
             brokers=(broker("b2", "h2", 50, received=10, cpu_s=1.0),),
@@ -94,7 +94,7 @@ def two_seconds_of_two_brokers() -> tuple[Watch, View]:
     watch.take(first, "10:00:10")
     fault = {"fault_id": "f1", "verb": "absorb", "process": "b1", "peer": ""}
     second = [
-        HostFacts(
+        HostSample(
             host="h1",
             deployment=about,
             brokers=(broker("b1", "h1", 11, received=1100, cpu_s=5.25, ready=(), faults=("f1",)),),
@@ -105,11 +105,11 @@ def two_seconds_of_two_brokers() -> tuple[Watch, View]:
             faults=({**fault, "lease_left_ms": 12_400},),
             lease_ms=9_000,
         ),
-        HostFacts(
+        HostSample(
             host="h2",
             deployment=about,
             brokers=(
-                BrokerLook(state=BrokerState("b2", "h2", 1, None, "exited", exit="SIGKILL by f")),
+                BrokerSample(state=BrokerState("b2", "h2", 1, None, "exited", exit="SIGKILL by f")),
             ),
         ),
     ]
@@ -162,16 +162,16 @@ def test_a_restarted_broker_has_no_rates_until_it_was_seen_twice() -> None:
     about = deployment({"b1": "h1"})
     watch = Watch()
     before = broker("b1", "h1", 10, received=5000, cpu_s=9.0)
-    watch.take([HostFacts(host="h1", deployment=about, brokers=(before,))], "1")
+    watch.take([HostSample(host="h1", deployment=about, brokers=(before,))], "1")
     again = broker("b1", "h1", 11, received=7, cpu_s=0.1, pid=8)
-    (row,) = watch.take([HostFacts(host="h1", deployment=about, brokers=(again,))], "2").brokers
+    (row,) = watch.take([HostSample(host="h1", deployment=about, brokers=(again,))], "2").brokers
     assert (row.received, row.cpu) == (None, None)
 
 
 def test_a_broker_that_does_not_answer_is_said_to_be_silent() -> None:
     about = deployment({"b1": "h1"})
     silent = BrokerState("b1", "h1", 1, 7, "silent", exit="b1 did not answer status within 900 ms")
-    look = HostFacts(host="h1", deployment=about, brokers=(BrokerLook(state=silent),))
+    look = HostSample(host="h1", deployment=about, brokers=(BrokerSample(state=silent),))
     (row,) = Watch().take([look], "1").brokers
     assert (row.state, row.is_healthy) == ("does not answer", False)
 
@@ -179,8 +179,8 @@ def test_a_broker_that_does_not_answer_is_said_to_be_silent() -> None:
 def test_stamps_of_different_hosts_are_never_compared() -> None:
     about = deployment({"b1": "h1"})
     hosts = [
-        HostFacts(host="h1", deployment=about, loads=(publishing(10, 1, {4: 9_000}),)),
-        HostFacts(host="h2", deployment=about, loads=(subscribing(10, 1, {4: 9_500}),)),
+        HostSample(host="h1", deployment=about, loads=(publishing(10, 1, {4: 9_000}),)),
+        HostSample(host="h2", deployment=about, loads=(subscribing(10, 1, {4: 9_500}),)),
     ]
     assert Watch().take(hosts, "1").latency is None
 
@@ -198,7 +198,7 @@ def a_hundred_brokers(sick: str) -> View:
             )
             for number, name in enumerate(names)
         )  # fmt: skip
-        view = watch.take([HostFacts(host="h1", deployment=about, brokers=looks)], "1")
+        view = watch.take([HostSample(host="h1", deployment=about, brokers=looks)], "1")
     return view
 
 
@@ -233,12 +233,12 @@ def test_a_host_that_does_not_answer_is_said_and_does_not_hide_the_others() -> N
     about = deployment({"b1": "h1", "b2": "h2"})
     view = watch.take(
         [
-            HostFacts(
+            HostSample(
                 host="h1",
                 deployment=about,
                 brokers=(broker("b1", "h1", 12, received=1200, cpu_s=5.5),),
             ),
-            HostFacts(host="h2", unreachable="no agent answers"),
+            HostSample(host="h2", unreachable="no agent answers"),
         ],
         "10:00:12",
     )
@@ -251,9 +251,9 @@ def test_the_brokers_of_a_lost_host_stay_in_sight() -> None:
     about = deployment({"b1": "h1", "b2": "h2", "b3": "h3"})
     there = (broker("b1", "h1", 12, received=1200, cpu_s=5.5),)
     looks = [
-        HostFacts(host="h1", deployment=about, brokers=there),
-        HostFacts(host="h2", unreachable="connection refused"),
-        HostFacts(host="h3", is_awaited=True),
+        HostSample(host="h1", deployment=about, brokers=there),
+        HostSample(host="h2", unreachable="connection refused"),
+        HostSample(host="h3", is_awaited=True),
     ]
     view = Watch().take(looks, "10:00:12")
     assert [(row.name, row.state, row.is_healthy) for row in view.brokers] == [
@@ -265,14 +265,14 @@ def test_the_brokers_of_a_lost_host_stay_in_sight() -> None:
 
 
 def test_before_anything_is_deployed_the_view_waits() -> None:
-    view = Watch().take([HostFacts(host="h1")], "10:00:00")
+    view = Watch().take([HostSample(host="h1")], "10:00:00")
     assert one_line(view) == "10:00:00  nothing is deployed; waiting"
 
 
 def test_hosts_of_which_nothing_was_heard_yet_are_not_said_to_be_empty() -> None:
-    hosts = [HostFacts(host="h1", is_awaited=True), HostFacts(host="h2", is_awaited=True)]
+    hosts = [HostSample(host="h1", is_awaited=True), HostSample(host="h2", is_awaited=True)]
     assert one_line(Watch().take(hosts, "10:00:00")) == "10:00:00  reaching h1, h2"
     about = deployment({"b1": "h1"})
     looks = (broker("b1", "h1", 10, received=1, cpu_s=1.0),)
-    hosts[0] = HostFacts(host="h1", deployment=about, brokers=looks)
+    hosts[0] = HostSample(host="h1", deployment=about, brokers=looks)
     assert one_line(Watch().take(hosts, "10:00:01")).endswith("cpu -  reaching h2")

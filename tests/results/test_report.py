@@ -11,7 +11,7 @@ import pytest
 
 from results.checker.checks import check_run
 from results.report import write_report
-from results.report.lanes import lanes_picture
+from results.report.fault_chart import lanes_picture
 from results.report.page import render
 from results.report.words import command, fault_clock, latency, recovery, seconds, visible
 from results.tables.json_files import ResultsError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pubsubctl.errors import UserError
-from pubsubctl.running.publishing import pack_run
+from pubsubctl.running.packing import pack_run
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
 from results.tables.seals import seal, verify_seal

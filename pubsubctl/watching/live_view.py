@@ -19,7 +19,7 @@ Mark = tuple[str, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerLook:
+class BrokerSample:
     """One broker at one moment.
 
     Attributes:
@@ -36,7 +36,7 @@ class BrokerLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadLook:
+class LoadSample:
     """One load generator at one moment; counts are since its start.
 
     Attributes:
@@ -55,7 +55,7 @@ class LoadLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostFacts:
+class HostSample:
     """One host at one moment.
 
     Attributes:
@@ -67,8 +67,8 @@ class HostFacts:
 
     host: str
     deployment: Mapping[str, Any] | None = None
-    brokers: tuple[BrokerLook, ...] = ()
-    loads: tuple[LoadLook, ...] = ()
+    brokers: tuple[BrokerSample, ...] = ()
+    loads: tuple[LoadSample, ...] = ()
     faults: tuple[Mapping[str, Any], ...] = ()
     lease_ms: int | None = None
     unreachable: str = ""
@@ -218,13 +218,13 @@ class Watch:
 
     def __init__(self) -> None:
         self._identity = ""
-        self._before: dict[str, BrokerLook] = {}
-        self._loads: dict[tuple[str, str], LoadLook] = {}
+        self._before: dict[str, BrokerSample] = {}
+        self._loads: dict[tuple[str, str], LoadSample] = {}
         self._due: dict[tuple[str, str, int], int] = {}
         self._published: deque[float] = deque(maxlen=HISTORY)
         self._delivered: deque[float] = deque(maxlen=HISTORY)
 
-    def take(self, hosts: Sequence[HostFacts], clock: str) -> View:
+    def take(self, hosts: Sequence[HostSample], clock: str) -> View:
         """The view of this moment."""
         deployment = next((host.deployment for host in hosts if host.deployment), None)
         looks = {look.state.broker: look for host in hosts for look in host.brokers}
@@ -277,7 +277,7 @@ class Watch:
             delivered_history=tuple(self._delivered),
         )
 
-    def _row(self, look: BrokerLook) -> BrokerRow:
+    def _row(self, look: BrokerSample) -> BrokerRow:
         state = look.state
         ready, missing = set(state.ready), [n for n in state.wanted if n not in state.ready]
         text = state.state
@@ -301,7 +301,7 @@ class Watch:
             queue=int(look.counters.get("queue_publications", 0)),
         )
 
-    def _rates(self, look: BrokerLook) -> Any:
+    def _rates(self, look: BrokerSample) -> Any:
         before = self._before.get(look.state.broker)
         same = before is not None and before.state.pid == look.state.pid
 
@@ -316,8 +316,8 @@ class Watch:
         return per_second
 
     def _load_rates(
-        self, hosts: Sequence[HostFacts]
-    ) -> tuple[float | None, float | None, list[LoadLook]]:
+        self, hosts: Sequence[HostSample]
+    ) -> tuple[float | None, float | None, list[LoadSample]]:
         """Published and delivered per second, and the load generators there are."""
         now = {(host.host, load.process): load for host in hosts for load in host.loads}
         published = delivered = 0.0
@@ -335,7 +335,7 @@ class Watch:
             return None, None, list(now.values())
         return published, delivered, list(now.values())
 
-    def _latency(self, hosts: Sequence[HostFacts]) -> LatencyView | None:
+    def _latency(self, hosts: Sequence[HostSample]) -> LatencyView | None:
         """Of what was received since the last look; only stamps of the same clock are compared."""
         for host in hosts:
             for load in host.loads:

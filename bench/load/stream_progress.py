@@ -22,7 +22,7 @@ _FARTHEST_JUMP = 1 << 26  # no publisher is that far ahead of what was delivered
 
 
 @dataclass(slots=True)
-class LaneCounts:
+class StreamCounts:
     """What one subscription saw of one source, by the checker's names for what is wrong.
 
     Always owed = delivered + missing; while the closing fence is not known, of what lies between
@@ -99,7 +99,7 @@ class _Return:
     is_back: bool
 
 
-class Lane:
+class StreamProgress:
     """One subscription's deliveries of one source, in the order they came.
 
     Attributes:
@@ -110,7 +110,7 @@ class Lane:
     """
 
     def __init__(self, matching: MatchingSequences) -> None:
-        self.counts = LaneCounts()
+        self.counts = StreamCounts()
         self.exact = True
         self._matching = matching
         self._previous = 0
@@ -244,7 +244,7 @@ class Lane:
 
     # --- For a report -----------------------------------------------------------------------
 
-    def settled(self) -> LaneCounts:
+    def settled(self) -> StreamCounts:
         """All counts, as they are by what has been said of fences so far."""
         unreal = [one for one in self._returns if one.leap > self._last() and not one.is_back]
         withheld = sum(self.withheld().values())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from pubsubctl.watching.watch import HISTORY, BrokerRow, FaultRow, LatencyView, View
+from pubsubctl.watching.live_view import HISTORY, BrokerRow, FaultRow, LatencyView, View
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"

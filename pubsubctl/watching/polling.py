@@ -25,8 +25,8 @@ from pubsubctl.errors import HostError, PreflightFailed, Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab, reached
 from pubsubctl.state import broker_state, in_effect
-from pubsubctl.watching.watch import BrokerLook, HostFacts, LoadLook, Mark, View, Watch
-from pubsubctl.watching.watch_screen import Line, line_text, one_line, screen_lines
+from pubsubctl.watching.live_view import BrokerSample, HostSample, LoadSample, Mark, View, Watch
+from pubsubctl.watching.view_text import Line, line_text, one_line, screen_lines
 
 LOOK_EVERY_S = 1.0
 ANSWER_TIMEOUT_MS = 900
@@ -40,7 +40,7 @@ _STYLES = {"good": "green", "bad": "bold red", "doubtful": "yellow", "dim": "dim
 async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
     """Give `on_view` a view of the lab each second, for ever."""
     watch = Watch()
-    looks: dict[str, HostFacts] = {}
+    looks: dict[str, HostSample] = {}
     async with trio.open_nursery() as nursery:
         for connector in lab.connectors:
             nursery.start_soon(_follow, connector, looks)
@@ -50,7 +50,7 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
         due = trio.current_time()
         while True:
             hosts = [
-                looks.get(name, HostFacts(host=name, is_awaited=True))
+                looks.get(name, HostSample(host=name, is_awaited=True))
                 for name in (connector.host.name for connector in lab.connectors)
             ]
             on_view(watch.take(hosts, time.strftime("%H:%M:%S")))
@@ -58,14 +58,14 @@ async def keep_looking(lab: Lab, on_view: Callable[[View], None]) -> None:
             await trio.sleep_until(due)
 
 
-async def _follow(connector: Connector, looks: dict[str, HostFacts]) -> None:
+async def _follow(connector: Connector, looks: dict[str, HostSample]) -> None:
     """Keep the last look at one host in `looks`."""
     name = connector.host.name
     while True:
         try:
             record = await connector.read_deployment()
             if record is None:
-                looks[name] = HostFacts(host=name)
+                looks[name] = HostSample(host=name)
             else:
                 async with connector.open_agent() as agent:
                     await _look_on(connector, agent, record, looks)
@@ -73,7 +73,7 @@ async def _follow(connector: Connector, looks: dict[str, HostFacts]) -> None:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            looks[name] = HostFacts(host=name, unreachable=_why(error, name))
+            looks[name] = HostSample(host=name, unreachable=_why(error, name))
         await trio.sleep(LOOK_EVERY_S)
 
 
@@ -82,7 +82,10 @@ def _why(error: BaseException, host: str) -> str:
 
 
 async def _look_on(
-    connector: Connector, agent: AgentClient, record: Mapping[str, Any], looks: dict[str, HostFacts]
+    connector: Connector,
+    agent: AgentClient,
+    record: Mapping[str, Any],
+    looks: dict[str, HostSample],
 ) -> None:
     """Look once a second until the deployment is another one."""
     after_ns: dict[str, int] = {}
@@ -101,7 +104,7 @@ async def _look_on(
 
 async def host_look(
     agent: AgentClient, record: Mapping[str, Any], host: str, after_ns: dict[str, int]
-) -> HostFacts:
+) -> HostSample:
     """One look at one host.
 
     Args:
@@ -112,8 +115,8 @@ async def host_look(
     """
     status = await agent.status()
     placed = [row for row in record["placement"]["brokers"] if row["host"] == host]
-    brokers: dict[str, BrokerLook] = {}
-    loads: list[LoadLook] = []
+    brokers: dict[str, BrokerSample] = {}
+    loads: list[LoadSample] = []
 
     async def ask_broker(row: Mapping[str, Any]) -> None:
         brokers[row["broker"]] = await _broker_look(
@@ -133,7 +136,7 @@ async def host_look(
                 raise
             return  # it begins, or ends
         after_ns[process] = answer["now_ns"]
-        loads.append(_load_look(process, answer))
+        loads.append(_load_sample(process, answer))
 
     async with trio.open_nursery() as nursery:
         for row in placed:
@@ -141,7 +144,7 @@ async def host_look(
         for process, row in status["processes"].items():
             if row["role"] == "load" and row["state"] == "running":
                 nursery.start_soon(ask_load, process)
-    return HostFacts(
+    return HostSample(
         host=host,
         deployment=record,
         brokers=tuple(brokers[row["broker"]] for row in placed),
@@ -153,18 +156,18 @@ async def host_look(
 
 async def _broker_look(
     agent: AgentClient, placed: Mapping[str, Any], process: Mapping[str, Any] | None
-) -> BrokerLook:
+) -> BrokerSample:
     name = placed["broker"]
     state = await broker_state(agent, placed, process, ANSWER_TIMEOUT_MS)
     if state.pid is None or state.state == "silent":
-        return BrokerLook(state=state)
+        return BrokerSample(state=state)
     try:
         counters = await agent.broker(name, "statistics", timeout_ms=ANSWER_TIMEOUT_MS)
     except ControlError as error:
         if error.kind == "closed":
             raise
-        return BrokerLook(state=state)
-    return BrokerLook(
+        return BrokerSample(state=state)
+    return BrokerSample(
         state=state,
         t_ns=counters["t_ns"],
         counters={key: value for key, value in counters.items() if isinstance(value, int | float)},
@@ -172,8 +175,8 @@ async def _broker_look(
     )
 
 
-def _load_look(process: str, answer: Mapping[str, Any]) -> LoadLook:
-    return LoadLook(
+def _load_sample(process: str, answer: Mapping[str, Any]) -> LoadSample:
+    return LoadSample(
         process=process,
         t_ns=answer["now_ns"],
         sent=answer["sent"],
