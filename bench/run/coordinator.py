@@ -20,6 +20,7 @@ from bench.load.probes import ProcessorTime
 from bench.load.progress import Progress, RunFailed
 from bench.run.clocks import record_clocks
 from bench.run.outcome import RunOutcome, outcome_of
+from bench.run.overlay import OVERLAY_FILE, overlay_document
 from bench.run.run_directory import RunDirectory, RunState
 from bench.run.testbed import ListingRefused, Testbed
 from bench.spec.spec import ExperimentSpec
@@ -182,6 +183,9 @@ class _Experiment:
         )
         directory.write_spec("workload.toml", spec.workload_toml())
         directory.write_spec("topology.toml", spec.topology_toml())
+        origins = [plan.broker for plan in spec.publisher_plans()]
+        if overlay := overlay_document(spec.topology, spec.protocol, origins):
+            directory.write_spec(OVERLAY_FILE, overlay)
         directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
         if self._schedule is not None:
             directory.write_spec("faults.toml", toml_text(self._schedule.to_mapping()))

@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.load.content import FENCE, ContentTables, SourceContent, content_digest
 from bench.load.recording import notice_rows
+from bench.run.overlay import OVERLAY_FILE, overlay_document
 from bench.run.run_directory import RunDirectory
 from bench.spec.spec import ExperimentSpec, PublisherPlan
 from bench.spec.toml_text import toml_text
@@ -102,6 +103,9 @@ class SimulatedRun:
         )
         directory.write_spec("workload.toml", spec.workload_toml())
         directory.write_spec("topology.toml", spec.topology_toml())
+        origins = [plan.broker for plan in spec.publisher_plans()]
+        if overlay := overlay_document(spec.topology, spec.protocol, origins):
+            directory.write_spec(OVERLAY_FILE, overlay)
         directory.write_spec("cli.json", {"overrides": dict(spec.overrides), "file": spec.source})
         if schedule is not None:
             directory.write_spec("faults.toml", toml_text(schedule.to_mapping()))

@@ -4,7 +4,7 @@ A route is known before anything fails, and is asked afterwards whether it is op
 all must be there (a path), of others any of several (a bundle).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeGuard
@@ -98,6 +98,70 @@ def is_open(
     for step in onward:
         reached = _stepped(step, reached, losses)
     return bool(reached)
+
+
+def passed_by(route: Route) -> tuple[tuple[BrokerNumber, ...], tuple[Link, ...]]:
+    """The brokers and links that a stream may pass on its way, in ascending order.
+
+    They are all of a path, and those of a bundle and of a unit that lie on any way from one end
+    of the route to the other without coming by a broker twice. Links are (from, to), both ways but
+    for those into the origin and out of the home.
+    """
+    origin, home = route.steps[0], route.steps[-1]
+    assert _is_broker(origin)
+    assert _is_broker(home)
+    if origin == home:
+        return (origin,), ()
+    links = _block_of(sorted({*_links_of(route.steps)}), origin, home)
+    brokers = sorted({broker for link in links for broker in link})
+    ways = sorted({way for a, b in links for way in ((a, b), (b, a))})
+    return tuple(brokers), tuple(way for way in ways if way[1] != origin and way[0] != home)
+
+
+def _links_of(steps: Iterable[Step]) -> Iterator[Link]:
+    for step in steps:
+        if isinstance(step, tuple):
+            yield step
+        elif isinstance(step, Bundle | Unit):
+            yield from step.links
+            yield from _links_of(step.units if isinstance(step, Unit) else ())
+
+
+def _block_of(links: Iterable[Link], origin: BrokerNumber, home: BrokerNumber) -> list[Link]:
+    """The links on ways between two brokers that come by no broker twice.
+
+    With a link between the two they are those that lie on a ring with it: a block of the graph,
+    found by walking in depth from one of the two (Hopcroft and Tarjan).
+    """
+    direct = (min(origin, home), max(origin, home))
+    near: dict[BrokerNumber, list[BrokerNumber]] = {}
+    given = [*links]
+    for a, b in dict.fromkeys((direct, *given)):
+        near.setdefault(a, []).append(b)
+        near.setdefault(b, []).append(a)
+    depth, low = {origin: 0}, {origin: 0}
+    passed: list[Link] = []
+    walk = [(origin, iter(near[origin]))]
+    while True:
+        broker, rest = walk[-1]
+        other = next(rest, None)
+        if other is None:
+            walk.pop()
+            above = walk[-1][0]
+            low[above] = min(low[above], low[broker])
+            if low[broker] >= depth[above]:
+                block = passed[passed.index((above, broker)) :]
+                del passed[-len(block) :]
+                found = {(min(link), max(link)) for link in block}
+                if direct in found:
+                    return [link for link in given if link in found]
+        elif other not in depth:
+            passed.append((broker, other))
+            depth[other] = low[other] = depth[broker] + 1
+            walk.append((other, iter(near[other])))
+        elif depth[other] < depth[broker] - 1:
+            passed.append((broker, other))
+            low[broker] = min(low[broker], depth[other])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from results.rules.facts import RunFacts
 from results.rules.faults import FaultSpan, fault_spans
-from results.rules.risks import Exposure, Tree, risk_windows, sure_ns
+from results.rules.risks import Exposure, Routes, Tree, risk_windows, sure_ns
 from results.tables.load import LoadedRun
 
 SECOND_NS = 1_000_000_000
@@ -16,7 +16,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
     """The part of a figure's data that is not in its columns."""
     run = loaded.run
     manifest = run.manifest
-    tree = Tree(run.links)
+    ways = Tree(run.links) if run.routes is None else run.routes
     starts = sorted({source.broker for source in facts.sources})
     spans = fault_spans(run.fault_rows, run.phase("drain").to_ns or run.phase("measure").to_ns)
     return {
@@ -48,25 +48,27 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
                 "sub_id": subscription.sub_id,
                 "broker": subscription.broker,
                 "predicate": subscription.predicate,
-                "faults": [*_in_the_way(tree, starts, subscription.broker, spans)],
+                "faults": [*_in_the_way(ways, starts, subscription.broker, spans)],
             }
             for subscription in facts.subscriptions
         ],
     }
 
 
-def _in_the_way(tree: Tree, starts: list[str], broker: str, spans: list[FaultSpan]) -> list[int]:
+def _in_the_way(
+    ways: Tree | Routes, starts: list[str], broker: str, spans: list[FaultSpan]
+) -> list[int]:
     """The numbers of the faults through which publications for this broker have to go."""
     return [
         number
         for number, span in enumerate(spans)
-        if any(tree.passes(span.parts, start, broker) for start in starts)
+        if any(ways.passes(span.parts, start, broker) for start in starts)
     ]
 
 
 def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     """(subscription, source, from, to) for every stretch in which something was at risk."""
-    exposure = Exposure(facts.links, facts.faults)
+    exposure = Exposure(facts.links, facts.faults, facts.routes)
     return [
         (subscription.sub_id, source.pubend, *sure_ns(window))
         for window in risk_windows(facts.faults)

@@ -120,7 +120,9 @@ class History:
     """All that a verdict rests on.
 
     Attributes:
-        links: of the tree, by name.
+        links: of the tree, by name, or of another overlay, which has routes.
+        routes: by origin and home, the brokers and the links ("a->b") of any way between them;
+            None: the links are a tree's.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
         clock_errors: by subscription and source, how far the clocks of their stamps may be apart;
@@ -148,6 +150,7 @@ class History:
     measured_until_ns: int | None = None
     to_be_reached: tuple[str, ...] = ()
     promises: Promises = PUBLISHER_ORDER
+    routes: Mapping[tuple[str, str], Sequence[str]] | None = None
 
     @property
     def order(self) -> str:

@@ -1,6 +1,6 @@
 """The one way between two brokers of a tree."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 
@@ -17,6 +17,10 @@ class Tree:
             self._known[start, end] = self._found((start,), end)
         return self._known[start, end]
 
+    def passed(self, start: str, end: str) -> set[str]:
+        """Everything that is passed: brokers, and links as either end names them."""
+        return steps(self.way(start, end))
+
     def _found(self, so_far: tuple[str, ...], end: str) -> tuple[str, ...]:
         stack = [so_far]
         while stack:
@@ -31,6 +35,21 @@ class Tree:
                 if broker not in way
             ]
         return ()
+
+
+class Routes:
+    """An overlay with several ways between two brokers."""
+
+    def __init__(self, over: Mapping[tuple[str, str], Sequence[str]]) -> None:
+        self._over = over
+
+    def passed(self, start: str, end: str) -> set[str]:
+        """Everything that may be passed: brokers, and links as either end names them."""
+        found: set[str] = set()
+        for part in self._over.get((start, end), ()):
+            ends = part.split("->")
+            found |= {part, "-".join(ends), "-".join(ends[::-1])}
+        return found
 
 
 def steps(way: tuple[str, ...]) -> set[str]:

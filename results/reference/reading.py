@@ -59,6 +59,8 @@ class _Folder:
         self.manifest = read_json(folder / "manifest.json")
         self.workload = read_toml(folder / "spec" / "workload.toml")
         self.topology = read_toml(folder / "spec" / "topology.toml")
+        other = folder / "spec" / "overlay.json"
+        self.overlay = read_json(other) if other.is_file() else self.topology
         self.run_id = str(self.manifest.get("run_id"))
         self.content = Contents.of_workload(self.workload, self.run_id)
         phases = {
@@ -94,7 +96,8 @@ class _Folder:
         self.doubts += self._about_manifest()
         roles = (self.manifest.get("roles") or {}).values()
         load_hosts = sorted({role["host"] for role in roles if role["role"] != "broker"})
-        fault_log = FaultLog(self.folder, self.topology, self.clocks, self.origin_ns, load_hosts)
+        linked = {**self.topology, "links": self.overlay["links"]}
+        fault_log = FaultLog(self.folder, linked, self.clocks, self.origin_ns, load_hosts)
         self.doubts += fault_log.doubts(self.is_simulated)
         wiring = self.topology.get("tree") or self.topology.get("parameters") or {}
         publishers: list[PublisherLog] = []
@@ -109,7 +112,8 @@ class _Folder:
             content=self.content,
             publishers=publishers,
             subscriptions=subscriptions,
-            links=[(a, b) for a, b in self.topology["links"]],
+            links=[(a, b) for a, b in self.overlay["links"]],
+            routes=self._routes(),
             faults=fault_log.faults,
             guarantee=Guarantee(**self.workload.get("guarantee", {})),
             calm=self.workload.get("calm", False) is True,
@@ -127,6 +131,11 @@ class _Folder:
             to_be_reached=tuple(self._asked().get("subscribers_on_path", ())),
             promises=self.promises,
         )
+
+    def _routes(self) -> dict[tuple[str, str], list[str]] | None:
+        if "routes" not in self.overlay:
+            return None
+        return {(row["from"], row["to"]): row["over"] for row in self.overlay["routes"]}
 
     def _asked(self) -> Mapping[str, Any]:
         """What the fault schedule wants to be put to the test."""

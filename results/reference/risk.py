@@ -11,7 +11,7 @@ have come later, for all that clocks can tell, may have ended another.
 
 from collections.abc import Sequence
 
-from results.reference.paths import Tree, steps
+from results.reference.paths import Routes, Tree
 from results.rules.terms import NEVER_NS, Fault, RiskWindow
 
 _KILLS = {"kill", "term", "host-loss"}
@@ -55,14 +55,16 @@ def was_surely_sent_in(window: RiskWindow, sent_ns: int) -> bool:
 class Ways:
     """Where deliveries have to pass, while clients move between brokers."""
 
-    def __init__(self, tree: Tree, faults: Sequence[Fault]) -> None:
-        self._tree = tree
+    def __init__(self, passing: Tree | Routes, faults: Sequence[Fault]) -> None:
+        self._passing = passing
         self._moves = sorted(
             (f for f in faults if f.verb == "client-roam" and f.applied_ns is not None), key=_when
         )
 
     def lead_through(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
         """Whether what is published at `start` cannot but pass what a fault was done to.
+
+        Where there are several ways, any that leads through it is enough.
 
         Args:
             home: where the subscriber was before it ever moved.
@@ -75,7 +77,7 @@ class Ways:
                 if move.observed_ns is not None and move.observed_ns <= window.from_ns:
                     at.clear()
                 at.add(move.to)
-        return all(steps(self._tree.way(start, broker)) & window.parts for broker in at)
+        return all(self._passing.passed(start, broker) & window.parts for broker in at)
 
 
 def _when(fault: Fault) -> tuple[int, str]:

@@ -39,7 +39,7 @@ from results.reference.history import (
     Violation,
 )
 from results.reference.ordering import Publication
-from results.reference.paths import Tree
+from results.reference.paths import Routes, Tree
 from results.reference.risk import Ways, times_of_risk, was_surely_sent_in
 from results.reference.withholding import Reasons
 from results.rules.terms import Commit, Counts, Gap, Notice, Promises, Recovery, RiskWindow, doubt
@@ -55,7 +55,8 @@ def check(history: History) -> Judgement:
         ValueError: a predicate cannot be read.
     """
     sources = [_Source(log, history) for log in history.publishers]
-    reasons = Reasons(Tree(history.links), history.delta, history.faults, history.newcomers)
+    tree = Tree(history.links if history.routes is None else ())
+    reasons = Reasons(tree, history.delta, history.faults, history.newcomers)
     pairs = [
         _Pair(subscription, source, reasons, history)
         for subscription in history.subscriptions
@@ -478,12 +479,16 @@ def _strangers(subscription: SubscriptionLog, sources: Sequence[_Source]) -> Ite
                 yield Violation("phantom", subscription.subscription, row.source, *row.key, place)
 
 
+def _passing(history: History) -> Tree | Routes:
+    return Tree(history.links) if history.routes is None else Routes(history.routes)
+
+
 def _risks(
     history: History, pairs: Iterable[_Pair]
 ) -> tuple[list[bool], tuple[Recovery, ...], set[str]]:
     """Of each owed delivery that was at risk whether it came; by fault; and for whose brokers."""
     windows = times_of_risk(history.faults)
-    ways = Ways(Tree(history.links), history.faults)
+    ways = Ways(_passing(history), history.faults)
     arrivals: dict[RiskWindow, list[int | None]] = {window: [] for window in windows}
     at_risk = []
     reached = set()

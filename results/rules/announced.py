@@ -78,7 +78,9 @@ class Announcements:
                 self._take(run_id, of_run, first_places)
 
     def _take(self, run_id: str, facts: RunFacts, first_places: Mapping[Names, int | None]) -> None:
-        barriers = Barriers(Tree(facts.links), facts.delta, facts.faults, facts.newcomers)
+        # Only in a tree are there partitions that withhold.
+        tree = Tree(facts.links if facts.routes is None else ())
+        barriers = Barriers(tree, facts.delta or 0, facts.faults, facts.newcomers)
         subscriptions = {s.sub_id: s for s in facts.subscriptions}
         sources = {s.pubend: s for s in facts.sources}
         predicate_ids = {text: number for number, text in enumerate(facts.predicates)}

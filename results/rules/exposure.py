@@ -108,7 +108,7 @@ def _exposure_table(
     rows = []
     for run_id, of_run in windows.items():
         known = facts[run_id]
-        exposure = Exposure(known.links, known.faults)
+        exposure = Exposure(known.links, known.faults, known.routes)
         predicate_ids = {text: number for number, text in enumerate(known.predicates)}
         for number, window in enumerate(of_run):
             for subscription in known.subscriptions:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from results.rules.expectation import ExpectedContent
+from results.rules.risks import Routes
 from results.rules.terms import (
     EXACTLY_ONCE,
     PUBLISHER_ORDER,
@@ -33,6 +34,7 @@ class RunFacts:
     Attributes:
         numbers_used_once: whether the publishers' logs prove that no sequence number of a
             source was used twice; where they do not, the check looks for such numbers.
+        links: of the tree, or of another overlay, which has routes.
         delta: how many brokers in a row the tree is wired to get around.
         newcomers: brokers that have joined the tree since it was deployed.
         notices: by subscription and source, what was announced as withheld, in order.
@@ -57,7 +59,7 @@ class RunFacts:
     deliveries_per_pair_min: int = 100
     numbers_used_once: bool = False
     doubts: tuple[str, ...] = ()
-    delta: int = 1
+    delta: int | None = 1
     newcomers: tuple[str, ...] = ()
     notices: Mapping[tuple[str, str], Sequence[Notice]] = field(default_factory=dict)
     clock_errors: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class RunFacts:
     promises: Promises = PUBLISHER_ORDER
     gaps: Mapping[tuple[str, str], Sequence[Gap]] = field(default_factory=dict)
     commits: Mapping[tuple[str, str], Sequence[Commit]] = field(default_factory=dict)
+    routes: Routes | None = None
 
     @classmethod
     def of_run(cls, loaded: LoadedRun) -> "RunFacts":
@@ -93,6 +96,7 @@ class RunFacts:
             promises=run.promises,
             gaps=gaps_of(logs),
             commits=commits_of(logs),
+            routes=run.routes,
         )
 
     @property

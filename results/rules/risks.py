@@ -19,6 +19,7 @@ What opens a window in which deliveries are at risk, and why:
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, Self
 
 from results.rules.terms import NEVER_NS, Fault, RiskWindow
 
@@ -179,22 +180,56 @@ class Tree:
         return not on_the_way.isdisjoint(parts)
 
 
+class Routes:
+    """What may be passed between brokers of an overlay that is no tree.
+
+    Args:
+        over: by origin and home, the brokers, and the links as "a->b", of any way there is.
+    """
+
+    def __init__(self, over: Mapping[tuple[str, str], Collection[str]]) -> None:
+        self._over = {pair: frozenset(_either_way(passed)) for pair, passed in over.items()}
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Of the rows of a run's file."""
+        return cls({(row["from"], row["to"]): row["over"] for row in rows})
+
+    def passes(self, parts: Collection[str], start: str, end: str) -> bool:
+        """Whether what goes from `start` to `end` may run through one of these."""
+        return not self._over.get((start, end), frozenset()).isdisjoint(parts)
+
+
+def _either_way(passed: Iterable[str]) -> Iterator[str]:
+    for part in passed:
+        yield part
+        a, arrow, b = part.partition("->")
+        if arrow:
+            yield from (f"{a}-{b}", f"{b}-{a}")
+
+
 class Exposure:
     """Which deliveries a fault stood in the way of.
 
-    A client that roams was at the one broker before, and at the other one after; in between, only
-    what is on both ways counts.
+    Without routes, the links are those of a tree. A client that roams was at the one broker
+    before, and at the other one after; in between, only what is on both ways counts.
     """
 
-    def __init__(self, links: Iterable[tuple[str, str]], faults: Iterable[Fault]) -> None:
-        self._tree = Tree(links)
+    def __init__(
+        self,
+        links: Iterable[tuple[str, str]],
+        faults: Iterable[Fault],
+        routes: Routes | None = None,
+    ) -> None:
+        self._ways = Tree(links) if routes is None else routes
         self._roams = sorted(
             (fault for fault in faults if fault.verb == ROAM and fault.applied_ns is not None),
             key=lambda fault: (fault.applied_ns, fault.fault_id),
         )
 
     def holds(self, window: RiskWindow, start: str, subscriber: str, home: str) -> bool:
-        """Whether what is published at `start` in this window had to pass the fault.
+        """Whether what is published at `start` in this window had to pass the fault, or may have
+        passed it where there are several ways.
 
         Args:
             home: where the subscriber was in the beginning.
@@ -202,7 +237,7 @@ class Exposure:
         if client_part(subscriber) in window.parts:
             return True
         places = self._places(window, subscriber, home)
-        return all(self._tree.passes(window.parts, start, place) for place in places)
+        return all(self._ways.passes(window.parts, start, place) for place in places)
 
     def _places(self, window: RiskWindow, subscriber: str, home: str) -> list[str]:
         """Where a subscriber may have been in a window."""

@@ -12,6 +12,7 @@ from typing import Any
 from results.checker.clocks import CLOCK_FILE, Clocks
 from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
+from results.rules.risks import Routes
 from results.rules.terms import PUBLISHER_ORDER, Fault, Guarantee, Promises, doubt
 from results.tables.derived import derived_folder
 from results.tables.json_files import (
@@ -23,6 +24,7 @@ from results.tables.json_files import (
 )
 from results.tables.seals import Seal, verify_seal
 
+OVERLAY_FILE = "overlay.json"
 RUN_STATES = ("running", "complete", "partial", "aborted")
 
 
@@ -47,6 +49,7 @@ class Run:
         seal: what its files were found to be.
         clocks: how far the clocks of its hosts are apart.
         promises: what its protocol said of deliveries.
+        overlay: what it says of an overlay that is no tree: links, routes, and who knows whom.
     """
 
     folder: Path
@@ -60,6 +63,7 @@ class Run:
     seal: Seal
     clocks: Clocks = field(default_factory=lambda: Clocks(""))
     promises: Promises = PUBLISHER_ORDER
+    overlay: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def derived(self) -> Path:
@@ -86,13 +90,20 @@ class Run:
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        return [(a, b) for a, b in self.topology["links"]]
+        return [(a, b) for a, b in (self.overlay or self.topology)["links"]]
 
     @property
-    def delta(self) -> int:
-        """How many brokers in a row the tree is wired to get around."""
+    def routes(self) -> Routes | None:
+        """What is passed between brokers; None: the one path in the tree that the links make."""
+        return Routes.of_rows(self.overlay["routes"]) if self.overlay else None
+
+    @property
+    def delta(self) -> int | None:
+        """How many brokers in a row the tree is wired to get around; None where it is none."""
+        if self.overlay:
+            return None
         # Before topology/2, one table had it beside the parameters of the protocol.
-        section = self.topology.get(self.topology.get("kind", "tree"))
+        section = self.topology.get("tree")
         return int((section or self.topology.get("parameters") or {}).get("delta", 1))
 
     @property
@@ -197,6 +208,7 @@ def _read_run(folder: Path, seal: Seal) -> Run:
             read_json_lines(folder / CLOCK_FILE, missing_ok=True),
         ),
         promises=Promises.of_mapping(manifest.get("promises") or {}),
+        overlay=read_json(overlay) if (overlay := folder / "spec" / OVERLAY_FILE).is_file() else {},
     )
     rows = tuple(fault_rows(run))
     doubts = [

@@ -33,7 +33,9 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
         "hosts": [*_host_rows(run, logs)],
         "procs": [*_process_rows(run, logs)],
         "topology_nodes": [*_node_rows(run)],
-        "topology_edges": [{"a": a, "b": b, "kind": "primary"} for a, b in run.links],
+        "topology_edges": [
+            {"a": a, "b": b, "kind": run.overlay.get("kind", "primary")} for a, b in run.links
+        ],
         "clock": [{**asdict(row), "t_ns": row.t_ns - run.origin_ns} for row in run.clocks.rows],
         "phases": [
             {"phase": p.name, "t0_ns": p.from_ns, "t1_ns": p.to_ns, "how": "fixed"}
@@ -160,6 +162,10 @@ def _moved(run: Run, stamp: Any, host: str) -> int | None:
 
 def _node_rows(run: Run) -> Iterator[Row]:
     brokers = run.topology["brokers"]
+    if run.overlay:
+        yield from ({"broker": b, "neighbourhood": run.overlay["known"][b]} for b in brokers)
+        return
+    delta = run.delta or 0
     tree = Tree(run.links)
     for broker in brokers:
         path = tree.path(broker, brokers[0])
@@ -167,9 +173,9 @@ def _node_rows(run: Run) -> Iterator[Row]:
             "broker": broker,
             "parent": path[1] if len(path) > 1 else None,
             "depth": len(path) - 1,
-            "delta": run.delta,
+            "delta": delta,
             "neighbourhood": [
-                other for other in brokers if 1 < len(tree.path(broker, other)) <= run.delta + 2
+                other for other in brokers if 1 < len(tree.path(broker, other)) <= delta + 2
             ],
         }
 

@@ -2,13 +2,14 @@
 
 from functools import cache
 from itertools import combinations, groupby, pairwise, product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.overlay.generate import cells, chain, hierarchy
-from brokerd.overlay.routes import Bundle, Route, is_open
+from brokerd.overlay.routes import Bundle, Link, Route, Step, Unit, is_open, passed_by
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import PrimaryTree
 from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, trees
@@ -395,3 +396,57 @@ def test_the_kinds_of_one_file_differ_in_what_the_same_loss_stops():
         "b1 b2": ["bipartite"],
         "b1 b3": ["cells", "hierarchy"],
     }
+
+
+def passed_by_brute_force(route: Route) -> tuple[set[int], set[tuple[int, int]]]:
+    """By every way from end to end that comes by no broker twice, over any links of the route."""
+    links = sorted({link for step in route.steps for link in links_in(step)})
+    ways = [(a, b) for link in links for a, b in (link, link[::-1])]
+    brokers: set[int] = {route.steps[0]} if route.steps[0] == route.steps[-1] else set()  # type: ignore[arg-type]
+    passed: set[tuple[int, int]] = set()
+    todo: list[tuple[int, ...]] = [(route.steps[0],)]  # type: ignore[arg-type]
+    while todo:
+        way = todo.pop()
+        if way[-1] == route.steps[-1]:
+            brokers |= {*way}
+            passed |= {*pairwise(way)}
+            continue
+        todo += [(*way, b) for a, b in ways if a == way[-1] and b not in way]
+    return brokers, passed
+
+
+def links_in(step: Step) -> list[Link]:
+    if isinstance(step, tuple):
+        return [step]
+    if isinstance(step, int):
+        return []
+    inner = step.units if isinstance(step, Unit) else ()
+    return [*step.links, *(link for unit in inner for link in links_in(unit))]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_route_passes_is_what_lies_on_any_way_there_is(seed: int) -> None:
+    chance = Random(f"passed {seed}")
+    count = chance.randint(2, 7)
+    links = [(a, b) for a in range(count) for b in range(a + 1, count) if chance.random() < 0.45]
+    links += [(a, a + 1) for a in range(count - 1) if (a, a + 1) not in links]
+    origin, home = chance.sample(range(count), 2)
+    for route in (
+        Route((origin, Unit(tuple(range(count)), tuple(links)), home)),
+        Route((origin, *(Bundle((link,)) for link in links), home)),
+    ):
+        brokers, links_passed = passed_by(route)
+        wanted_brokers, wanted_links = passed_by_brute_force(route)
+        assert {*brokers} == wanted_brokers, (seed, links, origin, home)
+        # Each link is one that is passed, if perhaps the other way only.
+        assert {*links_passed} >= wanted_links
+        assert {tuple(sorted(link)) for link in links_passed} == {
+            tuple(sorted(link)) for link in wanted_links
+        }
+    assert passed_by(Route((origin,))) == ((origin,), ())
+
+
+def test_of_a_path_all_is_passed_in_its_direction() -> None:
+    route = Route((2, (0, 2), 0, (0, 1), 1))
+    assert passed_by(route)[0] == (0, 1, 2)
+    assert {(2, 0), (0, 1)} <= {*passed_by(route)[1]}

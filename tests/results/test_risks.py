@@ -7,10 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from results.reference import paths as reference_paths
 from results.reference.history import History
+from results.reference.risk import Ways
 from results.reference.rule import check
 from results.rules.expectation import parse_predicate
-from results.rules.risks import Exposure, Tree, parts_of, risk_windows, surely_holds
+from results.rules.risks import Exposure, Routes, Tree, parts_of, risk_windows, surely_holds
 from results.rules.terms import Fault, RiskWindow
 from tests.helpers.histories import CHAIN, MACHINES, MILLISECOND, random_faults, random_history
 
@@ -110,6 +112,23 @@ def test_which_ways_a_fault_stands_in(verb: str, target: str, through: list, spa
     tree = Tree(LINKS)
     assert [tree.passes(parts, *way) for way in through] == [True] * len(through)
     assert [tree.passes(parts, *way) for way in spared] == [False] * len(spared)
+
+
+def test_of_several_ways_a_fault_on_any_puts_what_goes_there_at_risk() -> None:
+    rows = [{"from": "n1", "to": "n3", "over": ["n1", "n2", "n3", "n4", "n1->n2", "n4->n3"]}]
+    routes = Routes.of_rows(rows)
+    passing = reference_paths.Routes({(row["from"], row["to"]): row["over"] for row in rows})
+    for part, through in (
+        *(("n2", True), ("n5", False), ("n1-n2", True), ("n2-n1", True), ("n1->n2", True)),
+        *(("n2->n1", False), ("n3-n4", True), ("n2-n3", False), ("client:c", False)),
+    ):
+        assert routes.passes([part], "n1", "n3") == through, part
+        assert (part in passing.passed("n1", "n3")) == through, part
+        assert not routes.passes([part], "n3", "n1")
+    killed = fault("1", "kill", 2, 6, target="n4", parts=("n4",))
+    (window,) = risk_windows([killed])
+    assert Exposure([], [killed], routes).holds(window, "n1", "c", "n3")
+    assert Ways(passing, [killed]).lead_through(window, "n1", "c", "n3")
 
 
 def test_what_is_for_a_client_is_at_risk_while_it_is_away_and_nothing_else() -> None:
