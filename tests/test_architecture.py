@@ -41,9 +41,11 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.deadlines",
     "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
+    "brokerd.protocols.parts.log_bounds",
     "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",
+    "brokerd.protocols.parts.run_records",
     "brokerd.protocols.parts.selection",
 )
 

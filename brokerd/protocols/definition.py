@@ -150,7 +150,7 @@ class ProtocolDefinition:
         kind: of topologies that it runs on.
         parameters: their class; one with `delta` gets that of the topology.
         messages: that its brokers send each other; their numbers are its own.
-        keeps_log: whether there is a log of publications with these parameters.
+        logs: the names of a broker's logs with these parameters.
         bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
         pack_positions: how far a subscription has come, as the content of a resume token.
@@ -169,7 +169,7 @@ class ProtocolDefinition:
     parameters: type[Parameters]
     messages: tuple[MessageKind, ...]
     promises: Promises
-    keeps_log: Callable[[Any], bool]
+    logs: Callable[[Any], tuple[str, ...]]
     bypasses_links: Callable[[Any], bool]
     make_core: Callable[[CoreContext], DeliveryProtocol]
     pack_positions: Callable[[Positions], bytes]

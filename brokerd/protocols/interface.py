@@ -10,13 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from brokerd.model.client_messages import Deliveries
-from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.publication import Buffer
 
 Instant = int
 """Nanoseconds of the driver's clock; only differences mean anything."""
 
 LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "protocol_error"]
+
+
+LogRecord = tuple[Buffer, ...]
+"""What a core keeps in a log, in pieces; it comes back as one, and nobody else looks into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """What of a log is there: records from index `first` up to, and without, `next`."""
+
+    first: int = 1
+    next: int = 1
 
 
 # ---------------------------------------------------------------- events: what happened
@@ -32,14 +44,14 @@ class Started:
             that joins: neither knows what its neighbours know.
         recovered: the meta store's rows, table → key → value, as the last Commit that was
             durable (or later) left them.
-        logged: the publication log: what was appended, in order, and not released; at least
-            all of it that was durable.
+        logs: the ends of each log that the definition names. At least what was durable is
+            there; of what was not, any number of Appends from the front.
     """
 
     incarnation: int
     recovering: bool
     recovered: Mapping[str, Mapping[str, Any]]
-    logged: tuple[PublicationRun, ...] = ()
+    logs: Mapping[str, LogEnds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,18 @@ class Persisted:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsRead:
+    """The answer to a Read: records from index `first` on, at least one.
+
+    Fewer than were asked for where they are large: the core reads on behind them.
+    """
+
+    log: str
+    first: int
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyGrown:
     """A broker has joined the tree as a leaf, within this broker's neighbourhood.
 
@@ -114,6 +138,7 @@ Event = (
     | OpenFailed
     | MessageReceived
     | Persisted
+    | RecordsRead
     | TopologyGrown
     | TopologyShrunk
     | DeadlineReached
@@ -185,21 +210,56 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append publications to the publication log; durable before Persisted(token) is answered.
+    """Append records to a log; the first gets the index that was its `next`.
 
-    The log is apart from the meta store: neither waits for the other.
+    With a token: they, and whatever was appended to any log before, are durable before
+    Persisted(token) is answered; without records that is all it does. With None: lazily, and
+    never answered. The records of one Append survive a crash together or not at all, and never
+    without those before.
+
+    What is done to logs is done in order, and apart from the meta store: neither waits for the
+    other.
     """
 
-    run: PublicationRun
-    token: int
+    log: str
+    records: tuple[LogRecord, ...]
+    token: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """The log need not keep publications of `source` up to `through` any longer; done lazily."""
+class Read:
+    """Have records of a log from index `first` up to, and without, `end` read back.
 
-    source: SourceId
-    through: int
+    Answered by one RecordsRead. All of them must be there, durable or not.
+    """
+
+    log: str
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chop:
+    """Records of a log below index `first` are not needed any longer.
+
+    Done lazily, and never before what was appended before it is durable: a crash may undo it,
+    and it frees space when a whole segment is chopped. What has to be committed before they may
+    go must be durable when this is emitted. Nothing happens where less is left already.
+    """
+
+    log: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Drop the records of a log from index `next` on; the next one appended gets it again.
+
+    Durable at the latest with what is appended then: until that, a crash may undo it.
+    """
+
+    log: str
+    next: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +270,9 @@ class Record:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Effect = Send | Deliver | OpenSession | CloseSession | Commit | Append | Release | Record
+LogEffect = Append | Read | Chop | Truncate
+
+Effect = Send | Deliver | OpenSession | CloseSession | Commit | LogEffect | Record
 
 
 FIRST_INNER_SESSION = 1 << 40

@@ -17,6 +17,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import (
     Append,
+    Chop,
     CloseSession,
     Commit,
     DeadlineReached,
@@ -24,17 +25,19 @@ from brokerd.protocols.interface import (
     DeliveryProtocol,
     Event,
     Instant,
+    LogEffect,
     MessageReceived,
     OpenSession,
+    Read,
     Record,
-    Release,
     Send,
     SessionLost,
+    Truncate,
 )
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.links import Links
-from brokerd.runtime.publication_log import LogWriter
+from brokerd.runtime.log_writer import LogWriter
 
 RecordEvent = Callable[[str, dict[str, Any]], None]
 
@@ -62,8 +65,10 @@ class Driver:
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
-            Append: self._perform_append,
-            Release: self._perform_release,
+            Append: self._perform_log,
+            Read: self._perform_log,
+            Chop: self._perform_log,
+            Truncate: self._perform_log,
             Record: self._perform_record,
         }
 
@@ -144,13 +149,9 @@ class Driver:
     def _perform_commit(self, effect: Commit) -> None:
         self._disk.commit(effect)
 
-    def _perform_append(self, effect: Append) -> None:
-        assert self._log is not None, "this broker keeps no publication log"
-        self._log.append(effect)
-
-    def _perform_release(self, effect: Release) -> None:
-        assert self._log is not None, "this broker keeps no publication log"
-        self._log.release(effect)
+    def _perform_log(self, effect: LogEffect) -> None:
+        assert self._log is not None, f"{effect} of a broker without logs"
+        self._log.take(effect)
 
     def _perform_record(self, effect: Record) -> None:
         self._record(effect.event, dict(effect.details))

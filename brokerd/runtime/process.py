@@ -31,7 +31,7 @@ from brokerd.runtime.durable import DurableWrites
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
-from brokerd.runtime.publication_log import LogWriter
+from brokerd.runtime.log_writer import LogWriter
 from brokerd.runtime.stores import Stores, begin_with_room
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
@@ -62,7 +62,7 @@ def run_broker(mapping: Mapping[str, Any]) -> None:
     try:
         with _state_folder(config) as folder:
             process = BrokerProcess(config)
-            with closing(Stores(config, folder, keeps_log=process.keeps_log)) as stores:
+            with closing(Stores(config, folder, process.logs)) as stores:
                 trio.run(process.run, stores)
     except (BrokerError, BaseExceptionGroup) as raised:
         error = _first(raised)
@@ -103,9 +103,9 @@ class BrokerProcess:
         return self._around.topology.digest(self._config.protocol, parameters)
 
     @property
-    def keeps_log(self) -> bool:
-        """Whether there is a log of publications."""
-        return self._definition.keeps_log(self._around.parameters)
+    def logs(self) -> tuple[str, ...]:
+        """The names of its logs."""
+        return self._definition.logs(self._around.parameters)
 
     async def run(
         self,
@@ -162,15 +162,17 @@ class BrokerProcess:
         )
         links = self._links(own, core, driver, log)
         writes = DurableWrites(links.faults, log.record)
-        files = stores.files
+        volume = stores.volume
         disk = Disk(stores.meta, driver.post, writes)
-        writer = LogWriter(files, driver.post, writes) if files is not None else None
+        writer = None
+        if volume is not None:
+            writer = LogWriter(volume, stores.ends, driver.post, writes)
         driver.connect_to(links, disk, writer)
         commands = Commands(config, core, links, disk, log, own)
         commands.reload_topology = partial(self._reload_topology, driver, links)
         commands.reload_certificate = self._reload_certificate
-        if files is not None and files.torn_bytes:
-            log.record("log_end_cut_off", {"bytes": files.torn_bytes})
+        if volume is not None and volume.torn_bytes:
+            log.record("log_end_cut_off", {"bytes": volume.torn_bytes})
         log.record(
             "started",
             {
@@ -185,7 +187,7 @@ class BrokerProcess:
         gc.collect()
         gc.freeze()
         recovering = beginning.recovering or config.joining
-        started = Started(beginning.incarnation, recovering, beginning.rows, stores.logged)
+        started = Started(beginning.incarnation, recovering, beginning.rows, stores.ends)
         parts = _Parts(driver, links, disk, writer, commands, log)
         await parts.run(started, listeners, config.control_socket, task_status)
 

@@ -9,34 +9,38 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.model.publication import PublicationRun
+from brokerd.errors import StorageCorrupt
+from brokerd.protocols.interface import LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
-from brokerd.runtime.publication_log import read_log
+from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.meta_store import Beginning, MetaStore, SqliteMetaStore
-from brokerd.storage.publication_log import PublicationLogFiles
 from brokerd.storage.room import is_no_room
 
 NO_ROOM_STATE: Final = "no room on its disk"
 """The state of a broker that has not begun yet, because its disk is full."""
+_OLD_LOG: Final = "publications"
 
 
 class Stores:
     """The durable files of one broker, in its state folder.
 
+    Args:
+        logs: the names of its logs.
+
     Attributes:
-        files: the publication log's, once begun; None without one.
-        logged: what it had.
+        volume: of its logs, once begun; None without any.
+        ends: of its logs, as it found them.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path, *, keeps_log: bool) -> None:
+    def __init__(self, config: BrokerConfig, folder: Path, logs: tuple[str, ...]) -> None:
         self._config = config
-        self._keeps_log = keeps_log
+        self._logs = logs
         self._folder = folder
         self._meta: MetaStore | None = None
-        self.files: PublicationLogFiles | None = None
-        self.logged: tuple[PublicationRun, ...] = ()
+        self.volume: LogVolume | None = None
+        self.ends: Mapping[str, LogEnds] = {}
 
     @property
     def meta(self) -> MetaStore:
@@ -53,21 +57,24 @@ class Stores:
             StorageCorrupt: what is there cannot be what a broker wrote.
         """
         config, folder = self._config, self._folder
-        if self._keeps_log and self.files is None:
-            self.files = PublicationLogFiles(folder / "publications", fsync=config.fsync)
+        if self._logs and self.volume is None:
+            self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
             self._meta = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
         beginning = self._meta.begin(config.deployment_id)
-        if self.files is not None:
-            self.logged = read_log(self.files, recovering=beginning.recovering)
+        if self.volume is not None:
+            found = self.volume.begin(self._logs, recovering=beginning.recovering)
+            self.ends = {log: LogEnds(*ends) for log, ends in found.items()}
+        if beginning.recovering and (folder / _OLD_LOG).is_dir():
+            raise StorageCorrupt(f"{folder / _OLD_LOG}: written by an earlier version of brokerd")
         return beginning
 
     def close(self) -> None:
         """Let go of what is open."""
         if self._meta is not None:
             self._meta.close()
-        if self.files is not None:
-            self.files.close()
+        if self.volume is not None:
+            self.volume.close()
 
 
 async def begin_with_room(

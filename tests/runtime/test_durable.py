@@ -15,9 +15,8 @@ from brokerd.runtime.durable import DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.memory_store import MemoryMetaStore
 from brokerd.storage.meta_store import SqliteMetaStore
-from brokerd.storage.publication_log import PublicationLogFiles
 from tests.helpers.patience import PATIENCE_S
-from tests.storage.test_publication_log import A, entry, reopened
+from tests.storage.test_log_volume import A, entry, opened, reopened
 
 
 class Story:
@@ -144,8 +143,7 @@ def test_a_probe_says_whether_there_is_room_and_leaves_nothing(tmp_path: Path) -
 def test_a_group_that_did_not_fit_leaves_the_log_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = PublicationLogFiles(tmp_path / "log")
-    files.begin(recovering=True)
+    files = opened(tmp_path / "log")
     files.write([entry(A, 1, b"one")])
     real = os.write
     left = [7]
@@ -172,8 +170,7 @@ def test_a_group_that_did_not_fit_leaves_the_log_as_it_was(
 def test_a_next_segment_without_room_is_put_off_and_nothing_is_written_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = PublicationLogFiles(tmp_path / "log", segment_bytes=1)
-    files.begin(recovering=True)
+    files = opened(tmp_path / "log", segment_bytes=1)
     files.write([entry(A, 1, b"one")])
     real = os.open
 

@@ -163,3 +163,38 @@ def test_a_subscription_made_before_the_crash_begins_behind_what_the_log_brings_
     cluster.run_until_quiet()
     cluster.oracle.judge_end()
     assert late.received == [three]
+
+
+def _publish_before_the_log_is_read() -> None:
+    """The disk is slow after a restart, and the publisher is back before the log is read."""
+    cluster = _start()
+    subscriber = cluster.subscribe("s")
+    publisher = cluster.client("p-p", "p", publishes=True)
+    cluster.run_until_quiet()
+    cluster.broker("s").absorb()
+    sent = [cluster.publish("p", n=n) for n in range(10)]
+    while publisher.core.outstanding:
+        cluster.run_for(0.001)
+    broker = cluster.broker("p")
+    broker.kill()
+    broker.start()
+    lane = cluster.brokers[cluster.topology.number_of("p")]._disk.log_lane
+    lane.hold()
+    sent += [cluster.publish("p", n=n) for n in range(10, 15)]
+    cluster.run_for(3)
+    assert broker.status()["state"] == "recovering"
+    lane.release()
+    cluster.broker("s").release()
+    cluster.run_until_quiet()
+    cluster.oracle.judge_end()
+    assert subscriber.received == sent
+
+
+def test_nobody_publishes_before_the_log_is_read() -> None:
+    _publish_before_the_log_is_read()
+
+
+@pytest.mark.parametrize("bug", [Mutant.CLIENTS_BEFORE_LOG, Mutant.RECOVERED_BEFORE_LOG])
+def test_it_is_seen_when_somebody_does_not_wait_for_the_log(bug: Mutant) -> None:
+    with pytest.raises(AssertionError), mutated([bug]):
+        _publish_before_the_log_is_read()

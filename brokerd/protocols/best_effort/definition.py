@@ -39,7 +39,7 @@ BEST_EFFORT = ProtocolDefinition(
         of_run(35, messages.ForwardedPublications),
     ),
     promises=Promises(exactly_once=False, members_may_change=False),
-    keeps_log=lambda parameters: False,
+    logs=lambda parameters: (),
     bypasses_links=lambda parameters: False,
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,

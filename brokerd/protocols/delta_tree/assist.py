@@ -37,6 +37,7 @@ from brokerd.protocols.interface import (
     OpenSession,
     Persisted,
     Record,
+    RecordsRead,
     Send,
     SessionEstablished,
     SessionLost,
@@ -152,7 +153,7 @@ class AssistedDeltaTree(CoreWrapper):
         """Whether it can have nothing to do with sessions."""
         if type(event) is MessageReceived:
             return type(event.message) is not Relay
-        return type(event) is Persisted
+        return type(event) in (Persisted, RecordsRead)
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""

@@ -3,7 +3,7 @@
 Paper: none; [DFT11] says nothing about clients.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.errors import RemoteProtocolError
@@ -27,7 +27,7 @@ from brokerd.protocols.delta_tree.home_table import (
     read_home_table,
     subscription_change,
 )
-from brokerd.protocols.delta_tree.publication_log import PublicationLog
+from brokerd.protocols.delta_tree.publication_log import LOG, PublicationLog
 from brokerd.protocols.delta_tree.publications import Publications
 from brokerd.protocols.delta_tree.regions import Region, region
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription, Opened, Phase
@@ -35,7 +35,7 @@ from brokerd.protocols.delta_tree.rows import Rows
 from brokerd.protocols.delta_tree.state import State
 from brokerd.protocols.delta_tree.subscriptions import Subscriptions
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
-from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
 from brokerd.protocols.parts.clients.service import ClientService, HostedClient
 from brokerd.protocols.parts.selection import match_run
 
@@ -81,15 +81,16 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._log = PublicationLog(state, publications.queue)
         self._attached: dict[ClientId, int] = {}
         self._missing: dict[ClientId, None] = {}
+        self._early: list[tuple[Client, int, Connect]] = []
         self._next_subscription = 0
         self._reissue: list[LocalSubscription] = []
         subscriptions.connect(
             on_confirmed_at_home=self._on_confirmed,
             on_opened_at_home=self._on_opened,
-            may_confirm=lambda: not self._missing,
+            may_confirm=lambda: not self._missing and self.log_is_read,
         )
 
-    def recover(self, recovered: Rows, logged: Sequence[PublicationRun]) -> None:
+    def recover(self, recovered: Rows, logs: Mapping[str, LogEnds]) -> None:
         """Take over what an earlier incarnation had on disk.
 
         Started subscriptions go on where they were. Pending ones are issued again under a new
@@ -112,9 +113,30 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._client(name)
             self._linger(name)
         if self._log is not None:
-            self._log.recover(logged)
-            for source, last in self._log.durable():
-                self._sequences.hand_out(source, last)
+            self._log.recover(logs[LOG])
+
+    @property
+    def log_is_read(self) -> bool:
+        """Whether it is known what publications an earlier incarnation has left."""
+        return self._log is None or self._log.is_read
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take what an earlier incarnation has left of publications.
+
+        Until all of it is known no client is let in, as nobody could tell what of its
+        publications is new, and no subscription is confirmed.
+        """
+        assert self._log is not None, f"{event} without a log"
+        self._log.on_records(event)
+        if not self._log.is_read:
+            return
+        for source, last in self._log.durable():
+            self._sequences.hand_out(source, last)
+        early, self._early = self._early, []
+        for client, session, message in early:
+            if client.session == session:
+                self._admit(client, message)
+        self._subscriptions.evaluate_unconfirmed()
 
     def _open_for_departed(self, local: LocalSubscription) -> None:
         """Leaves that left while this broker was down are not waited for; nobody asks them."""
@@ -236,6 +258,12 @@ class Clients(ClientService[Client, LocalSubscription]):
             self._state.when_written(then)
 
     # ------------------------------------------------------------ requests
+
+    def _admit(self, client: Client, message: Connect) -> None:
+        if self.log_is_read:
+            super()._admit(client, message)
+        else:
+            self._early.append((client, client.session, message))
 
     def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
         if message.publishes and self._attached.get(client.name) != message.incarnation:

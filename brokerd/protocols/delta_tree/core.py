@@ -53,6 +53,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
     Persisted,
+    RecordsRead,
     SessionEstablished,
     SessionLost,
     Started,
@@ -121,7 +122,11 @@ class DeltaTree(EventMachine):
             sequences,
         )
         self._recovery = Recovery(
-            self._state, self._sessions, self._subscriptions, on_end=self._clients.admit
+            self._state,
+            self._sessions,
+            self._subscriptions,
+            may_end=lambda: self._clients.log_is_read,
+            on_end=self._clients.admit,
         )
         self.dispatch_events(
             {
@@ -131,6 +136,7 @@ class DeltaTree(EventMachine):
                 OpenFailed: self._on_open_failed,
                 MessageReceived: self._on_message,
                 Persisted: self._on_persisted,
+                RecordsRead: self._on_records,
                 TopologyGrown: self._on_grown,
                 TopologyShrunk: self._on_shrunk,
                 DeadlineReached: self._on_deadline,
@@ -232,11 +238,15 @@ class DeltaTree(EventMachine):
             self._state.restarted = True
             self._unsubscriptions.recover(event.recovered)
             self._subscriptions.recover(event.recovered)
-            self._clients.recover(event.recovered, event.logged)
+            self._clients.recover(event.recovered, event.logs)
         self._unsubscriptions.begin(self._clients.living())
         self._sessions_changed()
         if event.recovering:
             self._recovery.begin()
+
+    def _on_records(self, event: RecordsRead) -> None:
+        self._clients.on_records(event)
+        self._recovery.end_if_complete()
 
     def _on_session_established(self, event: SessionEstablished) -> None:
         if isinstance(event.peer, str):

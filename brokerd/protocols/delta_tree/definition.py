@@ -10,6 +10,7 @@ from brokerd.protocols.delta_tree import messages
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.publication_log import LOG
 from brokerd.protocols.delta_tree.tolerance import excess, reaches
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
@@ -43,7 +44,7 @@ DELTA_TREE = ProtocolDefinition(
         MessageKind(60, messages.Relay),
     ),
     promises=Promises(exactly_once=True, members_may_change=True),
-    keeps_log=lambda parameters: parameters.publication_log,
+    logs=lambda parameters: (LOG,) if parameters.publication_log else (),
     bypasses_links=lambda parameters: parameters.assist == "on",
     excess=excess,
     fault_bound=lambda topology, parameters: topology.delta,

@@ -45,6 +45,8 @@ class Mutant(StrEnum):
     NEWCOMERS_ARE_HEARD = "newcomers-are-heard"
     ACKNOWLEDGED_BEFORE_DURABLE = "acknowledged-before-durable"
     LOG_RELEASED_ON_APPEND = "log-released-on-append"
+    CLIENTS_BEFORE_LOG = "clients-before-log"
+    RECOVERED_BEFORE_LOG = "recovered-before-log"
     EVERY_PARTITION_TAGGED = "every-partition-tagged"
     PARTITIONS_SPREAD_DELTA = "M17"
     GONE_EARLY = "gone-early"
@@ -446,12 +448,34 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             Edit(
                 _TREE + "publication_log.py",
                 """\
-            self._state.append(fresh, lambda: self._on_durable(run.source, last))
+            self._state.append(LOG, record, lambda: self._on_durable(run.source, last))
 """,
                 """\
-            self._state.append(fresh, lambda: self._on_durable(run.source, last))
-            self._state.machine.emit(Release(run.source, last))
+            self._state.append(LOG, record, lambda: self._on_durable(run.source, last))
+            self._state.machine.emit(Chop(LOG, self._ends.next))
 """,
+            ),
+        ),
+        Mutant.CLIENTS_BEFORE_LOG: (
+            Edit(
+                _TREE + "clients.py",
+                """\
+        if self.log_is_read:
+            super()._admit(client, message)
+""",
+                """\
+        if True:
+            super()._admit(client, message)
+""",
+            ),
+        ),
+        Mutant.RECOVERED_BEFORE_LOG: (
+            Edit(
+                _TREE + "recovery.py",
+                """\
+            and self._may_end()
+""",
+                "",
             ),
         ),
         Mutant.EVERY_PARTITION_TAGGED: (

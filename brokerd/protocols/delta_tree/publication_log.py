@@ -2,21 +2,32 @@
 
 With the log a publication is acknowledged once it is durable here; its broker has taken over
 from the publisher to see it delivered, across crashes of both. It is sent on at once, beside
-the writing, so a delivery waits for no disk. What is done everywhere is released; after a crash
+the writing, so a delivery waits for no disk. What is done everywhere is chopped off; after a crash
 the rest is published again under its old numbers, before anything new.
+
+A record is some publications of one source, behind what was done by then of sources whose
+records are still there: one that is not done keeps all behind it.
 
 Paper: none; [DFT11] has the publisher's broker lose what it had not sent on.
 """
 
-from collections.abc import Sequence
+import struct
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import ClientId, SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import Buffer, PublicationRun
 from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
 from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.interface import Release
+from brokerd.protocols.interface import Chop, LogEnds, LogRecord, Read, RecordsRead
+from brokerd.protocols.parts.run_records import pack_run, unpack_run
+
+LOG: Final = "publications"
+_COUNT: Final = struct.Struct(">I")
+_DONE: Final = struct.Struct(">QQQQ")  # source, its last publication that is done
 
 
 @dataclass(slots=True)
@@ -26,7 +37,7 @@ class Logged:
     Attributes:
         appended: given to the disk.
         durable: on it.
-        released: done everywhere, so that the log may give them up.
+        done: everywhere, so that the log may give them up.
         client: its publisher while that has a session, else "".
         offered: received on this session.
         acknowledged: told on this session.
@@ -34,7 +45,7 @@ class Logged:
 
     appended: int = 0
     durable: int = 0
-    released: int = 0
+    done: int = 0
     client: ClientId = ""
     offered: int = 0
     acknowledged: int = 0
@@ -45,6 +56,9 @@ class PublicationLog:
 
     At most `queue_limit` publications of a source are acknowledged and not done: beyond that
     its publisher's window fills, and it waits.
+
+    Attributes:
+        is_read: what an earlier incarnation has left is known.
     """
 
     def __init__(self, state: State, queue: PublicationQueue) -> None:
@@ -53,16 +67,44 @@ class PublicationLog:
         self._sources: dict[SourceId, Logged] = {}
         self._changed: dict[SourceId, None] = {}
         self._unpublished: list[PublicationRun] = []
+        self._ends = LogEnds()
+        self._living: deque[tuple[int, SourceId, int]] = deque()  # index, source, last
+        self._done_since: dict[SourceId, int] = {}
+        self._found: deque[tuple[int, PublicationRun]] = deque()
+        self.is_read = True
         queue.acknowledge_by(self._note)
 
-    def recover(self, logged: Sequence[PublicationRun]) -> None:
-        """Take over what an earlier incarnation has left on disk."""
-        self._unpublished = list(logged)
-        for run in logged:
-            row = self._row(run.source)
-            if not row.appended:
-                row.released = run.first - 1
-            row.appended = row.durable = max(row.durable, run.last)
+    def recover(self, ends: LogEnds) -> None:
+        """Read what an earlier incarnation has left on disk."""
+        self._ends = ends
+        self.is_read = ends.first == ends.next
+        if not self.is_read:
+            self._state.machine.emit(Read(LOG, ends.first, ends.next))
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of it; with the last one everything that was left is known."""
+        for index, record in enumerate(event.records, event.first):
+            done, run = _unpack(record)
+            self._done_since.update(done)
+            self._found.append((index, run))
+        after = event.first + len(event.records)
+        if after < self._ends.next:
+            self._state.machine.emit(Read(LOG, after, self._ends.next))
+            return
+        self.is_read = True
+        while self._found:
+            index, run = self._found.popleft()
+            if run.last > self._done_since.get(run.source, 0):
+                self._take_over(index, run)
+        self._chop()
+
+    def _take_over(self, index: int, run: PublicationRun) -> None:
+        row = self._row(run.source)
+        if not row.appended:
+            row.done = run.first - 1
+        row.appended = row.durable = max(row.durable, run.last)
+        self._living.append((index, run.source, run.last))
+        self._unpublished.append(run)
 
     def durable(self) -> list[tuple[SourceId, int]]:
         """Per source, the last publication on disk."""
@@ -93,14 +135,17 @@ class PublicationLog:
         if not row.offered:
             row.acknowledged = run.first - 1
         if not row.appended:
-            row.released = run.first - 1
+            row.done = run.first - 1
         row.offered = max(row.offered, run.last)
         fresh = run.after(row.appended)
         if fresh is not None:
             last = row.appended = fresh.last
             if publish_later:
                 self._unpublished.append(fresh)
-            self._state.append(fresh, lambda: self._on_durable(run.source, last))
+            self._living.append((self._ends.next, run.source, last))
+            self._ends = LogEnds(self._ends.first, self._ends.next + 1)
+            record = _pack(self._take_done(), fresh)
+            self._state.append(LOG, record, lambda: self._on_durable(run.source, last))
         self._note(run.source)
 
     def acknowledge(self) -> None:
@@ -112,16 +157,34 @@ class PublicationLog:
             return
         for source in self._changed:
             row = self._sources[source]
-            done = max(self._queue.done_through(source), row.released)
-            if done > row.released:
-                row.released = done
-                self._state.machine.emit(Release(source, done))
+            done = max(self._queue.done_through(source), row.done)
+            if done > row.done:
+                row.done = self._done_since[source] = done
             safe = max(done, min(row.durable, done + self._state.parameters.queue_limit))
             last = min(safe, row.offered)
             if row.client and last > row.acknowledged:
                 first, row.acknowledged = row.acknowledged + 1, last
                 self._state.machine.send(row.client, PublishAcknowledged(first, last))
         self._changed.clear()
+        self._chop()
+
+    def _chop(self) -> None:
+        """Give up all records before the first that is not done."""
+        living = self._living
+        while living and living[0][2] <= self._sources[living[0][1]].done:
+            living.popleft()
+        first = living[0][0] if living else self._ends.next
+        if first > self._ends.first:
+            self._ends = LogEnds(first, self._ends.next)
+            self._state.machine.emit(Chop(LOG, first))
+        if not living:
+            self._done_since.clear()
+
+    def _take_done(self) -> dict[SourceId, int]:
+        """What a restart is to know of records behind the first that is not done; once."""
+        self._done_since.pop(self._living[0][1], None)  # its done ones are all before that
+        done, self._done_since = self._done_since, {}
+        return done
 
     def _on_durable(self, source: SourceId, last: int) -> None:
         row = self._sources[source]
@@ -137,3 +200,17 @@ class PublicationLog:
         if row is None:
             row = self._sources[source] = Logged()
         return row
+
+
+def _pack(done: Mapping[SourceId, int], run: PublicationRun) -> LogRecord:
+    marks = [_DONE.pack(*source, last) for source, last in done.items()]
+    first, *payload = pack_run(run)
+    return (_COUNT.pack(len(marks)) + b"".join((*marks, first)), *payload)
+
+
+def _unpack(record: Buffer) -> tuple[dict[SourceId, int], PublicationRun]:
+    (count,) = _COUNT.unpack_from(record)
+    end = _COUNT.size + count * _DONE.size
+    marks = _DONE.iter_unpack(record[_COUNT.size : end])
+    done = {SourceId(*source): last for *source, last in marks}
+    return done, unpack_run(record, end)

@@ -21,18 +21,23 @@ COLD_START = "cold start"
 
 
 class Recovery:
-    """The recovery of one broker; `on_end` is called when it is over, if there is one."""
+    """The recovery of one broker; `on_end` is called when it is over, if there is one.
+
+    It is not over before `may_end` says so.
+    """
 
     def __init__(
         self,
         state: State,
         sessions: Sessions,
         subscriptions: Subscriptions,
+        may_end: Callable[[], bool],
         on_end: Callable[[], None],
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._subscriptions = subscriptions
+        self._may_end = may_end
         self._on_end = on_end
 
     def begin(self) -> None:
@@ -63,6 +68,7 @@ class Recovery:
         """
         if (
             self._state.recovering
+            and self._may_end()
             and self._neighbours_have_told()
             and self._subscriptions.all_accepted
         ):
@@ -81,7 +87,7 @@ class Recovery:
         others_know = any(
             node.ready and not node.recovering for node in self._sessions.nodes.values()
         )
-        if others_know or not self._neighbours_have_told():
+        if others_know or not (self._may_end() and self._neighbours_have_told()):
             self._wait_for_others()
             return
         self._state.machine.record("cold_start", subscriptions=len(self._subscriptions))

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Append, Change, Commit
+from brokerd.protocols.interface import Append, Change, Commit, LogRecord
 from brokerd.protocols.parts.event_machine import EventMachine
 
 
@@ -40,11 +39,11 @@ class Durability:
 
         self._when_durable[self._last_commit] = both
 
-    def append(self, run: PublicationRun, then: Callable[[], None]) -> None:
-        """Put publications into the log; do `then` once they are durable."""
+    def append(self, log: str, record: LogRecord, then: Callable[[], None]) -> None:
+        """Put a record into a log; do `then` once it is durable."""
         self._next_token += 1
         self._when_durable[self._next_token] = then
-        self.machine.emit(Append(run, self._next_token))
+        self.machine.emit(Append(log, (record,), self._next_token))
 
     def on_persisted(self, token: int) -> None:
         """What waited for this token may be seen now."""

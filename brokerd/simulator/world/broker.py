@@ -1,7 +1,7 @@
 """A simulated broker: the driver of one core, doing what the runtime's driver does."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
     Append,
+    Chop,
     CloseSession,
     Commit,
     CoreWrapper,
@@ -22,15 +23,15 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
     OpenSession,
-    Persisted,
+    Read,
     Record,
-    Release,
     Send,
     SessionEstablished,
     SessionLost,
     Started,
     TopologyGrown,
     TopologyShrunk,
+    Truncate,
 )
 from brokerd.simulator.world.clock import MILLISECOND_NS, Schedule
 from brokerd.simulator.world.disk import SimulatedDisk
@@ -70,6 +71,7 @@ class SimulatedBroker(Endpoint):
         random: Random,
         make_core: Callable[[BrokerNumber], DeliveryProtocol],
         observer: Observer | None,
+        logs: Iterable[str] = (),
     ) -> None:
         super().__init__(number)
         self.number = number
@@ -83,7 +85,7 @@ class SimulatedBroker(Endpoint):
         self._schedule: Schedule = network.schedule
         self._make_core = make_core
         self._observer = observer
-        self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, self._persisted)
+        self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, logs, self._handle)
         self._local: deque[Event] = deque()
         self._handling = False
         self._waited = False
@@ -95,8 +97,10 @@ class SimulatedBroker(Endpoint):
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
-            Append: self._perform_append,
-            Release: self._perform_append,
+            Append: self._disk.log,
+            Read: self._disk.log,
+            Chop: self._disk.log,
+            Truncate: self._disk.log,
             Record: self._perform_record,
         }
 
@@ -114,9 +118,8 @@ class SimulatedBroker(Endpoint):
         if self.history is not None:
             self.history = []
         recovering = self.incarnation > 1 or self.joins
-        self._handle(
-            Started(self.incarnation, recovering, self._disk.recovered(), self._disk.logged())
-        )
+        disk = self._disk
+        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.ends()))
 
     def kill(self) -> None:
         """Lose everything volatile, at once."""
@@ -251,9 +254,6 @@ class SimulatedBroker(Endpoint):
         else:
             self._rearm()
 
-    def _persisted(self, token: int) -> None:
-        self._handle(Persisted(token))
-
     def _perform_send(self, effect: Send) -> None:
         self._network.send(self, effect.peer, effect.message)
 
@@ -268,9 +268,6 @@ class SimulatedBroker(Endpoint):
 
     def _perform_commit(self, effect: Commit) -> None:
         self._disk.commit(effect.changes, effect.token)
-
-    def _perform_append(self, effect: Append | Release) -> None:
-        self._disk.append(effect)
 
     def _perform_record(self, effect: Record) -> None:
         self.recorded.append((effect.event, effect.details))

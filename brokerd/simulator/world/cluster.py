@@ -107,7 +107,8 @@ class SimulatedCluster:
         network = network or NetworkParameters(session=topology.session_parameters())
         self.network = Network(self.schedule, self.random, network)
         self.oracle = Oracle(decode_attributes, strict, definition_of(protocol).promises)
-        self.oracle.logged = definition_of(protocol).keeps_log(self.parameters)
+        self._logs = definition_of(protocol).logs(self.parameters)
+        self.oracle.logged = bool(self._logs)
         self._observer: ClientObserver = self.oracle
         if observer is not None:
             self._observer = Observers(self.oracle, observer)
@@ -452,7 +453,9 @@ class SimulatedCluster:
     def _add_broker(self, name: str) -> BrokerNumber:
         number = len(self.brokers)
         observer = self.checker if self._watched else None
-        broker = SimulatedBroker(number, name, self.network, self.random, self._make_core, observer)
+        broker = SimulatedBroker(
+            number, name, self.network, self.random, self._make_core, observer, self._logs
+        )
         broker.joins = number >= len(self.topology.as_deployed().brokers)
         self.brokers.append(broker)
         self.network.endpoints[number] = broker

@@ -1,22 +1,37 @@
 """The disk of one simulated broker: what a crash loses is what was not yet durable."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Append, Change, Release
+from brokerd.protocols.interface import (
+    Append,
+    Change,
+    Event,
+    LogEffect,
+    LogEnds,
+    Persisted,
+    Read,
+)
 from brokerd.simulator.world.clock import MILLISECOND_NS, Lane, Schedule
+from brokerd.simulator.world.logs import SimulatedLogs
 
 LAZY_NS = 50 * MILLISECOND_NS
+LARGEST_PAGE = 4
+"""So few records are read at once, that cores do not take one answer for all there are."""
 
 
 class SimulatedDisk:
     """Transactions become durable one after another, in the order they were committed.
 
-    A crash keeps some of those that nobody was told about: any number from the front.
+    So do changes of logs, apart from them. A crash keeps some of those that nobody was told
+    about: any number from the front.
+
+    Args:
+        logs: their names.
+        tell: is handed what the core is to know.
     """
 
     def __init__(
@@ -25,7 +40,8 @@ class SimulatedDisk:
         schedule: Schedule,
         random: Random,
         delay_ns: int,
-        persisted: Callable[[int], None],
+        logs: Iterable[str],
+        tell: Callable[[Event], None],
     ) -> None:
         self._broker = broker
         self._lane_name = f"{broker}:disk"
@@ -33,14 +49,15 @@ class SimulatedDisk:
         self._schedule = schedule
         self._random = random
         self._delay_ns = delay_ns
-        self._persisted = persisted
+        self._tell = tell
         self._tables: dict[str, dict[str, Any]] = {}
         self._waiting: deque[tuple[int, tuple[Change, ...]]] = deque()
         self._committed = 0
         self._crashes = 0
         self.lane = Lane(schedule, self._lane_name)
-        self._logged: list[PublicationRun] = []
-        self._appending: deque[Append | Release] = deque()
+        self._logs = SimulatedLogs(logs)
+        self._log_effects: deque[tuple[int, LogEffect]] = deque()
+        self._logs_changed = 0
         self.log_lane = Lane(schedule, self._log_lane_name)
 
     def commit(self, changes: tuple[Change, ...], token: int | None) -> None:
@@ -56,25 +73,32 @@ class SimulatedDisk:
         lane = self.lane if token is not None else Lane(self._schedule, self._lane_name)
         self._schedule.post(lane, delay_ns, self._flush, self._crashes, self._committed, token)
 
-    def append(self, effect: Append | Release) -> None:
-        """Take something for the publication log; what is appended is said to be durable."""
-        self._appending.append(effect)
+    def log(self, effect: LogEffect) -> None:
+        """Change a log, or read it; an answer follows where the effect has one."""
+        self._logs.take(effect)
+        self._logs_changed += 1
+        self._log_effects.append((self._logs_changed, effect))
+        answered = isinstance(effect, Read)
         if isinstance(effect, Append):
-            delay_ns = self._delay_ns + int(self._random.random() * self._delay_ns)
-            self._schedule.post(
-                self.log_lane, delay_ns, self._write_log, self._crashes, effect.token
-            )
+            answered = effect.token is not None
+        elif not answered:
+            return  # what comes next takes it along
+        delay_ns = self._delay_ns if answered else LAZY_NS
+        delay_ns += int(self._random.random() * delay_ns)
+        lane = self.log_lane if answered else Lane(self._schedule, self._log_lane_name)
+        self._schedule.post(lane, delay_ns, self._write_logs, self._crashes, self._logs_changed)
 
-    def logged(self) -> tuple[PublicationRun, ...]:
-        """What a restarted broker finds in its publication log."""
-        return tuple(self._logged)
+    def ends(self) -> Mapping[str, LogEnds]:
+        """What a restarted broker finds of its logs."""
+        return self._logs.ends()
 
     def crash(self) -> None:
         """Keep what was durable and, of the rest, a random part from the front."""
-        if self._appending:
-            for _ in range(self._random.randrange(len(self._appending) + 1)):
-                self._write_one(self._appending.popleft())
-            self._appending.clear()
+        if self._log_effects:
+            for _ in range(self._random.randrange(len(self._log_effects) + 1)):
+                self._logs.write(self._log_effects.popleft()[1], LARGEST_PAGE)
+            self._log_effects.clear()
+        self._logs.crash()
         self.log_lane = Lane(self._schedule, self._log_lane_name)
         for _ in range(self._random.randrange(len(self._waiting) + 1)):
             self._apply(self._waiting.popleft()[1])
@@ -97,26 +121,17 @@ class SimulatedDisk:
         while self._waiting and self._waiting[0][0] <= number:
             self._apply(self._waiting.popleft()[1])
         if token is not None:
-            self._persisted(token)
+            self._tell(Persisted(token))
 
-    def _write_log(self, crashes: int, token: int) -> None:
+    def _write_logs(self, crashes: int, number: int) -> None:
         if crashes != self._crashes:
             return
-        while self._appending:
-            effect = self._appending.popleft()
-            self._write_one(effect)
-            if isinstance(effect, Append) and effect.token == token:
-                break
-        self._persisted(token)
-
-    def _write_one(self, effect: Append | Release) -> None:
-        if isinstance(effect, Append):
-            self._logged.append(effect.run)
-        else:
-            source, through = effect.source, effect.through
-            self._logged = [
-                run for run in self._logged if run.source != source or run.last > through
-            ]
+        while self._log_effects and self._log_effects[0][0] <= number:
+            effect = self._log_effects.popleft()[1]
+            page = self._random.randint(1, LARGEST_PAGE) if isinstance(effect, Read) else 0
+            event = self._logs.write(effect, page)
+            if event is not None:
+                self._tell(event)
 
     def _apply(self, changes: tuple[Change, ...]) -> None:
         for change in changes:

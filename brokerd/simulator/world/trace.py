@@ -6,7 +6,14 @@ from typing import Any
 
 from brokerd.model.client_messages import Deliveries, Publish
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived
+from brokerd.protocols.interface import (
+    Append,
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    RecordsRead,
+)
 
 LAST_STEPS = 40
 
@@ -60,6 +67,9 @@ def in_words(item: Any) -> str:
     """An event, effect or message, short enough for a line and the same on every machine."""
     if type(item) is MessageReceived:
         return f"from {item.peer}/{item.session} {in_words(item.message)}"
+    if isinstance(item, Append | RecordsRead):
+        count = len(item.records)
+        return f"{type(item).__name__} {item.log} {count} record{'s' if count != 1 else ''}"
     run = getattr(item, "run", None)
     if isinstance(run, PublicationRun):
         extra = ""

@@ -1,14 +1,14 @@
 """A broker without time: the driver of one core, and its disk."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from brokerd.model.identity import BrokerNumber, Peer
-from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
     Append,
     Change,
+    Chop,
     CloseSession,
     Commit,
     DeadlineReached,
@@ -17,57 +17,63 @@ from brokerd.protocols.interface import (
     Effect,
     Event,
     Instant,
+    LogEffect,
     LossReason,
     MessageReceived,
     OpenFailed,
     OpenSession,
     Persisted,
+    Read,
     Record,
-    Release,
     Send,
     SessionEstablished,
     SessionLost,
     Started,
+    Truncate,
 )
+from brokerd.simulator.world.logs import SimulatedLogs
 from brokerd.simulator.world.untimed import End, Endpoint, Lane, UntimedNetwork
 
 PATIENCE_NS = 10**15
 """Deadlines farther off than this, measured from the last one, are meant never to come."""
 
+PAGE = 2
+"""So few records are read at once, that cores do not take one answer for all there are."""
+
 
 class UntimedDisk:
-    """What survives of a broker: its meta store and its publication log.
+    """What survives of a broker: its meta store and its logs.
 
     Each becomes durable in the order in which it was written; neither waits for the other.
     """
 
-    def __init__(self, lane: Lane, log_lane: Lane) -> None:
+    def __init__(self, lane: Lane, log_lane: Lane, logs: Iterable[str]) -> None:
         self._lane = lane
         self._log_lane = log_lane
         self._tables: dict[str, dict[str, Any]] = {}
-        self._logged: list[PublicationRun] = []
+        self.logs = SimulatedLogs(logs)
 
     @property
     def waits(self) -> bool:
         """Whether the broker has not been told of everything it wrote."""
         return bool(self._lane.queue or self._log_lane.queue)
 
-    def take(self, effect: Commit | Append | Release) -> None:
-        """Something is to be durable, in its turn."""
-        (self._lane if type(effect) is Commit else self._log_lane).push(effect)
+    def commit(self, effect: Commit) -> None:
+        """Rows are to be durable, in their turn."""
+        self._lane.push(effect)
 
-    def write(self, effect: Commit | Append | Release) -> int | None:
-        """It is durable now; returns the token with which to say so."""
-        if isinstance(effect, Commit):
-            for change in effect.changes:
-                self._apply(change)
-            return effect.token
-        if isinstance(effect, Append):
-            self._logged.append(effect.run)
-            return effect.token
-        source, through = effect.source, effect.through
-        self._logged = [run for run in self._logged if run.source != source or run.last > through]
-        return None
+    def log(self, effect: LogEffect) -> None:
+        """A log is to be changed or read, in its turn."""
+        self.logs.take(effect)
+        self._log_lane.push(effect)
+
+    def write(self, effect: Commit | LogEffect) -> Event | None:
+        """It is durable now, or read; what the core is told of that."""
+        if not isinstance(effect, Commit):
+            return self.logs.write(effect, PAGE)
+        for change in effect.changes:
+            self._apply(change)
+        return Persisted(effect.token) if effect.token is not None else None
 
     def crash(self, kept: int) -> None:
         """Of what nobody was told about, keep the first `kept` of each, or all there are."""
@@ -75,10 +81,7 @@ class UntimedDisk:
             for effect in [*lane.queue][:kept]:
                 self.write(effect)
             lane.keep(0)
-
-    def logged(self) -> tuple[PublicationRun, ...]:
-        """What a restarted broker finds in its publication log."""
-        return tuple(self._logged)
+        self.logs.crash()
 
     def recovered(self) -> Mapping[str, Mapping[str, Any]]:
         """What a restarted broker finds: table → key → value, tuples as lists."""
@@ -115,6 +118,7 @@ class UntimedBroker(Endpoint):
         network: UntimedNetwork,
         make_core: Callable[[BrokerNumber], DeliveryProtocol],
         observe: Callable[["UntimedBroker", Event, list[Effect]], None],
+        logs: Iterable[str],
     ) -> None:
         super().__init__(number)
         self.number = number
@@ -129,6 +133,7 @@ class UntimedBroker(Endpoint):
         self.disk = UntimedDisk(
             network.lane(("persist", number), self._persisted),
             network.lane(("log", number), self._persisted),
+            logs,
         )
         self._local: deque[Event] = deque()
         self._handling = False
@@ -158,7 +163,7 @@ class UntimedBroker(Endpoint):
             self.history = []
         recovering = self.incarnation > 1
         disk = self.disk
-        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.logged()))
+        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.logs.ends()))
 
     def crash(self, kept: int) -> None:
         """Lose everything volatile; see UntimedDisk.crash."""
@@ -203,10 +208,10 @@ class UntimedBroker(Endpoint):
 
     # ------------------------------------------------------------ the core
 
-    def _persisted(self, effect: Commit | Append | Release) -> None:
-        token = self.disk.write(effect)
-        if token is not None:
-            self._handle(Persisted(token))
+    def _persisted(self, effect: Commit | LogEffect) -> None:
+        event = self.disk.write(effect)
+        if event is not None:
+            self._handle(event)
 
     def _handle(self, event: Event) -> None:
         """Let the core handle an event and whatever follows at this broker at once."""
@@ -233,8 +238,10 @@ class UntimedBroker(Endpoint):
                     network.send(self, effect.peer, effect.message)
                 case Deliver():
                     network.send(self, effect.client, effect.item)
-                case Commit() | Append() | Release():
-                    self.disk.take(effect)
+                case Commit():
+                    self.disk.commit(effect)
+                case Append() | Read() | Chop() | Truncate():
+                    self.disk.log(effect)
                 case OpenSession():
                     network.open(self, effect.peer)
                 case CloseSession():

@@ -104,7 +104,8 @@ class UntimedCluster:
         self.oracle = Oracle(
             decode_attributes, scene.strict, definition_of(scene.protocol).promises
         )
-        self.oracle.logged = definition_of(scene.protocol).keeps_log(scene.parameters)
+        logs = definition_of(scene.protocol).logs(scene.parameters)
+        self.oracle.logged = bool(logs)
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))
         self.network.frame_limit_bytes = scene.frame_limit_bytes
@@ -135,7 +136,7 @@ class UntimedCluster:
         self.clients: dict[ClientId, UntimedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
         self.brokers = [
-            UntimedBroker(number, name, self.network, self.make_core, self._observe)
+            UntimedBroker(number, name, self.network, self.make_core, self._observe, logs)
             for number, name in enumerate(scene.topology.brokers)
         ]
         for broker in self.brokers:
@@ -262,8 +263,7 @@ class UntimedCluster:
         hashed = blake2b(digest_size=16)
         hashed.update(repr(self.actions).encode())
         for broker in self.brokers:
-            logged = [(run.source, run.first, run.last) for run in broker.disk.logged()]
-            hashed.update(repr((broker.effects_by_event, logged)).encode())
+            hashed.update(repr((broker.effects_by_event, broker.disk.logs.contents())).encode())
             hashed.update(repr(broker.disk.recovered()).encode())
         for client in self.clients.values():
             hashed.update(repr((client.name, client.received)).encode())

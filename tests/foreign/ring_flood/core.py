@@ -7,16 +7,21 @@ neighbours need only compare how far each has come, source by source, when they 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
+    CloseSession,
     DeadlineReached,
+    Effect,
+    Event,
     Instant,
     MessageReceived,
     OpenFailed,
     OpenSession,
     Persisted,
+    RecordsRead,
     SessionEstablished,
     SessionLost,
     Started,
@@ -27,7 +32,7 @@ from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 from brokerd.protocols.parts.selection import match_run
 from brokerd.protocols.ring_flood.clients import Clients
-from brokerd.protocols.ring_flood.log import RELEASED, Log, Positions, Stored
+from brokerd.protocols.ring_flood.log import LOG, RELEASED, Log, Positions, Stored
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
 from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
@@ -53,6 +58,7 @@ class RingFlood(EventMachine):
         self._deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
         self._disk = Durability(self)
         self._log = Log(self._disk)
+        self._early: list[Any] = []
         names = ("publications_received", "publications_forwarded", "publications_delivered")
         self._counters = dict.fromkeys((*names, "duplicates_received", "messages_ignored"), 0)
         self._clients = Clients(
@@ -66,6 +72,7 @@ class RingFlood(EventMachine):
         self.dispatch_events(
             {
                 Started: self._on_started,
+                RecordsRead: self._on_records,
                 SessionEstablished: self._on_session_established,
                 SessionLost: self._on_session_lost,
                 OpenFailed: lambda event: self._retry_later(event.peer),
@@ -123,7 +130,32 @@ class RingFlood(EventMachine):
     # ------------------------------------------------------------ sessions
 
     def _on_started(self, event: Started) -> None:
-        self._log.recover(event.recovered.get(RELEASED, {}), event.logged)
+        self._log.recover(event.recovered.get(RELEASED, {}), event.logs[LOG])
+        if self._log.is_read:
+            self._begin(event)
+        else:
+            self._early.append(event)
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol: until the log is read everything else waits."""
+        if self._early and not isinstance(event, RecordsRead):
+            self._early.append(event)
+            return []
+        return super().handle(event, now_ns)
+
+    def _on_records(self, event: RecordsRead) -> None:
+        self._log.on_records(event)
+        if not self._log.is_read:
+            return
+        (started, *early), self._early = self._early, []
+        self._begin(started)
+        for each in early:
+            try:
+                self._event_handlers[type(each)](each)
+            except RemoteProtocolError as error:
+                self.emit(CloseSession(each.peer, error.reason))
+
+    def _begin(self, event: Started) -> None:
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         for entry in self._log.stored():

@@ -5,6 +5,7 @@ from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefiniti
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 from brokerd.protocols.ring_flood import messages
 from brokerd.protocols.ring_flood.core import RingFlood
+from brokerd.protocols.ring_flood.log import LOG
 from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 
 KIND = "hierarchy"
@@ -25,7 +26,7 @@ RING_FLOOD = ProtocolDefinition(
     parameters=RingFloodParameters,
     messages=(of_run(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
     promises=Promises(exactly_once=True, members_may_change=False),
-    keeps_log=lambda parameters: True,
+    logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: True,
     make_core=_make_core,
     pack_positions=pack_positions,

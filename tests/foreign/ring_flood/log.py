@@ -1,15 +1,17 @@
 """What a broker of the ring has stored, source by source, until nobody needs it any more."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import Peer, SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.interface import Change, Release
+from brokerd.protocols.interface import Change, Chop, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.run_records import pack_run, unpack_run
 
+LOG = "flooded"
 RELEASED = "released"
 Positions = dict[SourceId, int]
 
@@ -28,6 +30,7 @@ class Log:
     Attributes:
         received: how far each source has come here.
         durable: how far it is on disk.
+        is_read: all that an earlier incarnation has left is known.
     """
 
     def __init__(self, disk: Durability) -> None:
@@ -36,17 +39,36 @@ class Log:
         self._disk = disk
         self._stored: dict[SourceId, deque[Stored]] = {}
         self._releasing: dict[SourceId, None] = {}
+        self._released: Positions = {}
+        self._places: deque[tuple[int, SourceId, int]] = deque()  # index, source, last
+        self._next = 1
+        self.is_read = True
 
-    def recover(self, released: Mapping[str, int], logged: Iterable[PublicationRun]) -> None:
-        """Take over what an earlier incarnation had on disk."""
+    def recover(self, released: Mapping[str, int], ends: LogEnds) -> None:
+        """Take over what an earlier incarnation had on disk; the log is read in pages."""
         for key, through in released.items():
             source = SourceId(*map(int, key.split(".")))
-            self.received[source] = self.durable[source] = through
-        for run in logged:
+            self.received[source] = self.durable[source] = self._released[source] = through
+        self._next = ends.next
+        self.is_read = ends.first == ends.next
+        if not self.is_read:
+            self._disk.machine.emit(Read(LOG, ends.first, ends.next))
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of it, and ask for the next one."""
+        for index, record in enumerate(event.records, event.first):
+            run = unpack_run(record)
+            self._places.append((index, run.source, run.last))
             rest = run.after(self.received.get(run.source, 0))
             if rest is not None:
                 self.received[run.source] = rest.last
                 self._keep(rest)
+        after = event.first + len(event.records)
+        self.is_read = after == self._next
+        if not self.is_read:
+            self._disk.machine.emit(Read(LOG, after, self._next))
+        else:
+            self._chop()
 
     def unknown(self, run: PublicationRun, peer: Peer) -> PublicationRun | None:
         """What of a run has not come before.
@@ -62,7 +84,9 @@ class Log:
     def append(self, run: PublicationRun, then: Callable[[Stored], None]) -> None:
         """Store what is unknown; do `then` once it is on disk."""
         self.received[run.source] = run.last
-        self._disk.append(run, lambda: then(self._keep(run)))
+        self._places.append((self._next, run.source, run.last))
+        self._next += 1
+        self._disk.append(LOG, pack_run(run), lambda: then(self._keep(run)))
 
     def sources(self) -> list[SourceId]:
         """Of which there is anything."""
@@ -101,10 +125,17 @@ class Log:
 
         def release() -> None:
             del self._releasing[source]
-            self._disk.machine.emit(Release(source, last))
+            self._released[source] = last
+            self._chop()
             then(source)
 
         self._disk.commit((Change(RELEASED, ".".join(map(str, source)), last),), release)
+
+    def _chop(self) -> None:
+        places = self._places
+        while places and places[0][2] <= self._released.get(places[0][1], 0):
+            places.popleft()
+        self._disk.machine.emit(Chop(LOG, places[0][0] if places else self._next))
 
     def _keep(self, run: PublicationRun) -> Stored:
         entry = Stored(run)

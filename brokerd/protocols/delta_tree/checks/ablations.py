@@ -28,6 +28,8 @@ UNSEEN: dict[Mutant, str] = {
     Mutant.NEWCOMER_IS_COMPLETE: "nobody joins but with --moves: tests/simulator/test_joining.py",
     Mutant.NEWCOMERS_ARE_HEARD: "nobody joins but with --moves: tests/simulator/test_joining.py",
     Mutant.ACKNOWLEDGED_BEFORE_DURABLE: "publishers die: tests/simulator/test_publication_log.py",
+    Mutant.CLIENTS_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
+    Mutant.RECOVERED_BEFORE_LOG: "disks are slow: tests/simulator/test_publication_log.py",
     Mutant.RELAY_RESUMES: "waits until the link is back: tests/simulator/test_assist.py",
     Mutant.TOMBSTONES_VOLATILE: "leaves rows only: tests/simulator/test_unsubscription.py",
     Mutant.MOVE_BEFORE_START: "rare where much moves: tests/simulator/test_moving.py",

@@ -5,6 +5,7 @@ from brokerd.simulator.checks.growth import Kept
 KEPT = Kept(
     empty=(
         "Client.held",
+        "Clients._early",
         "Clients._missing",
         "Clients._reissue",
         "Detector.live",
@@ -15,6 +16,9 @@ KEPT = Kept(
         "PartitionTable._holds",
         "Propagation._blocked",
         "PublicationLog._changed",
+        "PublicationLog._done_since",
+        "PublicationLog._found",
+        "PublicationLog._living",
         "PublicationLog._unpublished",
         "PublicationQueue._confirmations",
         "PublicationQueue._queue",

@@ -242,7 +242,7 @@ class DeltaTreeMarks:
         self._draining = {key: None for key in self._draining if key[0] != number}
         if any(not row[3] for row in step.event.recovered.get(SUBSCRIPTIONS, {}).values()):
             self._reach("reissued")
-        if step.event.logged:
+        if any(ends.first < ends.next for ends in step.event.logs.values()):
             self._reach("log-published-again")
 
     def _on_established(self, step: _Step) -> None:

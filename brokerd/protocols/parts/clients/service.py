@@ -191,6 +191,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
         if message.next_sequence < 1 or message.highest_sequence < 0 or message.incarnation < 0:
             raise RemoteProtocolError(name, f"impossible sequences in {message}"[:300])
         client.connect_seen = True
+        self._admit(client, message)
+
+    def _admit(self, client: Client, message: Connect) -> None:
+        name = client.name
         changes: list[Change] = []
         if message.publishes and self._numbers.get(name) is None:
             changes.append(self._numbers.give(name))

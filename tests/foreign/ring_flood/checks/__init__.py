@@ -81,7 +81,14 @@ class RingWording(Wording):
 SIMULATED = SimulatedProtocol(
     bugs=MUTANTS,
     kept=Kept(
-        empty=("Log._stored", "Durability._when_durable", "Outlet.sent", "Outlet.parked"),
+        empty=(
+            "Log._places",
+            "Log._stored",
+            "RingFlood._early",
+            "Durability._when_durable",
+            "Outlet.sent",
+            "Outlet.parked",
+        ),
         paired=("Subscription.begins_after",),
     ),
     make_reach=RingReach,

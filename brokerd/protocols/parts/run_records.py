@@ -1,0 +1,80 @@
+"""A publication run as a record of a log, and back; payloads are neither looked at nor copied.
+
+Paper: none.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import Buffer, PublicationRun
+
+_HEAD: Final = struct.Struct(">QQQQIIIB")
+# source, first sequence, publications, attribute blobs, bytes of each payload, what follows
+_STEPS, _PLACES, _LENGTHS = 1, 2, 4
+
+
+def pack_run(run: PublicationRun) -> tuple[Buffer, ...]:
+    """The pieces of a record; its payload pieces are the run's own."""
+    sequences, table, lengths = run.sequences, run.attribute_table, run.payload_lengths
+    count = len(sequences)
+    follows = 0
+    parts: list[Buffer] = []
+    if not isinstance(sequences, range):
+        follows |= _STEPS
+        parts.append(struct.pack(f">{count}Q", *sequences))
+    parts.append(struct.pack(f">{len(table)}I", *map(len, table)))
+    parts.extend(table)
+    if len(table) > 1:
+        follows |= _PLACES
+        parts.append(struct.pack(f">{count}I", *run.attribute_index))
+    length = 0
+    if isinstance(lengths, int):
+        length = lengths
+    else:
+        follows |= _LENGTHS
+        parts.append(struct.pack(f">{count}I", *lengths))
+    head = _HEAD.pack(*run.source, sequences[0], count, len(table), length, follows)
+    return (b"".join((head, *parts)), *run.payload)
+
+
+def unpack_run(record: Buffer, position: int = 0) -> PublicationRun:
+    """The run that begins there and ends with the record; its payload is a slice of it."""
+    broker, publisher, incarnation, first, count, blobs, length, follows = _HEAD.unpack_from(
+        record, position
+    )
+    position += _HEAD.size
+
+    def numbers(size: str, how_many: int) -> tuple[int, ...]:
+        nonlocal position
+        layout = struct.Struct(f">{how_many}{size}")
+        found = layout.unpack_from(record, position)
+        position += layout.size
+        return found
+
+    sequences: range | tuple[int, ...] = range(first, first + count)
+    if follows & _STEPS:
+        sequences = numbers("Q", count)
+    table = []
+    for size in numbers("I", blobs):
+        table.append(bytes(record[position : position + size]))
+        position += size
+    index: Sequence[int] = bytes(count)
+    if follows & _PLACES:
+        places = numbers("I", count)
+        index = bytes(places) if blobs <= 256 else places
+    lengths: int | tuple[int, ...] = length
+    if follows & _LENGTHS:
+        lengths = numbers("I", count)
+    payload = memoryview(record)[position:]
+    run = PublicationRun(
+        SourceId(broker, publisher, incarnation),
+        sequences,
+        tuple(table),
+        index,
+        lengths,
+        (payload,) if payload else (),
+    )
+    assert run.payload_bytes() == len(payload), f"{len(payload)} bytes of payload: {run}"
+    return run

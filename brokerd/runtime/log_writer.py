@@ -1,0 +1,137 @@
+"""Records on their way into the logs of a broker: one group in flight, the next gathers meanwhile.
+
+Paper: [GD02] §4 (logging is what latency consists of; so a group shares one).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import trio
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    Event,
+    LogEffect,
+    LogEnds,
+    Persisted,
+    Read,
+    RecordsRead,
+)
+from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.runtime.durable import DurableWrites
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+
+LAZY_NS: Final = 50 * MILLISECOND_NS
+"""How long records that nobody waits for may gather."""
+PAGE_BYTES: Final = 1 << 20
+"""How much is read at once, about."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is written as one group, and what is read then."""
+
+    entries: list[LogEntry] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    chopped: dict[str, int] = field(default_factory=dict)
+    read: Read | None = None
+
+
+class LogWriter:
+    """Performs what one core does to its logs, in order, off the event loop.
+
+    A chop waits for the next record.
+
+    Args:
+        ends: as the volume had them when it began.
+    """
+
+    def __init__(
+        self,
+        volume: LogVolume,
+        ends: Mapping[str, LogEnds],
+        post: Callable[[list[Event]], None],
+        writes: DurableWrites | None = None,
+    ) -> None:
+        self._volume = volume
+        self._bounds = LogBounds(ends)
+        self._writes = writes or DurableWrites()
+        self._post = post
+        self._steps = [_Step()]
+        self._chopped: dict[str, int] = {}
+        self._limiter = trio.CapacityLimiter(1)
+        self._wanted = trio.Event()
+        self._urgent = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def take(self, effect: LogEffect) -> None:
+        """Take an effect; what answers it follows."""
+        step = self._steps[-1]
+        if isinstance(effect, Append):
+            first = self._bounds.append(effect)
+            for index, record in enumerate(effect.records, first):
+                step.entries.append(LogEntry(EntryKind.APPENDED, effect.log, index, record))
+            if effect.token is not None:
+                step.tokens.append(effect.token)
+                self._urgent.set()
+        elif isinstance(effect, Chop):
+            if self._bounds.chop(effect):
+                step.chopped[effect.log] = effect.first
+            return
+        elif isinstance(effect, Read):
+            self._bounds.read(effect)
+            step.read = effect
+            self._steps.append(_Step())
+            self._urgent.set()
+        elif self._bounds.truncate(effect):
+            step.entries.append(LogEntry(EntryKind.TRUNCATED, effect.log, effect.next))
+        self._wanted.set()
+        if self._idle.is_set():
+            self._idle = trio.Event()
+
+    async def run(self) -> None:
+        """Write and read for ever.
+
+        Raises:
+            OSError: the disk failed otherwise than by being full. What was promised is not
+                there, so the broker must end.
+            StorageCorrupt: what is read is not what was written.
+        """
+        while True:
+            await self._wanted.wait()
+            if not self._urgent.is_set():
+                with trio.move_on_after(LAZY_NS / SECOND_NS):
+                    await self._urgent.wait()
+            self._wanted, self._urgent = trio.Event(), trio.Event()
+            steps, self._steps = self._steps, [_Step()]
+            for step in steps:
+                await self._perform(step)
+            if not self._wanted.is_set():
+                self._idle.set()
+
+    async def settle(self) -> None:
+        """Wait until everything taken so far is on disk."""
+        self._urgent.set()
+        await self._idle.wait()
+
+    async def _perform(self, step: _Step) -> None:
+        self._chopped.update(step.chopped)
+        if step.entries:
+            for log, first in self._chopped.items():
+                step.entries.append(LogEntry(EntryKind.CHOPPED, log, first))
+            self._chopped.clear()
+            size = sum(len(piece) for entry in step.entries for piece in entry.content)
+            write = partial(self._volume.write, step.entries)
+            await self._writes.perform(write, size, self._limiter)
+        if step.tokens:
+            self._post([Persisted(token) for token in step.tokens])
+        if (read := step.read) is not None:
+            read_page = partial(self._volume.read, read.log, read.first, read.end, PAGE_BYTES)
+            records = await trio.to_thread.run_sync(read_page, limiter=self._limiter)
+            self._post([RecordsRead(read.log, read.first, tuple(records))])

@@ -1,0 +1,155 @@
+"""How the segments of a log volume look: groups of entries, each with a seal and a checksum."""
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+SALT_BYTES: Final = 16
+MAGIC: Final = b"psl1"
+OLD_MAGICS: Final = (b"psb1", b"psb2")
+SEGMENT: Final = struct.Struct(f">4s{SALT_BYTES}sI")  # magic, salt, CRC-32 of the salt
+_GROUP: Final = struct.Struct(">4sQII")  # magic, number, bytes of the body, CRC-32 of the body
+_SEAL_BYTES: Final = 8
+HEAD_BYTES: Final = _GROUP.size + _SEAL_BYTES
+_ENTRY: Final = struct.Struct(">BBQI")  # kind, bytes of the log's name, index, bytes of the content
+_NEXT: Final = struct.Struct(">Q")
+
+Buffer = bytes | memoryview
+
+
+class EntryKind(IntEnum):
+    """What an entry says of its log; `index` is…"""
+
+    APPENDED = 1
+    """…that of this record."""
+    CHOPPED = 2
+    """…the first that is left."""
+    TRUNCATED = 3
+    """…the next, and everything from there on is dropped."""
+    ENDS = 4
+    """…the first that is left; `content` is the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One change of one log, with the content in pieces."""
+
+    kind: EntryKind
+    log: str
+    index: int
+    content: Sequence[Buffer] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A whole group as it is on disk, checked."""
+
+    number: int
+    body: memoryview
+
+    @property
+    def size(self) -> int:
+        """What it takes in its segment."""
+        return HEAD_BYTES + len(self.body)
+
+
+def ends_entry(log: str, first: int, next_index: int) -> LogEntry:
+    """Where a log ends."""
+    return LogEntry(EntryKind.ENDS, log, first, (_NEXT.pack(next_index),))
+
+
+def next_of(entry: LogEntry) -> int:
+    """The next index of a log, of an entry with its ends."""
+    (found,) = _NEXT.unpack(entry.content[0])
+    return int(found)
+
+
+def pack_segment(salt: bytes) -> bytes:
+    """What a segment begins with."""
+    return SEGMENT.pack(MAGIC, salt, zlib.crc32(salt))
+
+
+def salt_of(data: bytes) -> bytes:
+    """The salt that a segment begins with; empty where it begins with none.
+
+    Raises:
+        ValueError: it has another format; says which.
+    """
+    if data.startswith(OLD_MAGICS):
+        raise ValueError("written by an earlier version of brokerd")
+    if len(data) >= SEGMENT.size:
+        magic, salt, checksum = SEGMENT.unpack_from(data)
+        if magic == MAGIC and zlib.crc32(salt) == checksum:
+            return bytes(salt)
+    return b""
+
+
+def pack_group(entries: Iterable[LogEntry], number: int, salt: bytes) -> bytes:
+    """The bytes of a group."""
+    pieces: list[Buffer] = []
+    for entry in entries:
+        name = entry.log.encode()
+        size = sum(map(len, entry.content))
+        pieces += [_ENTRY.pack(entry.kind, len(name), entry.index, size), name, *entry.content]
+    body = b"".join(pieces)
+    head = _GROUP.pack(MAGIC, number, len(body), zlib.crc32(body))
+    return head + _seal(head, salt) + body
+
+
+def body_bytes(head: bytes) -> int:
+    """How many bytes follow the head of a group, if it is one."""
+    size: int = _GROUP.unpack_from(head)[2]
+    return size
+
+
+def group_at(data: bytes, position: int, salt: bytes) -> Group | None:
+    """The whole group that begins there, if one does."""
+    start = position + HEAD_BYTES
+    if len(data) < start:
+        return None
+    magic, number, size, checksum = _GROUP.unpack_from(data, position)
+    head = data[position : position + _GROUP.size]
+    # The seal first: it costs the same whatever size a record pretends to have.
+    if magic != MAGIC or data[position + _GROUP.size : start] != _seal(head, salt):
+        return None
+    body = memoryview(data)[start : start + size]
+    return Group(number, body) if len(body) == size and zlib.crc32(body) == checksum else None
+
+
+def has_later_group(data: bytes, position: int, salt: bytes, number: int) -> bool:
+    """Whether behind `position` a whole group with a higher number than `number` begins."""
+    found = data.find(MAGIC, position + 1)
+    while found >= 0:
+        group = group_at(data, found, salt)
+        if group is not None and group.number > number:
+            return True
+        found = data.find(MAGIC, found + 1)
+    return False
+
+
+def entries_of(body: memoryview) -> Iterator[LogEntry]:
+    """The entries of a group; contents are slices.
+
+    Raises:
+        ValueError: the group is whole, and yet these are none.
+    """
+    position = 0
+    while position < len(body):
+        try:
+            kind, name_size, index, size = _ENTRY.unpack_from(body, position)
+        except struct.error as error:
+            raise ValueError(str(error)) from error
+        start = position + _ENTRY.size
+        position = start + name_size + size
+        if position > len(body):
+            raise ValueError(f"an entry of {size} bytes")
+        name = bytes(body[start : start + name_size]).decode()
+        yield LogEntry(EntryKind(kind), name, index, (body[start + name_size : position],))
+
+
+def _seal(head: bytes, salt: bytes) -> bytes:
+    return hashlib.blake2b(head, digest_size=_SEAL_BYTES, key=salt).digest()

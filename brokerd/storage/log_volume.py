@@ -1,0 +1,389 @@
+"""Named logs on disk: records that must not be lost, by index, until they are chopped.
+
+All logs of a broker share one volume: segments `00000001.log`, `00000002.log`, … of groups; a
+group is what was written and made durable at once, of whatever logs. What is chopped and
+truncated stands in groups too. A segment goes when everything in it, and in all before it, is
+chopped; so that indices go on, the first group of each segment says where every log ends.
+
+A segment begins with a salt, drawn for it and told to nobody. Groups are numbered through all
+segments, and the salt is the key of each group's seal: whatever a record contains, it is taken
+for no group of this volume.
+
+Paper: [DS03] §4.2, the log volume that its persistent filtering subsystem writes to.
+"""
+
+import errno
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Final
+
+from brokerd.errors import StorageCorrupt
+from brokerd.storage.log_groups import (
+    HEAD_BYTES,
+    SALT_BYTES,
+    SEGMENT,
+    EntryKind,
+    Group,
+    LogEntry,
+    body_bytes,
+    ends_entry,
+    entries_of,
+    group_at,
+    has_later_group,
+    next_of,
+    pack_group,
+    pack_segment,
+    salt_of,
+)
+from brokerd.storage.room import is_no_room
+
+SEGMENT_BYTES: Final = 16 << 20
+_PLACE_EVERY_BYTES: Final = 64 << 10
+
+
+@dataclass(slots=True)
+class _Log:
+    """What is known of one log.
+
+    Attributes:
+        places: (index, segment, byte) of groups with its first record there, far apart; whoever
+            looks for a record begins at the last place that is not behind it.
+        stale: (group, first, end) of truncated records in groups before that one.
+    """
+
+    first: int = 1
+    next: int = 1
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    stale: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add_place(self, index: int, segment: int, byte: int) -> None:
+        if self.places:
+            _, last_segment, last_byte = self.places[-1]
+            if last_segment == segment and byte - last_byte < _PLACE_EVERY_BYTES:
+                return
+        self.places.append((index, segment, byte))
+
+    def chop(self, first: int) -> None:
+        self.first = first
+        del self.places[: max(0, bisect_right(self.places, first, key=itemgetter(0)) - 1)]
+        self.stale = [row for row in self.stale if row[2] > first]
+
+    def truncate(self, group: int, next_index: int) -> None:
+        self.stale.append((group, next_index, self.next))
+        self.next = next_index
+        while self.places and self.places[-1][0] >= next_index:
+            self.places.pop()
+
+    def is_stale(self, group: int, index: int) -> bool:
+        return any(group < before and first <= index < end for before, first, end in self.stale)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A segment: its salt, and the highest index of each log that it has records of."""
+
+    salt: bytes
+    highest: dict[str, int] = field(default_factory=dict)
+
+
+class LogVolume:
+    """The logs of one broker, in a folder of their own; used by one thread at a time.
+
+    Args:
+        fsync: whether a write waits for the disk; without, it survives this process only.
+
+    Attributes:
+        torn_bytes: what a crash had cut off, and was removed.
+
+    Raises:
+        StorageCorrupt: what is in the folder is no volume of ours, or a damaged one.
+        OSError: the disk does not do what it should; the broker must not go on.
+    """
+
+    def __init__(
+        self, folder: Path, segment_bytes: int = SEGMENT_BYTES, *, fsync: bool = True
+    ) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._fsync = fsync
+        _sync_folder(folder.parent)
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._logs: dict[str, _Log] = {}
+        self._segments: dict[int, _Segment] = {}
+        self._segment = 0
+        self._group = 1
+        self._file = -1
+        self._size = 0
+        self.torn_bytes = 0
+
+    # ------------------------------------------------------------ beginning
+
+    def begin(self, names: Iterable[str], *, recovering: bool) -> dict[str, tuple[int, int]]:
+        """First and next index of each log; of an earlier deployment nothing is left.
+
+        The end of the last group, if a crash cut it off, was never called durable: it is
+        removed, and `torn_bytes` says how much that was. Nothing is written, so a full disk
+        does not matter.
+        """
+        self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
+        numbers = sorted(int(path.stem) for path in self._folder.glob("*.log"))
+        if not recovering:
+            for number in numbers:
+                self._path(number).unlink()
+            _sync_folder(self._folder)
+            numbers = []
+        for number in numbers:
+            self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
+        wanted = list(names)
+        for name in self._logs:
+            if name not in wanted:
+                raise StorageCorrupt(f"{self._folder}: has a log {name!r}, but not in {wanted}")
+        for name in wanted:
+            self._logs.setdefault(name, _Log())
+        return {name: (log.first, log.next) for name, log in self._logs.items()}
+
+    def _recover(self, number: int, *, is_first: bool, is_last: bool) -> None:
+        path = self._path(number)
+        data = path.read_bytes()
+        salt = self._salt_of(path, data)
+        if not salt:
+            self._remove_unborn(path, data, is_last=is_last)
+            return
+        self._segment, self._segments[number] = number, _Segment(salt)
+        position = SEGMENT.size
+        if is_first and (first := group_at(data, position, salt)) is not None:
+            self._group = first.number  # those before it are chopped, and gone
+        while position < len(data):
+            group = group_at(data, position, salt)
+            if group is None:
+                self._cut_off(path, data, position, is_last=is_last)
+                break
+            if group.number != self._group:
+                raise StorageCorrupt(
+                    f"{path}: group {group.number} at byte {position} in place of {self._group}"
+                )
+            try:
+                self._apply(position, entries_of(group.body))
+            except ValueError as error:
+                raise StorageCorrupt(f"{path}: group at byte {position}: {error}") from error
+            position += group.size
+            self._group += 1
+
+    def _salt_of(self, path: Path, data: bytes) -> bytes:
+        """The salt of a segment; empty where a crash kept it from the disk."""
+        try:
+            salt = salt_of(data)
+        except ValueError as error:
+            raise StorageCorrupt(f"{path}: {error}") from error
+        if not salt and len(data) > SEGMENT.size:
+            raise StorageCorrupt(f"{path}: damaged at byte 0")
+        return salt
+
+    def _remove_unborn(self, path: Path, data: bytes, *, is_last: bool) -> None:
+        """Remove a segment that a crash ended before anything could be in it."""
+        if not is_last:
+            raise StorageCorrupt(f"{path}: damaged at byte 0")
+        self.torn_bytes = len(data)
+        path.unlink()
+        _sync_folder(self._folder)
+
+    def _cut_off(self, path: Path, data: bytes, position: int, *, is_last: bool) -> None:
+        """Remove a torn end; what is damaged before a whole group is no torn end."""
+        salt = self._segments[self._segment].salt
+        if not is_last or has_later_group(data, position, salt, self._group):
+            raise StorageCorrupt(f"{path}: damaged at byte {position}")
+        self.torn_bytes = len(data) - position
+        with path.open("r+b") as file:
+            file.truncate(position)
+            os.fsync(file.fileno())
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, entries: Sequence[LogEntry]) -> None:
+        """Write entries as one group, which is durable when this returns.
+
+        Raises:
+            OSError: where there was no room (ENOSPC, EDQUOT), nothing has changed.
+        """
+        self._have_segment()
+        if self._size == SEGMENT.size:
+            ends = [ends_entry(name, log.first, log.next) for name, log in self._logs.items()]
+            entries = [*ends, *entries]
+        group = pack_group(entries, self._group, self._segments[self._segment].salt)
+        try:
+            _write(self._file, group)
+        except OSError as error:
+            if is_no_room(error):
+                os.ftruncate(self._file, self._size)
+            raise
+        if self._fsync:
+            self._sync()
+        self._apply(self._size, entries)
+        self._size += len(group)
+        self._group += 1
+        self._remove_chopped()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _apply(self, byte: int, entries: Iterable[LogEntry]) -> None:
+        """What the newest group, which begins at this byte of the newest segment, changes.
+
+        Raises:
+            ValueError: it cannot follow what was there.
+        """
+        highest = self._segments[self._segment].highest
+        for entry in entries:
+            name, index = entry.log, entry.index
+            if entry.kind is EntryKind.ENDS:
+                log = self._logs.setdefault(name, _Log(index, next_of(entry)))
+                is_due = (log.first, log.next) == (index, next_of(entry))
+            elif (found := self._logs.get(name)) is None:
+                raise ValueError(f"{entry.kind.name} {index} of a log {name!r} without ends")
+            else:
+                log = found
+                if entry.kind is EntryKind.APPENDED:
+                    is_due = index == log.next
+                    log.add_place(index, self._segment, byte)
+                    log.next = index + 1
+                    highest[name] = index
+                elif entry.kind is EntryKind.CHOPPED:
+                    is_due = log.first <= index <= log.next
+                    log.chop(index)
+                else:
+                    is_due = log.first <= index <= log.next
+                    log.truncate(self._group, index)
+                    self._lower_highest(name, index - 1)
+            if not is_due:
+                raise ValueError(f"{entry.kind.name} {index} of log {name!r}: {log}"[:300])
+
+    def _lower_highest(self, name: str, last: int) -> None:
+        for segment in self._segments.values():
+            if segment.highest.get(name, 0) > last:
+                segment.highest[name] = last
+
+    def _sync(self) -> None:
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            # What is on disk now, nobody knows: not even a full disk may be waited for.
+            raise OSError(errno.EIO, f"{self._folder}: {error}") from error
+
+    def _have_segment(self) -> None:
+        """See that there is a segment with room; a full one grows longer on a full disk."""
+        if self._file >= 0 and self._size < self._segment_bytes:
+            return
+        full = self._file
+        try:
+            self._open_segment()
+        except OSError as error:
+            if full < 0 or not is_no_room(error):
+                raise
+        else:
+            if full >= 0:
+                os.close(full)
+
+    def _open_segment(self) -> None:
+        """Go on in a new segment; where that fails, nothing has changed."""
+        number, salt = self._segment + 1, os.urandom(SALT_BYTES)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        file = os.open(self._path(number), flags, 0o600)
+        try:
+            _write(file, pack_segment(salt))
+            if self._fsync:
+                os.fdatasync(file)  # before the first group, so a bad salt before groups is damage
+            _sync_folder(self._folder)
+        except OSError:
+            os.close(file)
+            self._path(number).unlink()
+            raise
+        self._file, self._segment, self._size = file, number, SEGMENT.size
+        self._segments[number] = _Segment(salt)
+
+    def _remove_chopped(self) -> None:
+        """Remove segments with nothing left in them; the one that is written to stays."""
+        removed = False
+        for number in list(self._segments)[:-1]:
+            highest = self._segments[number].highest
+            if any(last >= self._logs[name].first for name, last in highest.items()):
+                break
+            self._path(number).unlink()
+            del self._segments[number]
+            removed = True
+        if removed:
+            _sync_folder(self._folder)
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, name: str, first: int, end: int, limit_bytes: int) -> list[bytes]:
+        """Records from index `first` on: at least one, up to `end`, about `limit_bytes` of them.
+
+        Raises:
+            StorageCorrupt: what was written is not there as it was.
+        """
+        log = self._logs[name]
+        assert log.first <= first < end <= log.next, f"{name!r} [{first}, {end}): {log}"[:300]
+        _, segment, byte = log.places[bisect_right(log.places, first, key=itemgetter(0)) - 1]
+        found: list[bytes] = []
+        size_bytes = 0
+        for group in self._groups_from(segment, byte):
+            for entry in entries_of(group.body):
+                if entry.log != name:
+                    continue
+                if entry.kind is EntryKind.TRUNCATED:
+                    del found[max(0, entry.index - first) :]
+                elif (
+                    entry.kind is EntryKind.APPENDED
+                    and entry.index == first + len(found) < end
+                    and not log.is_stale(group.number, entry.index)
+                ):
+                    found.append(bytes(entry.content[0]))
+                    size_bytes += len(found[-1])
+            if found and size_bytes >= limit_bytes:
+                while len(found) > 1 and size_bytes - len(found[-1]) >= limit_bytes:
+                    size_bytes -= len(found.pop())
+                break
+            if first + len(found) == end:
+                break
+        if not found:
+            raise StorageCorrupt(f"{self._folder}: record {first} of log {name!r} is not there")
+        return found
+
+    def _groups_from(self, segment: int, byte: int) -> Iterator[Group]:
+        for number in [each for each in self._segments if each >= segment]:
+            file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while head := os.pread(file, HEAD_BYTES, byte):
+                    body = os.pread(file, body_bytes(head), byte + HEAD_BYTES)
+                    group = group_at(head + body, 0, self._segments[number].salt)
+                    if group is None:
+                        raise StorageCorrupt(f"{self._path(number)}: damaged at byte {byte}")
+                    yield group
+                    byte += group.size
+            finally:
+                os.close(file)
+            byte = SEGMENT.size
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}.log"
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

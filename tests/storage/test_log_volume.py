@@ -1,0 +1,401 @@
+"""Named logs on disk: what a crash, a full segment and a bad disk do to them."""
+
+import errno
+import os
+import tempfile
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from brokerd.errors import StorageCorrupt
+from brokerd.storage import log_groups
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+from tests.helpers.lossy_disk import LossyDisk
+
+A, B = "events", "filters"
+LOGS = (A, B)
+PAGE_BYTES = 1 << 20
+
+
+def entry(log: str, index: int, content: bytes = b"x") -> LogEntry:
+    return LogEntry(EntryKind.APPENDED, log, index, [content[:1], content[1:]])
+
+
+def chopped(log: str, first: int) -> LogEntry:
+    return LogEntry(EntryKind.CHOPPED, log, first)
+
+
+def truncated(log: str, next_index: int) -> LogEntry:
+    return LogEntry(EntryKind.TRUNCATED, log, next_index)
+
+
+def opened(folder: Path, segment_bytes: int = 1 << 20) -> LogVolume:
+    volume = LogVolume(folder, segment_bytes)
+    volume.begin(LOGS, recovering=True)
+    return volume
+
+
+def reopened(folder: Path) -> tuple[list[tuple[str, int, bytes]], LogVolume]:
+    """All records, log by log, and the volume."""
+    volume = LogVolume(folder)
+    found = []
+    for log, (first, end) in sorted(volume.begin(LOGS, recovering=True).items()):
+        while first < end:
+            records = volume.read(log, first, end, PAGE_BYTES)
+            found += [(log, first + place, record) for place, record in enumerate(records)]
+            first += len(records)
+    return found, volume
+
+
+def indices(folder: Path) -> list[int]:
+    return [index for _, index, _ in reopened(folder)[0]]
+
+
+def written(folder: Path, *groups: list[LogEntry], segment_bytes: int = 1 << 20) -> None:
+    files = opened(folder, segment_bytes)
+    for group in groups:
+        files.write(group)
+    files.close()
+
+
+def test_what_was_written_comes_back_log_by_log_and_in_order(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1, b"one"), entry(B, 1, b"")], [entry(A, 2, b"two")])
+    found, files = reopened(folder)
+    assert found == [(A, 1, b"one"), (A, 2, b"two"), (B, 1, b"")]
+    files.write([entry(A, 3, b"three")])
+    files.close()
+    assert (A, 3, b"three") in reopened(folder)[0]
+
+
+def test_what_is_chopped_does_not_come_back(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1), entry(A, 2), entry(B, 1)], [chopped(A, 2)])
+    assert [(log, index) for log, index, _ in reopened(folder)[0]] == [(A, 2), (B, 1)]
+
+
+def test_a_new_deployment_starts_with_nothing(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)])
+    assert LogVolume(folder).begin(LOGS, recovering=False) == {A: (1, 1), B: (1, 1)}
+    assert reopened(folder)[0] == []
+
+
+def test_a_log_that_nobody_knows_is_not_passed_over(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)])
+    with pytest.raises(StorageCorrupt, match="has a log 'filters', but not in \\['events'\\]"):
+        LogVolume(folder).begin((A,), recovering=True)
+
+
+def test_segments_go_when_everything_in_them_is_chopped(tmp_path):
+    folder = tmp_path / "log"
+    files = opened(folder, segment_bytes=100)
+    for index in range(1, 30):
+        files.write([entry(A, index, bytes(50))])
+    assert len(list(folder.glob("*.log"))) > 10
+    files.write([chopped(A, 29)])
+    files.write([entry(B, 1)])
+    files.close()
+    assert len(list(folder.glob("*.log"))) <= 3
+    assert [(log, index) for log, index, _ in reopened(folder)[0]] == [(A, 29), (B, 1)]
+
+
+def test_a_slow_log_keeps_the_segments_that_it_shares(tmp_path):
+    folder = tmp_path / "log"
+    written(
+        folder,
+        [entry(A, 1), entry(B, 1)],
+        [entry(A, 2)],
+        [entry(A, 3), chopped(A, 3)],
+        segment_bytes=1,
+    )
+    assert len(list(folder.glob("*.log"))) == 3, "B 1 is in the first"
+    assert [(log, index) for log, index, _ in reopened(folder)[0]] == [(A, 3), (B, 1)]
+
+
+def test_indices_go_on_when_everything_else_of_a_log_is_gone(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(B, 1), chopped(B, 2)], segment_bytes=1)
+    for index in range(1, 4):
+        files = opened(folder, segment_bytes=1)
+        files.write([entry(A, index), chopped(A, index)])
+        files.close()
+    assert not (folder / "00000001.log").exists()
+    assert LogVolume(folder).begin(LOGS, recovering=True) == {A: (3, 4), B: (2, 2)}
+
+
+def test_what_is_truncated_is_gone_and_its_indices_are_given_again(tmp_path):
+    folder = tmp_path / "log"
+    expected = [(A, 1, b"a"), (A, 2, b"new"), (A, 3, b"newer")]
+    files = opened(folder)
+    files.write([entry(A, 1, b"a"), entry(A, 2, b"old"), entry(A, 3, b"old"), entry(A, 4, b"old")])
+    files.write([truncated(A, 3), entry(A, 3, b"older"), truncated(A, 2), entry(A, 2, b"new")])
+    files.write([entry(A, 3, b"newer")])
+    assert [files.read(A, index, 4, 0)[0] for index in (1, 2, 3)] == [b"a", b"new", b"newer"]
+    files.close()
+    assert reopened(folder)[0] == expected
+
+
+def test_a_page_has_at_least_one_record_and_about_as_much_as_asked_for(tmp_path):
+    files = opened(tmp_path / "log", segment_bytes=2_000)
+    for index in range(1, 21):
+        files.write([entry(A, index, bytes([index]) * 400), entry(B, index)])
+    assert files.read(A, 7, 21, 0) == [bytes([7]) * 400]
+    assert [record[0] for record in files.read(A, 7, 21, 1_000)] == [7, 8, 9]
+    assert [record[0] for record in files.read(A, 7, 9, PAGE_BYTES)] == [7, 8]
+    with pytest.raises(AssertionError, match=r"\[20, 22\)"):
+        files.read(A, 20, 22, PAGE_BYTES)
+    files.close()
+
+
+def test_a_record_far_inside_is_not_looked_for_from_the_beginning(tmp_path, monkeypatch):
+    files = opened(tmp_path / "log")
+    for index in range(1, 31):
+        files.write([entry(A, index, bytes(30_000))])
+    read = []
+    monkeypatch.setattr(os, "pread", lambda *a, real=os.pread: read.append(a[1]) or real(*a))
+    assert len(files.read(A, 30, 31, PAGE_BYTES)) == 1
+    assert sum(read) < 150_000, "of 900,000"
+    files.close()
+
+
+def test_what_is_damaged_after_the_start_is_not_read_back(tmp_path):
+    folder = tmp_path / "log"
+    files = opened(folder)
+    files.write([entry(A, 1, b"one")])
+    files.write([entry(A, 2, b"two")])
+    (path,) = folder.glob("*.log")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"two", b"owt"))
+    assert files.read(A, 1, 2, 0) == [b"one"]
+    with pytest.raises(StorageCorrupt, match="damaged at byte"):
+        files.read(A, 2, 3, 0)
+    files.close()
+
+
+@st.composite
+def histories(draw):
+    """Groups of changes of two logs, with the records that are left in the end."""
+    left = {log: {} for log in LOGS}
+    ends = {log: [1, 1] for log in LOGS}
+    groups = []
+    for _ in range(draw(st.integers(1, 8))):
+        group = []
+        for _ in range(draw(st.integers(1, 4))):
+            log = draw(st.sampled_from(LOGS))
+            first, end = ends[log]
+            what = draw(st.sampled_from([entry, entry, entry, chopped, truncated]))
+            if what is entry:
+                left[log][end] = draw(st.binary(max_size=8))
+                group.append(entry(log, end, left[log][end]))
+                ends[log][1] += 1
+                continue
+            index = draw(st.integers(first, end))
+            group.append(what(log, index))
+            ends[log] = [index, end] if what is chopped else [first, index]
+            first, end = ends[log]
+            left[log] = {i: record for i, record in left[log].items() if first <= i < end}
+        groups.append(group)
+    expected = [(log, index, record) for log in sorted(left) for index, record in left[log].items()]
+    return groups, expected, {log: tuple(found) for log, found in ends.items()}
+
+
+@given(
+    history=histories(), segment_bytes=st.sampled_from([1, 150, 1 << 20]), restarts=st.booleans()
+)
+def test_any_history_leaves_what_a_plain_table_has(history, segment_bytes, restarts):
+    groups, expected, ends = history
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "log"
+        files = opened(folder, segment_bytes)
+        for group in groups:
+            if restarts:
+                files.close()
+                files = opened(folder, segment_bytes)
+            files.write(group)
+        files.close()
+        found, again = reopened(folder)
+        assert found == expected
+        assert again.begin(LOGS, recovering=True) == ends
+
+
+@pytest.mark.parametrize("cut", [1, 5, 11, 20, 30])
+def test_the_end_that_a_crash_cut_off_is_removed_and_told(tmp_path, cut):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)], [entry(A, 2, b"two")])
+    path = max(folder.glob("*.log"))
+    size = path.stat().st_size
+    os.truncate(path, size - cut)
+    found, files = reopened(folder)
+    assert [index for _, index, _ in found] == [1]
+    assert 0 < files.torn_bytes < size
+    files.close()
+    assert indices(folder) == [1]
+
+
+def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)], [entry(A, 2)])
+    path = max(folder.glob("*.log"))
+    whole = path.read_bytes()
+    second = whole.rindex(b"psl1")
+    for place in range(second):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(StorageCorrupt, match="damaged at byte"):
+            reopened(folder)
+        assert path.stat().st_size == len(whole), "nobody removes what is left of it"
+
+
+def test_a_segment_that_is_missing_between_others_is_damage(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)], [entry(A, 2)], [entry(A, 3)], segment_bytes=1)
+    sorted(folder.glob("*.log"))[1].unlink()
+    with pytest.raises(StorageCorrupt, match="group 3 at byte 24 in place of 2"):
+        reopened(folder)
+
+
+@pytest.mark.parametrize("size", [0, 3, 23, 24])
+def test_a_segment_that_a_crash_ended_at_its_beginning_held_nothing(tmp_path, size):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)], [entry(A, 2)], segment_bytes=1)
+    (folder / "00000003.log").write_bytes(bytes(size))
+    for number in (3, 4):
+        found, files = reopened(folder)
+        assert [n for _, n, _ in found] == list(range(1, number))
+        files.write([entry(A, number)])
+        files.close()
+
+
+@pytest.mark.parametrize("magic", [b"psb1", b"psb2"])
+def test_a_log_of_an_earlier_version_is_refused_as_such(tmp_path, magic):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "00000001.log").write_bytes(magic + bytes(100))
+    with pytest.raises(StorageCorrupt, match="written by an earlier version"):
+        reopened(folder)
+
+
+def a_log_of_its_own(groups: int) -> bytes:
+    """What another broker's log has on its disk."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "log"
+        written(folder, *([entry(A, number)] for number in range(1, groups + 1)))
+        return min(folder.glob("*.log")).read_bytes()
+
+
+OWN = object()
+"""In a payload: what this log has on its disk so far."""
+pieces = st.lists(
+    st.one_of(
+        st.just(OWN),
+        st.sampled_from([b"psb1" + bytes(8), b"psl1" + bytes(24), b"psb3", a_log_of_its_own(40)]),
+        st.binary(max_size=40),
+    ),
+    max_size=5,
+)
+
+
+@given(payloads=st.lists(pieces, min_size=1, max_size=4), cut=st.integers(0, 1 << 20))
+@example(payloads=[[b"psb1" + bytes(8), b"more"]], cut=1)
+@example(payloads=[[b"one"], [OWN, b"more"]], cut=1)
+@example(payloads=[[a_log_of_its_own(40), b"more"]], cut=1)
+def test_no_payload_makes_a_torn_end_look_like_damage(payloads, cut):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "log"
+        files = opened(folder)
+        expected, sizes = [], [0]
+        for number, payload in enumerate(payloads, start=1):
+            so_far = b"".join(path.read_bytes() for path in folder.glob("*.log"))
+            content = b"".join(so_far if piece is OWN else piece for piece in payload)
+            files.write([entry(A, number, content)])
+            expected.append((A, number, content))
+            (path,) = folder.glob("*.log")
+            sizes.append(path.stat().st_size)
+        files.close()
+        last = sizes[-1] - sizes[-2] if len(payloads) > 1 else sizes[-1] - 24
+        os.truncate(path, sizes[-1] - 1 - cut % last)
+        found, again = reopened(folder)
+        assert found == expected[:-1]
+        again.write([entry(A, len(expected), b"goes on")])
+        again.close()
+        assert reopened(folder)[0] == [*expected[:-1], (A, len(expected), b"goes on")]
+
+
+def test_a_payload_that_pretends_to_be_many_groups_does_not_cost_a_look_at_each(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "log"
+    pretended = log_groups._GROUP.pack(b"psl1", 7, 30_000, 0) + bytes(8)
+    written(folder, [entry(A, 1)], [entry(A, 2, pretended * 1_000)])
+    path = max(folder.glob("*.log"))
+    os.truncate(path, path.stat().st_size - 1)
+    summed = []
+
+    def crc32(data: bytes) -> int:
+        summed.append(len(data))
+        return zlib.crc32(data)
+
+    monkeypatch.setattr(log_groups, "zlib", type("", (), {"crc32": staticmethod(crc32)}))
+    LogVolume(folder).begin(LOGS, recovering=True)
+    assert sum(summed) < 2 * path.stat().st_size + 100
+
+
+def test_what_a_write_called_durable_survives_a_power_failure(tmp_path, monkeypatch):
+    folder = tmp_path / "log"
+    written_through = 0
+    for count in range(1, 6):
+        disk = LossyDisk(tmp_path, monkeypatch)
+        files = opened(folder, segment_bytes=100)
+        for index in range(written_through + 1, written_through + count + 1):
+            files.write([entry(A, index, bytes(40))])
+        files.close()
+        disk.crash()
+        monkeypatch.undo()
+        written_through += count
+        assert indices(folder) == list(range(1, written_through + 1))
+
+
+def test_what_a_new_deployment_found_no_use_for_does_not_come_back(tmp_path, monkeypatch):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1)])
+    disk = LossyDisk(tmp_path, monkeypatch)
+    LogVolume(folder).begin(LOGS, recovering=False)
+    disk.crash()
+    assert reopened(folder)[0] == []
+
+
+def test_a_segment_that_is_not_the_last_may_have_no_torn_end(tmp_path):
+    folder = tmp_path / "log"
+    written(folder, [entry(A, 1, bytes(200))], [entry(A, 2)], segment_bytes=100)
+    path = min(folder.glob("*.log"))
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(StorageCorrupt, match="damaged"):
+        reopened(folder)
+
+
+def test_without_fsync_nothing_waits_for_the_disk(tmp_path, monkeypatch):
+    log = LogVolume(tmp_path / "log", fsync=False)
+    log.begin(LOGS, recovering=False)
+    monkeypatch.delattr(os, "fdatasync")
+    log.write([entry(A, 1)])
+    log.close()
+    assert indices(tmp_path / "log") == [1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_write_that_cannot_be_made_durable_is_no_mere_lack_of_room(tmp_path, monkeypatch, number):
+    files = opened(tmp_path / "log")
+    files.write([entry(A, 1)])
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        files.write([entry(A, 2)])
+    assert caught.value.errno == errno.EIO
