@@ -214,10 +214,10 @@ class SessionTable:
 
     def close(self, session: Session) -> None:
         """The session or attempt is over."""
+        is_session = session.state is SessionState.ESTABLISHED
         session.advance(SessionState.CLOSED)
-        for table in (self.sessions, self.attempts):
-            if table.get(session.peer) is session:
-                del table[session.peer]
+        found = (self.sessions if is_session else self.attempts).pop(session.peer, None)
+        assert found is session, f"{session} is over, and {found} was known"
 
     def forget(self, peer: BrokerNumber) -> None:
         """A broker has left the tree, and has no session here; its number comes never again."""

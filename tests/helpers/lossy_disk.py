@@ -56,6 +56,10 @@ class LossyDisk:
         elif path.startswith(self._root):
             self._durable[path] = Path(path).read_bytes()
 
+    def has(self, path: Path, content: bytes) -> None:
+        """The disk has this of a file that was there before."""
+        self._durable[str(path)] = content
+
     def crash(self) -> None:
         """Leave on the disk what a power failure is sure to leave, and no more."""
         for path, content in self._durable.items():

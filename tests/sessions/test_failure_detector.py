@@ -86,3 +86,20 @@ def test_allowance_is_bounded_and_fades() -> None:
         detector.heard(now_ns)
         detector.check(now_ns)
     assert detector.allowed_ns < DEFAULTS.suspicion_ns + 2 * MILLISECOND_NS
+
+
+def test_peers_of_a_machine_that_was_suspended_get_time_to_speak_again() -> None:
+    """They slept as well, so nothing had gathered."""
+    detector = FailureDetector(DEFAULTS, 0)
+    assert not detector.check(TICK_NS)
+    woken_ns = 60 * SECOND_NS
+    assert watch(detector, woken_ns, woken_ns + DEFAULTS.heartbeat_ns) is None
+
+
+def test_a_peer_that_falls_silent_after_a_standstill_is_suspected_as_soon_as_any() -> None:
+    detector = FailureDetector(DEFAULTS, 0)
+    detector.check(60 * SECOND_NS)
+    detector.heard(60 * SECOND_NS)
+    suspected_ns = watch(detector, 60 * SECOND_NS, 120 * SECOND_NS)
+    assert suspected_ns is not None
+    assert suspected_ns <= 60 * SECOND_NS + 4 * DEFAULTS.suspicion_ns + GRACE_NS + TICK_NS

@@ -103,3 +103,15 @@ def test_what_was_absorbed_comes_out_in_order_for_those_who_go() -> None:
     assert not absorbed.is_full
     assert absorbed.take(lambda _: True) == [("a", 0), ("a", 2)]
     assert absorbed.held_bytes == 0
+
+
+def test_of_two_full_disks_the_fuller_one_refuses() -> None:
+    both = LinkFaults()
+    for fault_id, free_bytes in (("large", 100), ("small", 10)):
+        parameters = {"free_bytes": free_bytes}
+        both.apply(read_fault(fault_id, "disk-full", None, "both", parameters, None))
+    assert both.take_room(10)
+    assert not both.take_room(1)
+    large, small = both
+    assert (large.counters["refused_writes"], small.counters["refused_writes"]) == (0, 1)
+    assert large.counters["written_bytes"] == 10

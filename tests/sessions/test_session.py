@@ -211,3 +211,24 @@ def test_a_closed_connection_goes_nowhere() -> None:
     assert b0.attempts == {}
     with pytest.raises(AssertionError):
         attempt.advance(SessionState.ESTABLISHED)
+
+
+def test_a_hello_of_a_session_that_is_over_is_not_taken_again() -> None:
+    b0, b1 = table(0), table(1)
+    _, hello = opened(b0, 1)
+    accepted = b1.accept(hello)
+    assert isinstance(accepted, Accepted)
+    assert accepted.session is not None
+    b1.close(accepted.session)
+    assert b1.accept(hello) == Farewell("refused", f"session {hello.session} is over")
+
+
+def test_what_either_end_opens_has_a_number_of_its_own() -> None:
+    """Else the one that an opener says it knew could be taken for another."""
+    numbers = []
+    for opener, peer in ((table(0), 1), (table(1), 0)):
+        for _ in range(3):
+            attempt, _ = opened(opener, peer)
+            numbers.append(attempt.identity)
+            opener.close(attempt)
+    assert len({*numbers}) == 6

@@ -1,5 +1,6 @@
 """Rows that survive: the store on disk and its twin in memory do the same."""
 
+import errno
 import os
 import signal
 import sqlite3
@@ -19,16 +20,24 @@ from brokerd.storage.meta_store import MetaStore, SqliteMetaStore
 Reopen = Callable[[], MetaStore]
 
 
-@pytest.fixture(params=["disk", "memory"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
+def on_disk(folder: Path) -> Reopen:
     """Opens the same store again and again."""
-    if request.param == "memory":
-        store = MemoryMetaStore()
-        return lambda: store
-    return lambda: SqliteMetaStore(tmp_path / "meta.sqlite3")
+    return lambda: SqliteMetaStore(folder / "meta.sqlite3")
 
 
-def test_each_start_is_a_new_incarnation_and_the_same_deployment_recovers(reopen: Reopen) -> None:
+def in_memory(_: Path) -> Reopen:
+    store = MemoryMetaStore()
+    return lambda: store
+
+
+ON_BOTH = pytest.mark.parametrize("kept", [on_disk, in_memory])
+
+
+@ON_BOTH
+def test_each_start_is_a_new_incarnation_and_the_same_deployment_recovers(
+    kept: Callable[[Path], Reopen], tmp_path: Path
+) -> None:
+    reopen = kept(tmp_path)
     told = []
     for _ in range(3):
         store = reopen()
@@ -38,9 +47,11 @@ def test_each_start_is_a_new_incarnation_and_the_same_deployment_recovers(reopen
     assert told == [(1, False), (2, True), (3, True)]
 
 
+@ON_BOTH
 def test_another_deployment_starts_with_nothing_but_never_repeats_an_incarnation(
-    reopen: Reopen,
+    kept: Callable[[Path], Reopen], tmp_path: Path
 ) -> None:
+    reopen = kept(tmp_path)
     store = reopen()
     store.begin("d1")
     store.commit([("table", "key", 1)])
@@ -48,7 +59,9 @@ def test_another_deployment_starts_with_nothing_but_never_repeats_an_incarnation
     assert (beginning.incarnation, beginning.recovering, beginning.rows) == (2, False, {})
 
 
-def test_rows_are_set_changed_and_deleted(reopen: Reopen) -> None:
+@ON_BOTH
+def test_rows_are_set_changed_and_deleted(kept: Callable[[Path], Reopen], tmp_path: Path) -> None:
+    reopen = kept(tmp_path)
     store = reopen()
     store.begin("d")
     store.commit([("a", "x", 1), ("a", "y", "text"), ("b", "x", [True, b"\0\xff", (1, 2)])])
@@ -147,6 +160,22 @@ def scribbled_over(path: Path) -> None:
     path.write_bytes(data)
 
 
+def index_lost(path: Path) -> None:
+    """Whoever only reads the rows does not come to their index."""
+    store = SqliteMetaStore(path)
+    store.begin("d")
+    store.commit([("t", "k", "x")])
+    store.close()
+    with sqlite3.connect(path) as connection:
+        ((page,),) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND tbl_name = 'rows'"
+        )
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[4096 * (page - 1) : 4096 * page] = bytes(4096)
+    path.write_bytes(data)
+
+
 def foreign_value(path: Path) -> None:
     store = SqliteMetaStore(path)
     store.begin("d")
@@ -155,7 +184,11 @@ def foreign_value(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [foreign_text, foreign_database, without_incarnation, scribbled_over, foreign_value]
+    "damage",
+    [
+        *(foreign_text, foreign_database, without_incarnation),
+        *(scribbled_over, index_lost, foreign_value),
+    ],
 )
 def test_a_damaged_or_foreign_store_is_refused(
     tmp_path: Path, damage: Callable[[Path], None]
@@ -170,3 +203,30 @@ def test_a_row_that_cannot_be_stored_is_our_own_fault(tmp_path: Path) -> None:
     store = SqliteMetaStore(tmp_path / "meta.sqlite3")
     with pytest.raises(AssertionError, match="set cannot be stored"):
         store.commit([("t", "k", {1})])
+
+
+def test_a_transaction_that_found_no_room_leaves_nothing_and_is_made_later(tmp_path: Path) -> None:
+    store = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    store.begin("d")
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    large = [("t", str(number), "x" * 200) for number in range(500)]
+    with pytest.raises(OSError, match="full") as caught:
+        store.commit(large)
+    assert caught.value.errno == errno.ENOSPC
+    store._connection.execute("PRAGMA max_page_count = 1000")
+    store.commit(large[:2])
+    store.close()
+    again = SqliteMetaStore(tmp_path / "meta.sqlite3")
+    assert list(again.begin("d").rows["t"]) == ["0", "1"]
+    again.close()
+
+
+def test_a_refused_store_holds_nothing_up_and_says_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "meta.sqlite3"
+    foreign_value(path)
+    store = SqliteMetaStore(path)
+    for _ in range(2):
+        with pytest.raises(StorageCorrupt, match="a stored map with the keys"):
+            store.begin("d")
+    store.close()

@@ -1,0 +1,153 @@
+"""Mistakes in the client library: what it keeps, repeats, gives on and acknowledges."""
+
+from typing import Final
+
+from tests.helpers.planted_stories import Row
+
+_CORE: Final = "brokerd/client/core.py"
+_WINDOW: Final = "brokerd/client/window.py"
+
+ROWS: Final = (
+    Row(
+        "resumes-by-what-came",
+        _CORE,
+        "for (number, source), sequence in self._taken.items():",
+        "for (number, source), sequence in self._received.items():",
+        "tests/client/test_core.py::test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it",
+    ),
+    Row(
+        "taken-on-arrival",
+        _CORE,
+        "        elif len(self._untaken) == 1:\n",
+        "        if len(self._untaken) == 1:\n",
+        "tests/client/test_core.py::test_a_repetition_is_acknowledged_only_after_what_came_before_it",
+    ),
+    Row(
+        "acknowledges-an-earlier-session",
+        _CORE,
+        "if taken.session == self._session and self.attached:",
+        "if self.attached:",
+        "tests/client/test_core.py::test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it",
+    ),
+    Row(
+        "nothing-sent-again",
+        _CORE,
+        "for run in in_good_sizes(self._window.runs()):",
+        "for run in in_good_sizes(self._unsent):",
+        "tests/client/test_core.py::test_what_is_published_before_the_first_attach_goes_out_with_it",
+    ),
+    Row(
+        "last-run-of-an-acknowledgement-kept",
+        _WINDOW,
+        "            end += 1\n",
+        "            pass\n",
+        "tests/client/test_core.py::test_a_publication_is_done_once_however_often_it_is_acknowledged",
+    ),
+    Row(
+        "window-counts-whole-runs-down",
+        _WINDOW,
+        "self.publications -= len(inside)",
+        "self.publications -= len(run)",
+        "tests/client/test_core.py::test_a_publication_is_done_once_however_often_it_is_acknowledged",
+    ),
+    Row(
+        "duplicates-by-the-furthest-subscription",
+        _CORE,
+        "        if max(seen) < first:",
+        "        if min(seen) < first:",
+        "tests/client/test_repetitions.py::test_where_one_subscription_is_further_than_another_each_gets_what_it_lacks",
+    ),
+    Row(
+        "received-goes-back",
+        _CORE,
+        "received[number, source] = max(upto, last)",
+        "received[number, source] = last",
+        "tests/client/test_repetitions.py::test_a_repetition_of_the_beginning_brings_nothing_again_that_follows_it",
+    ),
+    Row(
+        "same-incarnation-elsewhere",
+        _CORE,
+        "            self.incarnation += 1\n            self._has_connected = False",
+        "            self._has_connected = False",
+        "tests/client/test_failover.py::test_what_was_published_here_is_done_before_its_publisher_leaves",
+    ),
+    Row(
+        "leaves-what-is-under-way",
+        _CORE,
+        "return not (is_busy or would_miss or self.outstanding)",
+        "return not (is_busy or would_miss)",
+        "tests/client/test_failover.py::test_another_broker_in_place_of_the_one_with_the_rest_is_refused",
+    ),
+    Row(
+        "said-before-saved",
+        _CORE,
+        "while self._unsaid and self._unsaid[0][0] <= self._saved:",
+        "while self._unsaid:",
+        "tests/client/test_core.py::test_what_goes_out_waits_until_what_it_rests_on_is_saved",
+    ),
+    Row(
+        "ended-subscription-still-gives",
+        _CORE,
+        "wanted = tuple(number for number in numbers if self._wants(number))",
+        "wanted = numbers",
+        "tests/client/test_repetitions.py::test_an_ended_subscription_is_given_nothing_that_still_comes",
+    ),
+    Row(
+        "one-commit-for-all-subscriptions",
+        _CORE,
+        "            if entry.source in waiting or any(\n",
+        "            if entry.source in waiting or all(\n",
+        "tests/client/test_core.py::test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed",
+    ),
+    Row(
+        "released-past-what-waits",
+        _CORE,
+        "            if entry.source in waiting or any(\n",
+        "            if any(\n",
+        "tests/client/test_core.py::test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed",
+    ),
+    Row(
+        "restart-forgets-what-is-ending",
+        _CORE,
+        "core._ending = dict.fromkeys(state.ending)",
+        "core._ending = {}",
+        "tests/client/test_ending_again.py::test_a_restarted_client_asks_again_for_the_end_of_its_subscription",
+    ),
+    Row(
+        "acknowledgement-spans-a-gap-of-order",
+        _CORE,
+        "if ranges and ranges[-1][1] < first:",
+        "if ranges:",
+        "tests/client/test_core.py::test_a_repetition_is_acknowledged_only_after_what_came_before_it",
+    ),
+    Row(
+        "waits-ever-longer",
+        "brokerd/client/brokers.py",
+        "min(2 * pause_s, RECONNECT_LIMIT_S)",
+        "2 * pause_s",
+        "tests/client/test_brokers.py::test_brokers_are_tried_in_order_with_one_pause_per_round",
+    ),
+    Row(
+        "renamed-before-it-is-on-disk",
+        "brokerd/client/store.py",
+        "            os.fsync(file.fileno())\n",
+        "",
+        "tests/client/test_store.py::test_a_disk_that_fails_once_is_not_trusted_again",
+        {"call": "fsync of the folder"},
+    ),
+    Row(
+        "trusts-a-disk-that-failed",
+        "brokerd/client/store.py",
+        "            self._failure = str(error)\n",
+        "",
+        "tests/client/test_store.py::test_a_disk_that_fails_once_is_not_trusted_again",
+        {"call": "fsync"},
+    ),
+    Row(
+        "checksum-not-looked-at",
+        "brokerd/client/kept.py",
+        "    if _checksum(body) != checksum:",
+        "    if not checksum:",
+        "tests/client/test_store.py::test_what_is_kept_and_damaged_or_cut_off_is_refused_wherever_that_is",
+    ),
+)
