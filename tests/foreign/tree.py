@@ -1,7 +1,10 @@
 """The project with a protocol that somebody else brings: a folder, and two lines in `registry`."""
 
+import runpy
 import shutil
 from pathlib import Path
+
+from brokerd.named_bugs import NamedBug
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "ring_flood"
@@ -26,3 +29,19 @@ def make_tree(to: Path) -> Path:
     text = text.replace(before, before + _IMPORT).replace(_SAID, _NOW)
     registry.write_text(text, encoding="utf-8")
     return to
+
+
+def plant(tree: Path, bug: NamedBug) -> None:
+    """Let every process of that tree have a bug of the protocol's."""
+    for edit in bug.edits:
+        path = tree / edit.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(edit.text) == 1, f"{bug.name}: {edit.text!r} is not in {edit.file} once"
+        path.write_text(text.replace(edit.text, edit.mistaken), encoding="utf-8")
+
+
+def bugs(tree: Path) -> dict[str, NamedBug]:
+    """The named bugs that the protocol brings."""
+    rows = runpy.run_path(str(tree / "brokerd/protocols/ring_flood/mutants.py"))
+    found: dict[str, NamedBug] = rows["MUTANTS"]
+    return found

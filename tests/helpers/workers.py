@@ -27,6 +27,7 @@ LONGEST: Final = (
     "lab/test_lab_up_and_down",
     "bench/test_experiment",
     "end_to_end/test_client_faults",
+    "end_to_end/test_foreign_protocol",
     "end_to_end/test_security",
     "agent/test_nft",
     "security/test_slow_subscriber_for_long",

@@ -1,0 +1,139 @@
+"""The protocol that somebody else brings, deployed: loaded, broken, judged, and told apart."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from results.reference.reading import judge_folder
+from tests.end_to_end.conftest import Lab
+from tests.foreign.tree import bugs, make_tree, plant
+
+pytestmark = pytest.mark.end_to_end
+
+RING = """\
+schema = "pubsubctl/topology/2"
+name = "ring"
+kind = "hierarchy"
+brokers = ["r1", "r2", "r3", "r4"]
+[hierarchy]
+links = [["r1", "r2"], ["r2", "r3"], ["r3", "r4"], ["r4", "r1"]]
+[hierarchy.addresses]
+r1 = "0.0"
+r2 = "0.1"
+r3 = "0.2"
+r4 = "0.3"
+[parameters.ring_flood]
+copies = 2
+"""
+
+WORKLOAD = """\
+schema = "pubsubctl/workload/1"
+name = "flood"
+topology = "ring.toml"
+protocol = "ring_flood"
+seed = 9
+[bars]
+deliveries_per_pair_min = 20
+[phases]
+warmup = "200ms"
+measure = "3s"
+drain = "120s"
+[thresholds]
+"loadgen.lateness_p99" = "< 60s"
+[[publishers]]
+at = "r1"
+rate = "100/s"
+[[subscribers]]
+at = "r3"
+filter = "true"
+"""
+
+SCHEDULE = """\
+schema = "pubsubctl/faults/1"
+name = "broken"
+[[step]]
+id = "crash"
+at = "300ms"
+do = "crash"
+on = "r2"
+stall = "300ms"
+down = "500ms"
+[[step]]
+id = "away"
+at = "1300ms"
+do = "client-disconnect"
+on = "r3-sub-1"
+for = "500ms"
+[[step]]
+id = "apart"
+at = "2s"
+do = "cut"
+on = "r1-r4"
+for = "500ms"
+"""
+
+
+@pytest.fixture
+def ring(lab: Lab) -> Lab:
+    """A lab whose commands, agents and brokers are those of a project with the protocol in it."""
+    project = lab.folder / "project"
+    (project / "ring.toml").write_text(RING)
+    (project / "flood.toml").write_text(WORKLOAD)
+    (project / "broken.toml").write_text(SCHEDULE)
+    lab.environment["PYTHONPATH"] = str(make_tree(lab.folder / "sound"))
+    return lab
+
+
+def test_a_foreign_protocol_is_loaded_broken_and_judged_and_a_bug_in_it_is_seen(ring: Lab) -> None:
+    load = ("bench", "flood.toml", "--faults", "broken.toml", "--no-check", "--json")
+    sound = ring.call(*load)
+    assert sound.status == 0, sound.err
+    assert sound.document["state"] == "complete", sound.document["reasons"]
+    assert sound.document["published"] == 300
+    assert ring.left_behind() == []
+
+    tree = ring.folder / "mistaken"
+    shutil.copytree(ring.environment["PYTHONPATH"], tree)
+    plant(tree, bugs(tree)["ring-forgets-who-was-away"])
+    ring.environment["PYTHONPATH"] = str(tree)
+    mistaken = ring.call(*load)
+    assert mistaken.status == 0, mistaken.err
+    assert ring.left_behind() == []
+
+    runs = [sound.document["run_directory"], mistaken.document["run_directory"]]
+    judged = ring.call("check", *runs, "--json")
+    assert judged.status == 1, judged.err
+    whole, wanting = judged.document["runs"]
+    assert (whole["verdict"], wanting["verdict"]) == ("valid", "invalid")
+    assert wanting["counts"]["violations"]["missing"] > 0
+    at_risk = whole["exercised"]["at_risk_deliveries"]
+    assert whole["exercised"]["recovered"] == at_risk > 0
+    verdict = json.loads((Path(runs[0]) / "verdict.json").read_text())
+    for step in ("crash", "away", "apart"):
+        (found,) = (row for row in verdict["recoveries"] if row["steps"][0].startswith(step))
+        assert found["at_risk"] == found["recovered"] > 0, step
+    plain = judge_folder(Path(runs[0]))
+    assert (plain.verdict, plain.counts.at_risk) == ("VALID", at_risk)
+
+    page = ring.folder / "page.html"
+    written = ring.call("report", *runs, "-o", str(page))
+    assert written.status == 0, written.err
+    assert "ring_flood" in page.read_text()
+
+
+def test_a_foreign_protocol_is_deployed_and_broken_by_hand(ring: Lab) -> None:
+    assert ring.call("deploy", "ring.toml", "--protocol", "ring_flood").status == 0
+    preview = ring.call("inject", "kill", "r2", "--preview")
+    assert "nobody is cut off" in preview.out, preview.err
+    refused = ring.call("inject", "cut", "r1-r3", "--for", "1s", "--lint")
+    assert refused.status == 2
+    assert "no link of ring" in refused.err
+    for fault in (("cut", "r1-r4", "--for", "500ms"), ("crash", "r2", "--down", "200ms")):
+        answer = ring.call("inject", *fault)
+        assert answer.status == 0, answer.err
+    rows = ring.call("status", "-j").document["brokers"]
+    assert [row["state"] for row in rows] == ["running"] * 4
+    assert ring.call("down", "--verify").status == 0
+    assert ring.left_behind() == []
