@@ -30,6 +30,17 @@ class Order(StrEnum):
     NONE = "none"
 
 
+class Acknowledgement(StrEnum):
+    """What a publisher knows of a publication once it is told that this is done."""
+
+    DELIVERED = "delivered"
+    """Everybody who is owed it has it."""
+    STORED = "stored"
+    """It is on disk, at as many brokers as the protocol says, and will be delivered."""
+    HANDED_ON = "handed on"
+    """It was passed on, and may be lost."""
+
+
 class Parameters(Protocol):
     """What a topology file may set of a protocol: a frozen dataclass with defaults."""
 
@@ -150,6 +161,7 @@ class ProtocolDefinition:
         kind: of topologies that it runs on.
         parameters: their class; one with `delta` gets that of the topology.
         messages: that its brokers send each other; their numbers are its own.
+        acknowledgement: what one means with these parameters.
         logs: the names of a broker's logs with these parameters.
         bypasses_links: whether a broken link between live brokers is gone around.
         make_core: one broker's core; its first event is Started.
@@ -169,6 +181,7 @@ class ProtocolDefinition:
     parameters: type[Parameters]
     messages: tuple[MessageKind, ...]
     promises: Promises
+    acknowledgement: Callable[[Any], Acknowledgement]
     logs: Callable[[Any], tuple[str, ...]]
     bypasses_links: Callable[[Any], bool]
     make_core: Callable[[CoreContext], DeliveryProtocol]

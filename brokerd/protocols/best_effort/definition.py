@@ -8,7 +8,13 @@ from brokerd.overlay.tree_reach import reached_in_tree
 from brokerd.protocols.best_effort import messages
 from brokerd.protocols.best_effort.core import BestEffort
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
-from brokerd.protocols.definition import CoreContext, Excess, Promises, ProtocolDefinition
+from brokerd.protocols.definition import (
+    Acknowledgement,
+    CoreContext,
+    Excess,
+    Promises,
+    ProtocolDefinition,
+)
 
 
 def _make_core(context: CoreContext) -> BestEffort:
@@ -39,6 +45,7 @@ BEST_EFFORT = ProtocolDefinition(
         of_run(35, messages.ForwardedPublications),
     ),
     promises=Promises(exactly_once=False, members_may_change=False),
+    acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,
     logs=lambda parameters: (),
     bypasses_links=lambda parameters: False,
     excess=_excess,

@@ -5,7 +5,7 @@ Paper: [DFT11].
 
 from brokerd.model.message_kind import MessageKind, of_ranges, of_run
 from brokerd.overlay.tree import primary_tree
-from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
+from brokerd.protocols.definition import Acknowledgement, CoreContext, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree import messages
 from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
@@ -22,6 +22,11 @@ def _make_core(context: CoreContext) -> DeliveryProtocol:
     if context.parameters.assist == "on":
         return AssistedDeltaTree(core, context.parameters)
     return core
+
+
+def _acknowledgement(parameters: DeltaTreeParameters) -> Acknowledgement:
+    logs = parameters.publication_log
+    return Acknowledgement.STORED if logs else Acknowledgement.DELIVERED
 
 
 DELTA_TREE = ProtocolDefinition(
@@ -44,6 +49,7 @@ DELTA_TREE = ProtocolDefinition(
         MessageKind(60, messages.Relay),
     ),
     promises=Promises(exactly_once=True, members_may_change=True),
+    acknowledgement=_acknowledgement,
     logs=lambda parameters: (LOG,) if parameters.publication_log else (),
     bypasses_links=lambda parameters: parameters.assist == "on",
     excess=excess,

@@ -20,6 +20,7 @@ from brokerd.model.predicate import NOTHING, Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Joined, Topology
 from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
+from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import (
     DeliveryProtocol,
     Instant,
@@ -108,7 +109,8 @@ class SimulatedCluster:
         self.network = Network(self.schedule, self.random, network)
         self.oracle = Oracle(decode_attributes, strict, definition_of(protocol).promises)
         self._logs = definition_of(protocol).logs(self.parameters)
-        self.oracle.logged = bool(self._logs)
+        acknowledgement = definition_of(protocol).acknowledgement(self.parameters)
+        self.oracle.logged = acknowledgement is Acknowledgement.STORED
         self._observer: ClientObserver = self.oracle
         if observer is not None:
             self._observer = Observers(self.oracle, observer)

@@ -32,6 +32,7 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology
 from brokerd.overlay.tree import graph_of
+from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import DeliveryProtocol, Effect, Event
 from brokerd.protocols.registry import definition_of, make_protocol
 from brokerd.simulator.checks.invariants import StepChecker
@@ -105,7 +106,8 @@ class UntimedCluster:
             decode_attributes, scene.strict, definition_of(scene.protocol).promises
         )
         logs = definition_of(scene.protocol).logs(scene.parameters)
-        self.oracle.logged = bool(logs)
+        acknowledgement = definition_of(scene.protocol).acknowledgement(scene.parameters)
+        self.oracle.logged = acknowledgement is Acknowledgement.STORED
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))
         self.network.frame_limit_bytes = scene.frame_limit_bytes

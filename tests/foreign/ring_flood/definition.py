@@ -1,7 +1,7 @@
 """ring_flood, as everybody else sees it."""
 
 from brokerd.model.message_kind import MessageKind, of_run
-from brokerd.protocols.definition import CoreContext, Promises, ProtocolDefinition
+from brokerd.protocols.definition import Acknowledgement, CoreContext, Promises, ProtocolDefinition
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 from brokerd.protocols.ring_flood import messages
 from brokerd.protocols.ring_flood.core import RingFlood
@@ -26,6 +26,7 @@ RING_FLOOD = ProtocolDefinition(
     parameters=RingFloodParameters,
     messages=(of_run(240, messages.Flooded), MessageKind(241, messages.StoredThrough)),
     promises=Promises(exactly_once=True, members_may_change=False),
+    acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: True,
     make_core=_make_core,
