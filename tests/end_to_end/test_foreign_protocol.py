@@ -8,47 +8,9 @@ import pytest
 
 from results.reference.reading import judge_folder
 from tests.end_to_end.conftest import Lab
-from tests.foreign.tree import bugs, make_tree, plant
+from tests.foreign.tree import FILES, FOLDER, bugs, make_tree, plant
 
 pytestmark = pytest.mark.end_to_end
-
-RING = """\
-schema = "pubsubctl/topology/2"
-name = "ring"
-kind = "hierarchy"
-brokers = ["r1", "r2", "r3", "r4"]
-[hierarchy]
-links = [["r1", "r2"], ["r2", "r3"], ["r3", "r4"], ["r4", "r1"]]
-[hierarchy.addresses]
-r1 = "0.0"
-r2 = "0.1"
-r3 = "0.2"
-r4 = "0.3"
-[parameters.ring_flood]
-copies = 2
-"""
-
-WORKLOAD = """\
-schema = "pubsubctl/workload/1"
-name = "flood"
-topology = "ring.toml"
-protocol = "ring_flood"
-seed = 9
-[bars]
-deliveries_per_pair_min = 20
-[phases]
-warmup = "200ms"
-measure = "3s"
-drain = "120s"
-[thresholds]
-"loadgen.lateness_p99" = "< 60s"
-[[publishers]]
-at = "r1"
-rate = "100/s"
-[[subscribers]]
-at = "r3"
-filter = "true"
-"""
 
 SCHEDULE = """\
 schema = "pubsubctl/faults/1"
@@ -79,8 +41,8 @@ for = "500ms"
 def ring(lab: Lab) -> Lab:
     """A lab whose commands, agents and brokers are those of a project with the protocol in it."""
     project = lab.folder / "project"
-    (project / "ring.toml").write_text(RING)
-    (project / "flood.toml").write_text(WORKLOAD)
+    for name in FILES:
+        shutil.copy(FOLDER.parent / name, project / name)
     (project / "broken.toml").write_text(SCHEDULE)
     lab.environment["PYTHONPATH"] = str(make_tree(lab.folder / "sound"))
     return lab

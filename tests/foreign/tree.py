@@ -8,6 +8,8 @@ from brokerd.named_bugs import NamedBug
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "ring_flood"
+FILES = ("ring.toml", "flood.toml")
+"""A topology that it runs on, and a load on that; beside its folder."""
 PACKAGES = ("bench", "brokerd", "fault_injection", "pubsubctl", "results")
 REGISTRY = "brokerd/protocols/registry.py"
 _IMPORT = "from brokerd.protocols.ring_flood.definition import RING_FLOOD\n"

@@ -10,6 +10,7 @@ import difflib
 import filecmp
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.foreign.tree import FOLDER, PACKAGES, REGISTRY, ROOT, make_tree
+from tests.foreign.tree import FILES, FOLDER, PACKAGES, REGISTRY, ROOT, make_tree
 from tests.helpers.architecture import find_forbidden_imports, find_impurities, read_modules
 from tests.helpers.patience import PATIENCE_S
 from tests.test_architecture import (
@@ -32,6 +33,18 @@ from tests.test_architecture import (
 
 PROTOCOL = "ring_flood"
 SEEDS = "1..8"
+
+CRASH = """\
+schema = "pubsubctl/faults/1"
+name = "crash"
+[[step]]
+id = "crash"
+at = "1s"
+do = "crash"
+on = "r2"
+stall = "300ms"
+down = "700ms"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +102,16 @@ def test_simulated_it_keeps_what_it_promises(tree: Path) -> None:
     assert status == 0, [row["violations"] for row in found["seeds"]]
     assert found["total"]["at_risk"] > 0
     assert found["total"]["seeds_with_links_broken_for_ever"] > 0
+
+
+def test_one_simulated_experiment_says_what_was_at_risk(tree: Path, tmp_path: Path) -> None:
+    for name in FILES:
+        shutil.copy(FOLDER.parent / name, tmp_path / name)
+    (tmp_path / "crash.toml").write_text(CRASH)
+    files = [str(tmp_path / name) for name in ("flood.toml", "crash.toml")]
+    status, found = simulate(tree, files[0], "--faults", files[1])
+    assert status == 0, found
+    assert found["counters"]["at_risk"] == found["counters"]["recovered"] > 0
 
 
 def test_without_a_clock_it_keeps_what_it_promises(tree: Path) -> None:
