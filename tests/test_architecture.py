@@ -49,6 +49,13 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.selection",
 )
 
+_CLIENT_CORE = (
+    "brokerd.client.core",
+    "brokerd.client.events",
+    "brokerd.client.progress",
+    "brokerd.client.state",
+)
+
 LAYERS = (
     Layer(
         "brokerd",
@@ -163,16 +170,20 @@ LAYERS = (
         "it runs before client.core, which has to stay free of trio",
         only_itself=True,
     ),
-    Layer(
-        "brokerd.client.core",
-        "the client's decisions are pure, so that the simulator runs the very same ones",
-        ours=(
-            *_BASE,
-            "brokerd.model",
-            "brokerd.sessions",
-            "brokerd.wire",
-            "brokerd.client.window",
-        ),
+    *(
+        Layer(
+            module,
+            "the client's decisions are pure, so that the simulator runs the very same ones",
+            ours=(
+                *_BASE,
+                *_CLIENT_CORE,
+                "brokerd.model",
+                "brokerd.sessions",
+                "brokerd.wire",
+                "brokerd.client.window",
+            ),
+        )
+        for module in _CLIENT_CORE
     ),
     Layer(
         "brokerd.client.window",
@@ -190,7 +201,7 @@ LAYERS = (
         ours=(
             *_BASE,
             "brokerd.model",
-            "brokerd.client.core",
+            *_CLIENT_CORE,
             "brokerd.protocols.registry",
             "brokerd.wire",
         ),
@@ -206,7 +217,7 @@ LAYERS = (
         "it only saves what the core says",
         ours=(
             *_BASE,
-            "brokerd.client.core",
+            *_CLIENT_CORE,
             "brokerd.client.kept",
             "brokerd.client.store",
         ),
@@ -238,7 +249,7 @@ LAYERS = (
     Layer(
         "brokerd.client.inbox",
         "it only keeps what lines bring",
-        ours=(*_BASE, "brokerd.model", "brokerd.client.core", "brokerd.client.line"),
+        ours=(*_BASE, *_CLIENT_CORE, "brokerd.model", "brokerd.client.line"),
     ),
     Layer(
         "brokerd.client.line",
@@ -261,7 +272,7 @@ LAYERS = (
             "brokerd.wire",
             "brokerd.sessions",
             "brokerd.storage",
-            "brokerd.client.core",
+            *_CLIENT_CORE,
         ),
     ),
     *(
@@ -280,7 +291,7 @@ LAYERS = (
                 "brokerd.wire",
                 "brokerd.sessions",
                 "brokerd.storage",
-                "brokerd.client.core",
+                *_CLIENT_CORE,
                 "brokerd.simulator",
             ),
         )
@@ -434,7 +445,7 @@ PURE = (
     "brokerd.protocols",
     "brokerd.sessions",
     "brokerd.client.brokers",
-    "brokerd.client.core",
+    *_CLIENT_CORE,
     "brokerd.client.kept",
     "brokerd.client.window",
 )

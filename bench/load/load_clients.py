@@ -11,6 +11,7 @@ from bench.load.latency_samples import LatencySamples
 from bench.load.publishing import PublisherLoad, PublisherSetting
 from bench.load.receiving import SubscriberSetting
 from brokerd.client.client import Callbacks, Client, ClientError, connect
+from brokerd.client.events import GapAnnounced
 from brokerd.client.gate import Gate
 from brokerd.history.records import ACKNOWLEDGED
 from brokerd.model.client_messages import Deliveries, Notice
@@ -261,10 +262,14 @@ class SubscriberClient(LoadClient):
         callbacks.on_subscription = self._on_subscription
         callbacks.on_withheld = self._on_withheld
         callbacks.on_notice = self._on_notice
+        callbacks.on_gap = self._on_gap
         return callbacks
 
     def _on_notice(self, notice: Notice) -> None:
         self._generator.receiver.note_notice(self._number, notice, time.monotonic_ns())
+
+    def _on_gap(self, gap: GapAnnounced) -> None:
+        self._generator.receiver.note_gap(self._number, gap, time.monotonic_ns())
 
     def _on_withheld(self, deliveries: Deliveries) -> None:
         now_ns = time.monotonic_ns()

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import SubscriberSetting
 from bench.run.run_directory import json_text, write_whole
 from brokerd.config import SessionParameters, TlsFiles
-from brokerd.history.records import ACKS, DELIVERIES, INTENTS, PUBLICATIONS
+from brokerd.history.records import ACKS, DELIVERIES, INTENTS, POSITIONS, PUBLICATIONS
 from brokerd.history.writer import LineWriter, RecordWriter
 
 
@@ -63,12 +63,15 @@ class LoadSetting:
         return cls(**given)
 
 
+_OF_PUBLISHERS: Final = (PUBLICATIONS.name, ACKS.name, INTENTS.name)
+
+
 class LoadFiles:
     """The files of one load generator: closed in order by `close`, or not at all.
 
     Attributes:
         publications, acks, intents: of a process with publishers.
-        deliveries: of a process with subscribers.
+        deliveries: of a process with subscribers; positions beside it once there are any.
         is_closed: whether nothing may be written any more.
     """
 
@@ -77,6 +80,7 @@ class LoadFiles:
         folder.mkdir(parents=True, exist_ok=True)
         self.is_closed = False
         self._folder = folder
+        self._run_id = setting.run_id
         self._records: dict[str, RecordWriter] = {}
         for layout, wanted in (
             (PUBLICATIONS, setting.publishers),
@@ -90,6 +94,9 @@ class LoadFiles:
 
     def append(self, layout: str, rows: bytes | bytearray) -> None:
         """Add rows to the record file of this layout."""
+        if layout not in self._records:
+            assert layout == POSITIONS.name, f"nobody here writes {layout}"
+            self._records[layout] = RecordWriter(self._folder, POSITIONS, self._run_id)
         self._records[layout].append(rows)
 
     def write_line(self, name: str, value: Mapping[str, Any]) -> None:
@@ -122,7 +129,7 @@ class LoadFiles:
             return
         self.is_closed = True
         for name, writer in self._records.items():
-            writer.close(deliveries if name == DELIVERIES.name else publishers)
+            writer.close(publishers if name in _OF_PUBLISHERS else deliveries)
         for lines in self._lines.values():
             lines.close()
         if online is not None:

@@ -77,7 +77,7 @@ class LoadGenerator:
         self.receiver = Receiver(
             setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
             self._directory, partial(self.files.append, "deliveries"), self._received,
-            self.files.write_line,
+            self.files.write_line, partial(self.files.append, "positions"),
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)
@@ -430,6 +430,7 @@ class LoadGenerator:
             "publishers": self._directory.names,
             "subscriptions": self.receiver.subscriptions,
             "partitions": [asdict(partition) for partition in self.receiver.partitions],
+            "streams": self.receiver.streams,
         }
 
 

@@ -18,13 +18,13 @@ from bench.load.content_check import ContentCheck, RunContent
 from bench.load.latency_samples import LatencySamples
 from bench.load.matching_sequences import match_table
 from bench.load.online_checker import OnlineChecker
-from bench.load.recording import delivery_rows, notice_rows
+from bench.load.recording import delivery_rows, notice_rows, position_rows
 from bench.load.stream_progress import StreamProgress
-from brokerd.client.core import GapAnnounced
+from brokerd.client.events import GapAnnounced
 from brokerd.history.records import APPLICATION, ROW_BYTES, WIRE
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import Place, PublicationRun
 from results.rules.expectation import parse_predicate
 from results.rules.terms import Partition
 
@@ -145,6 +145,7 @@ class Receiver:
         record: Callable[[bytes | bytearray], None],
         samples: LatencySamples | None = None,
         write_line: Callable[[str, Mapping[str, Any]], None] | None = None,
+        record_positions: Callable[[bytes], None] | None = None,
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -155,6 +156,8 @@ class Receiver:
         self._record = record
         self._write_line = write_line
         self._samples = samples
+        self._record_positions = record_positions
+        self.streams: list[str] = []
         self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
         tables = {
@@ -267,6 +270,8 @@ class Receiver:
         again: bool = False,
     ) -> RunContent:
         examined = self._content_check.examine(run, stream.content)
+        if run.place is not None:
+            self._write_place(run.place, received_ns)
         self._record(
             delivery_rows(
                 run.sequences, received_ns, examined.digests, stream.subscription,
@@ -274,6 +279,16 @@ class Receiver:
             )
         )  # fmt: skip
         return examined
+
+    def _write_place(self, place: Place, received_ns: int) -> None:
+        """Where the next rows stand in a stream that is not their source's."""
+        if self._record_positions is None:
+            return
+        name = "/".join(map(str, place.stream))
+        if name not in self.streams:
+            self.streams.append(name)
+        number = self.streams.index(name)
+        self._record_positions(position_rows(place.positions, received_ns, self.rows, number))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from brokerd.history.records import (
     DELIVERIES,
     FENCE,
     NOTICE,
+    POSITIONS,
     PUBLICATIONS,
     REDELIVERED,
     ROW_BYTES,
@@ -68,6 +69,14 @@ def notice_rows(
         for first, last in ranges
         for start in range(first, last + 1, _LONGEST)
     )  # fmt: skip
+
+
+def position_rows(positions: Sequence[int], received_ns: int, first_row: int, stream: int) -> bytes:
+    """Rows of positions.rec for a run whose rows of deliveries.rec begin with `first_row`."""
+    return b"".join(
+        POSITIONS.row.pack(row, position, received_ns, stream)
+        for row, position in enumerate(positions, first_row)
+    )
 
 
 def delivery_rows(

@@ -21,6 +21,7 @@ from brokerd.history.records import (
     DATA,
     DELIVERIES,
     PUBLICATIONS,
+    ROW_BYTES,
 )
 from brokerd.history.records import FENCE as FENCE_KIND
 from brokerd.history.writer import LineWriter, RecordWriter
@@ -79,6 +80,9 @@ class SimulatedRun:
         folder = directory.raw_folder(HOST, SUBSCRIBING)
         self._deliveries = RecordWriter(folder, DELIVERIES, directory.run_id)
         self._subscriptions = LineWriter(folder / "subscriptions.jsonl")
+        self._gaps: LineWriter | None = None
+        self._gaps_path = folder / "gaps.jsonl"
+        self._rows = 0
         self._faults: FaultLog | None = None
         if schedule is not None:
             self._faults = FaultLog(directory.path / "faults")
@@ -202,6 +206,7 @@ class SimulatedRun:
     ) -> None:
         """See ClientObserver."""
         kind = FENCE_KIND if blob == self._fence_blob else DATA
+        self._rows += 1
         self._deliveries.append(
             DELIVERIES.row.pack(
                 sequence, self._now(), content_digest(blob, payload), self._numbers[client],
@@ -220,13 +225,32 @@ class SimulatedRun:
         )
         if partition not in self._partitions:
             self._partitions.append(partition)
-        self._deliveries.append(
-            notice_rows(
-                notice.ranges, self._now(), self._numbers[client],
-                self._seen_number(notice.source), notice.source.incarnation,
-                self._partitions.index(partition),
-            )
+        rows = notice_rows(
+            notice.ranges, self._now(), self._numbers[client],
+            self._seen_number(notice.source), notice.source.incarnation,
+            self._partitions.index(partition),
         )  # fmt: skip
+        self._deliveries.append(rows)
+        self._rows += len(rows) // ROW_BYTES
+
+    def gap(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """See ClientObserver."""
+        if self._gaps is None:
+            self._gaps = LineWriter(self._gaps_path)
+        self._gaps.write(
+            {
+                "t_ns": self._now(),
+                "sub_id": f"{client}/{number}",
+                "source": self._identity(source),
+                "incarnation": source.incarnation,
+                "first": first,
+                "last": last,
+                "place": self._rows,
+                "reason": reason,
+            }
+        )
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """See ClientObserver."""
@@ -281,6 +305,8 @@ class SimulatedRun:
             }
         )
         self._subscriptions.close()
+        if self._gaps is not None:
+            self._gaps.close()
         if self._faults is not None:
             self._faults.close()
         self.directory.end("complete")

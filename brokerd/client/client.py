@@ -15,20 +15,19 @@ from typing import Any, Final
 import trio
 
 from brokerd.client.brokers import Brokers
-from brokerd.client.core import (
-    Announced,
+from brokerd.client.core import ClientCore
+from brokerd.client.events import (
     Attached,
-    ClientCore,
     ClientEvent,
     Detached,
+    GapAnnounced,
     PublicationsDone,
-    Received,
     RequestRefused,
     SubscriptionAnswered,
     Withheld,
 )
 from brokerd.client.gate import Gate
-from brokerd.client.inbox import Inbox
+from brokerd.client.inbox import Arrival, Inbox
 from brokerd.client.keeper import Keeper
 from brokerd.client.kept import read_kept, write_token
 from brokerd.client.line import Line
@@ -68,6 +67,8 @@ class Callbacks:
         on_withheld: publications the duplicate check kept from the application.
         on_notice: matching publications that a partition keeps from a subscription, in order
             with what `receive` returns; the source is heard later, from some publication on.
+        on_gap: matching publications that a subscription does not get, now or ever, and why; in
+            order with what `receive` returns.
         on_session: (what, details): "attached" with source and broker_incarnation, "lost" with
             a reason, "failed" with why an attempt came to nothing and at which address, "moved"
             with the address of the new broker and the new source, in place of "attached".
@@ -78,6 +79,7 @@ class Callbacks:
     on_acknowledged: Callable[[int, int], None] = _nothing
     on_withheld: Callable[[Deliveries], None] = _nothing
     on_notice: Callable[[Notice], None] = _nothing
+    on_gap: Callable[[GapAnnounced], None] = _nothing
     on_session: Callable[[str, Mapping[str, Any]], None] = _nothing
     on_subscription: Callable[[int, str], None] = _nothing
     on_refused: Callable[[str, int, str], None] = _nothing
@@ -232,7 +234,7 @@ class Client:
         self._callbacks = callbacks
         self._dial = dial
         self._nursery = nursery
-        self._inbox = Inbox(callbacks.on_notice)
+        self._inbox = Inbox(callbacks.on_notice, callbacks.on_gap)
         self._handed_on = 0
         self._busy = ""
         self._over = False
@@ -649,7 +651,7 @@ class Client:
         """See line.Listener."""
         arrived = changed = False
         for event in events:
-            if isinstance(event, Received | Announced):
+            if isinstance(event, Arrival):
                 self._inbox.put(line, event)
                 arrived = True
             elif isinstance(event, Detached):

@@ -1,4 +1,4 @@
-"""What a client library decides: numbering, resubmission, duplicate check, acknowledgements.
+"""What a client library decides: numbering, resubmission, subscriptions, and where it may go.
 
 The shell around it (trio client, simulator) says what happened to the session and which
 messages came, carries `messages_to_send()` to the broker, and hands on what comes back. There
@@ -6,26 +6,38 @@ is no clock in here: pauses before a retry are the shell's.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from brokerd.client.events import (
+    Attached,
+    ClientEvent,
+    Detached,
+    PublicationsDone,
+    RequestRefused,
+    RetryLater,
+    SubscriptionAnswered,
+    SubscriptionEnded,
+)
+from brokerd.client.progress import Progress
+from brokerd.client.state import ClientState, Home, KeptSubscription, Positions, Revision
 from brokerd.client.window import Singles, Window, in_good_sizes, of_bounded_size, used_attributes
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
-    Acknowledge,
     ClientMessage,
     Connect,
     Connected,
+    DeliveredItem,
     Deliveries,
     Detach,
+    Gap,
     Notice,
     Publish,
     PublishAcknowledged,
     Refused,
+    Silence,
     Subscribe,
     Subscribed,
-    SubscriptionState,
     Unsubscribe,
     Unsubscribed,
 )
@@ -34,189 +46,6 @@ from brokerd.model.predicate import NOTHING, Predicate
 from brokerd.model.publication import Buffer, PublicationRun
 
 _NOBODY = SourceId(0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The broker that a client has gone to.
-
-    Attributes:
-        broker, deployment, protocol: what it calls itself, its deployment and what it runs.
-        may_lose: the protocol loses publications when something fails.
-        redelivers: it gives again what was not committed when a subscriber started again.
-    """
-
-    broker: str
-    deployment: str
-    protocol: str
-    may_lose: bool
-    redelivers: bool = False
-
-
-class Redelivered(Deliveries):
-    """Publications that the application was given before it started again, and not committed."""
-
-    __slots__ = ()
-    redelivered: ClassVar[bool] = True
-
-
-Positions = tuple[tuple[SourceId, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSubscription:
-    """What a client must still know of a subscription after a restart.
-
-    Attributes:
-        is_started: its broker has said so.
-        committed: how far the application is done with it, per stream.
-        given: how far the application was given it.
-    """
-
-    number: int
-    predicate: Predicate
-    is_started: bool
-    committed: Positions
-    given: Positions
-
-
-@dataclass(frozen=True, slots=True)
-class ClientState:
-    """What a client must still know after a restart.
-
-    Attributes:
-        incarnation, next_sequence: of its publication counter.
-        home: the last broker it went to; None before the first.
-        source: under which its publications go there; None before it was told.
-        runs: what it has published and not been told is done.
-        last_number: of all subscriptions that it has made.
-        ending: subscriptions whose end its broker has not confirmed.
-    """
-
-    name: ClientId
-    publishes: bool
-    incarnation: int
-    next_sequence: int
-    home: Home | None
-    source: SourceId | None
-    runs: tuple[PublicationRun, ...]
-    last_number: int
-    subscriptions: tuple[KeptSubscription, ...]
-    ending: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """The broker knows this client; `source` is None for one that only reads."""
-
-    source: SourceId | None
-    broker_incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionAnswered:
-    """The broker told the state of a subscription; said again after each attach."""
-
-    number: int
-    state: SubscriptionState
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionEnded:
-    """The broker has ended a subscription, as it was asked to."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """The broker keeps nothing for this client any more; its session may be closed."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationsDone:
-    """All publications numbered `first` to `last` are done, and had not been before."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Publications that the application has not had for the named subscriptions.
-
-    The shell calls `take` with `serial` when the application has them.
-    """
-
-    deliveries: tuple[Deliveries, ...]
-    serial: int
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """Matching publications that a partition keeps from a subscription, not announced before.
-
-    The shell calls `take` with `serial` when the application knows.
-    """
-
-    notice: Notice
-    serial: int
-
-
-@dataclass(frozen=True, slots=True)
-class GapAnnounced:
-    """Matching publications that a subscription does not get, now or ever.
-
-    Attributes:
-        number: of the subscription.
-        first, last: both included; what does not match may lie between.
-        reason: one of those that the protocol promises to have.
-    """
-
-    number: int
-    source: SourceId
-    first: int
-    last: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Withheld:
-    """Publications that the broker repeated and the application has had."""
-
-    deliveries: Deliveries
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
-    """The broker will not do this, now or later."""
-
-    refused: Refused
-
-
-@dataclass(frozen=True, slots=True)
-class RetryLater:
-    """The broker cannot do this yet.
-
-    After a pause the shell calls `subscribe_again(refused.number)`, or, where the number is 0,
-    ends the session and opens another.
-    """
-
-    refused: Refused
-
-
-ClientEvent = (
-    Attached
-    | SubscriptionAnswered
-    | SubscriptionEnded
-    | Detached
-    | PublicationsDone
-    | Received
-    | Announced
-    | Withheld
-    | RequestRefused
-    | RetryLater
-)
 
 
 class ClientCore:
@@ -228,8 +57,8 @@ class ClientCore:
     attach everything kept is sent again, in order. What it receives is given on once per
     subscription and in order, whatever the broker repeats.
 
-    It relies on the broker delivering, within one session, the publications of a source in
-    increasing order.
+    It relies on the broker delivering, within one session, the publications of a stream by
+    increasing position.
 
     With `keeps_state`, what it must know after a restart is in `state`, which the shell saves
     whenever `needs_saving`; nothing goes out before what it rests on is saved. `given` says what
@@ -245,8 +74,6 @@ class ClientCore:
         attached: whether the current session is connected in the protocol's sense.
         home: the broker of the current or last session; None before the first.
         keeps_state: whether its state is to be known after a restart.
-        commits_by_itself: whether what is taken is committed.
-        duplicates: publications kept from the application because it had them.
         resubmitted: publications sent more than once.
     """
 
@@ -263,11 +90,9 @@ class ClientCore:
         self.source: SourceId | None = None
         self.attached = False
         self.home: Home | None = None
-        self.duplicates = 0
         self.resubmitted = 0
         self._publishes = publishes
         self.incarnation = incarnation
-        self._session = 0
         self._was_attached = self._has_connected = False
         self._urgent: list[ClientMessage] = []
         # publishing
@@ -283,19 +108,17 @@ class ClientCore:
         self._marks: dict[int, None] = {}
         self._started: dict[int, None] = {}
         self._detaching: Detach | None = None
-        self._held: list[Deliveries | Notice] | None = None
-        self._received: dict[tuple[int, SourceId], int] = {}
-        self._taken: dict[tuple[int, SourceId], int] = {}
-        self._serial = 0
-        self._untaken: deque[_Untaken] = deque()
-        self._acknowledgements: dict[SourceId, list[tuple[int, int]]] = {}
-        self.commits_by_itself = commits_by_itself
-        self._given_serial = 0
-        self._given: dict[tuple[int, SourceId], int] = {}
-        self._given_before: dict[tuple[int, SourceId], int] = {}
+        self._held: list[DeliveredItem] | None = None
+        self._revision = Revision()
+        self._progress = Progress(
+            self._predicates,
+            self._marks,
+            self._revision,
+            commits_by_itself=commits_by_itself,
+            keeps_state=keeps_state,
+        )
         # keeping
         self.keeps_state = keeps_state
-        self._version = self._saved = 0
         self._unsaid: deque[tuple[int, ClientMessage]] = deque()
 
     # ------------------------------------------------------------ the session
@@ -303,13 +126,9 @@ class ClientCore:
     def on_established(self) -> None:
         """A session with the broker is up; the last one is over."""
         self.on_lost()
-        self._session += 1
         self._has_connected = True
-        resume: dict[int, list[tuple[SourceId, int]]] = {}
-        for (number, source), sequence in self._taken.items():
-            resume.setdefault(number, []).append((source, sequence))
         oldest = self._window.first() or self._oldest_unsent()
-        positions = tuple((number, tuple(seen)) for number, seen in resume.items())
+        positions = self._progress.resume()
         highest = self._next_sequence - 1
         self._urgent.append(Connect(self._publishes, self.incarnation, oldest, highest, positions))
 
@@ -318,7 +137,7 @@ class ClientCore:
         self.attached = False
         self._urgent.clear()
         self._unsaid.clear()
-        self._acknowledgements.clear()
+        self._progress.detach()
         if self._held is not None:
             self._held = []
 
@@ -328,23 +147,23 @@ class ClientCore:
         Raises:
             RemoteProtocolError: no broker may say that here; the session must be closed.
         """
-        if self._held is not None and isinstance(message, Deliveries | Notice):
+        if self._held is not None and isinstance(message, DeliveredItem):
             self._held.append(message)
             return []
         match message:
-            case Deliveries():
-                return self._on_deliveries(message)
-            case Notice():
-                return self._on_notice(message)
+            case Deliveries() | Silence() | Gap() | Notice():
+                return self._on_item(message)
             case PublishAcknowledged(first, last):
                 return self._on_acknowledged(first, last)
             case Connected():
                 return [self._on_connected(message)]
-            case Subscribed(number, state):
+            case Subscribed(number, state, begins_after):
                 self._check_number(number)
+                if begins_after and self._wants(number):
+                    self._progress.begin_after(number, begins_after)
                 if state == "started" and self._wants(number) and number not in self._started:
                     self._started[number] = None
-                    self._version += 1
+                    self._revision.current += 1
                 return [SubscriptionAnswered(number, state)] if self._wants(number) else []
             case Unsubscribed(number):
                 return self._on_unsubscribed(number)
@@ -362,9 +181,9 @@ class ClientCore:
         messages = self._new_messages()
         if not self.keeps_state:
             return messages
-        self._unsaid.extend((self._version, message) for message in messages)
+        self._unsaid.extend((self._revision.current, message) for message in messages)
         messages = []
-        while self._unsaid and self._unsaid[0][0] <= self._saved:
+        while self._unsaid and self._unsaid[0][0] <= self._revision.saved:
             messages.append(self._unsaid.popleft()[1])
         return messages
 
@@ -372,12 +191,7 @@ class ClientCore:
         messages, self._urgent = self._urgent, []
         if not self.attached:
             return messages
-        acknowledgements = [
-            Acknowledge(source, first, last)
-            for source, ranges in self._acknowledgements.items()
-            for first, last in ranges
-        ]
-        self._acknowledgements.clear()
+        acknowledgements = self._progress.acknowledgements()
         if self._detaching is not None:
             return [*acknowledgements, *messages]
         messages.extend(acknowledgements)
@@ -402,7 +216,7 @@ class ClientCore:
         """Take one publication with encoded attributes; returns its number."""
         self._singles.add(blob, payload)
         self._next_sequence += 1
-        self._version += 1
+        self._revision.current += 1
         return self._next_sequence - 1
 
     def publish_many(
@@ -433,7 +247,7 @@ class ClientCore:
         pieces = (payload,) if size else ()
         run = PublicationRun(source, sequences, table, index, payload_lengths, pieces)
         self._unsent.extend(of_bounded_size(run))
-        self._version += 1
+        self._revision.current += 1
         return sequences
 
     def _oldest_unsent(self) -> int:
@@ -464,11 +278,12 @@ class ClientCore:
             self._flush_singles()
             self._unsent = [replace(run, source=message.source) for run in self._unsent]
             self.source = message.source
-            self._version += 1
+            self._revision.current += 1
         if self.source != message.source:
             # Another number would make old publications new ones to every subscriber.
             raise RemoteProtocolError("broker", f"{self.source} became {message.source}")
         self.attached = self._was_attached = True
+        self._progress.attach()
         if self._detaching is not None:
             self._urgent.append(self._detaching)
             return Attached(message.source, message.broker_incarnation)
@@ -485,7 +300,7 @@ class ClientCore:
             raise RemoteProtocolError("broker", f"acknowledged {first} to {last}, never sent here")
         done = self._window.remove(first, last)
         if not self.outstanding:
-            self._version += 1
+            self._revision.current += 1
         return [PublicationsDone(*each) for each in done]
 
     # ------------------------------------------------------------ subscribing
@@ -494,7 +309,7 @@ class ClientCore:
         """Ask for publications, now and after each attach; returns the subscription's number."""
         self._last_number = number = self._last_number + 1
         self._predicates[number] = predicate
-        self._version += 1
+        self._revision.current += 1
         self.subscribe_again(number)
         return number
 
@@ -518,10 +333,8 @@ class ClientCore:
         del self._predicates[number]
         self._started.pop(number, None)
         self._ending[number] = None
-        self._version += 1
-        for positions in (self._received, self._taken, self._given, self._given_before):
-            for key in [key for key in positions if key[0] == number]:
-                del positions[key]
+        self._revision.current += 1
+        self._progress.forget(number)
         if self.attached:
             self._urgent.append(Unsubscribe(number))
 
@@ -546,7 +359,7 @@ class ClientCore:
         self._check_number(number)
         if self._ending.pop(number, number) is not None:
             raise RemoteProtocolError("broker", f"ended subscription {number} unasked")
-        self._version += 1
+        self._revision.current += 1
         return [SubscriptionEnded(number)]
 
     @property
@@ -592,7 +405,7 @@ class ClientCore:
         """The next session is with this broker; `objection` has none."""
         if home != self.home:
             self.home = home
-            self._version += 1
+            self._revision.current += 1
 
     @property
     def may_leave(self) -> bool:
@@ -625,7 +438,7 @@ class ClientCore:
             self._highest_sent = 0
             self._was_attached = False
         self._started.clear()
-        self._version += 1
+        self._revision.current += 1
         self.home = self.home and replace(self.home, broker="")
 
     def successor(self) -> "ClientCore":
@@ -643,7 +456,7 @@ class ClientCore:
             commits_by_itself=self.commits_by_itself,
         )
         other.home = self.home and replace(self.home, broker="")
-        other._predicates = dict(self._predicates)
+        other._predicates.update(self._predicates)
         other._last_number = self._last_number
         other._held = []
         return other
@@ -655,146 +468,81 @@ class ClientCore:
         """
         assert self._held is not None, f"{self.name} has taken over already"
         held, self._held = self._held, None
-        self._received = dict(predecessor._received)
-        self._given = dict(predecessor._given)
-        self._taken = dict(predecessor._taken)
-        self.duplicates += predecessor.duplicates
+        self._progress.take_over(predecessor._progress)
         self.resubmitted += predecessor.resubmitted
         for number in [each for each in self._predicates if not predecessor._wants(each)]:
             self.unsubscribe(number)
         return [event for message in held for event in self.on_message(message)]
 
-    # ------------------------------------------------------------ taking and committing
+    # ------------------------------------------------------------ receiving
+
+    @property
+    def duplicates(self) -> int:
+        """Publications kept from the application because it had them."""
+        return self._progress.duplicates
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """Whether what is taken is committed."""
+        return self._progress.commits_by_itself
+
+    def _on_item(self, item: DeliveredItem) -> list[ClientEvent]:
+        if not self.attached:
+            raise RemoteProtocolError("broker", f"{type(item).__name__} before Connected")
+        for number in (item.subscription,) if isinstance(item, Notice) else item.subscriptions:
+            self._check_number(number)
+        return self._progress.on_item(item)
+
+    def _check_number(self, number: int) -> None:
+        if not 1 <= number <= self._last_number:
+            raise RemoteProtocolError("broker", f"there is no subscription {number}")
 
     def give(self, serial: int) -> None:
-        """The application is about to be given everything received up to this serial.
-
-        With `keeps_state`, that has to be saved first.
-        """
-        if not self.keeps_state and self.commits_by_itself:
-            return
-        for entry in self._untaken:
-            if entry.serial > serial:
-                break
-            if entry.serial > self._given_serial:
-                for number in filter(self._wants, entry.subscriptions):
-                    key = (number, entry.source)
-                    self._given[key] = max(self._given.get(key, 0), entry.last)
-        self._given_serial = max(self._given_serial, serial)
-        self._version += 1
+        """See Progress.give."""
+        self._progress.give(serial)
 
     def take(self, serial: int) -> None:
-        """The application has everything received up to this serial.
-
-        Its broker may forget it, where that commits it.
-        """
-        if not self.commits_by_itself:
-            self.give(serial)
-            for number in self._predicates:
-                self._commit_told(number)
-            self._release()
-            return
-        self._version += 1
-        while self._untaken and self._untaken[0].serial <= serial:
-            taken = self._untaken.popleft()
-            for number in filter(self._wants, taken.subscriptions):
-                key = (number, taken.source)
-                self._taken[key] = max(self._taken.get(key, 0), taken.last)
-            if taken.session == self._session and self.attached:
-                self._acknowledge(taken.source, taken.first, taken.last)
+        """See Progress.take."""
+        self._progress.take(serial)
 
     def commit(self, number: int, source: SourceId, last: int) -> bool:
-        """The application is done with what it was given for a subscription, up to this.
-
-        Returns:
-            Whether it was given that; else nothing has changed.
-        """
-        if self._given.get((number, source), 0) < last:
-            return False
-        if self.commits_by_itself or self._taken.get((number, source), 0) >= last:
-            return True
-        for entry in self._untaken:
-            if entry.serial > self._given_serial:
-                break
-            if number in entry.subscriptions:
-                reached = entry.source == source and entry.last >= last
-                self._commit_up_to(number, entry.source, last if reached else entry.last)
-                if reached:
-                    break
-        self._commit_told(number)
-        self._release()
-        return True
-
-    def _commit_told(self, number: int) -> None:
-        """Commit notices that the application was told of, behind all that is committed."""
-        for entry in self._untaken:
-            if entry.serial > self._given_serial:
-                return
-            if number not in entry.subscriptions:
-                continue
-            if entry.is_notice:
-                self._commit_up_to(number, entry.source, entry.last)
-            elif self._taken.get((number, entry.source), 0) < entry.last:
-                return
-
-    def _commit_up_to(self, number: int, source: SourceId, last: int) -> None:
-        key = (number, source)
-        if self._wants(number) and self._taken.get(key, 0) < last:
-            self._taken[key] = last
-            self._version += 1
-
-    def _release(self) -> None:
-        """Acknowledge what all its subscriptions have committed, in order within a source."""
-        kept: deque[_Untaken] = deque()
-        waiting: dict[SourceId, None] = {}
-        for entry in self._untaken:
-            if entry.source in waiting or any(
-                self._taken.get((number, entry.source), 0) < entry.last
-                for number in filter(self._wants, entry.subscriptions)
-            ):
-                waiting[entry.source] = None
-                kept.append(entry)
-            elif entry.session == self._session and self.attached:
-                self._acknowledge(entry.source, entry.first, entry.last)
-        self._untaken = kept
+        """See Progress.commit."""
+        return self._progress.commit(number, source, last)
 
     # ------------------------------------------------------------ keeping
 
     @property
     def needs_saving(self) -> bool:
         """Whether something has changed that must be known after a restart."""
-        return self.keeps_state and self._saved < self._version
+        return self.keeps_state and self._revision.saved < self._revision.current
 
     @property
     def version(self) -> int:
         """Of the state: goes up with each change."""
-        return self._version
+        return self._revision.current
 
     def committed(self, number: int) -> Positions:
         """How far the application is done with a subscription, per stream."""
-        return _positions_of(number, self._taken)
+        return self._progress.committed(number)
 
     def is_saved(self, version: int) -> bool:
         """Whether this version of the state, or a later one, is safe."""
-        return self._saved >= version or not self.keeps_state
+        return self._revision.saved >= version or not self.keeps_state
 
     def on_saved(self, version: int) -> None:
         """This version of the state is safe."""
-        self._saved = max(self._saved, version)
+        self._revision.saved = max(self._revision.saved, version)
 
     def state(self) -> ClientState:
         """What must be known after a restart, as of `version`."""
         self._flush_singles()
-        given = dict(self._given_before)
-        for key, last in self._given.items():
-            given[key] = max(given.get(key, 0), last)
         subscriptions = tuple(
             KeptSubscription(
                 number,
                 predicate,
                 number in self._started,
-                _positions_of(number, self._taken),
-                _positions_of(number, given),
+                self._progress.committed(number),
+                self._progress.given(number),
             )
             for number, predicate in self._predicates.items()
         )
@@ -842,149 +590,5 @@ class ClientCore:
             core._predicates[kept.number] = kept.predicate
             if kept.is_started:
                 core._started[kept.number] = None
-            for source, last in kept.committed:
-                core._taken[kept.number, source] = last
-            for source, last in kept.given:
-                core._given_before[kept.number, source] = last
-        if not redelivers:
-            core._taken |= core._given_before
-            core._given_before = {}
-        core._received = dict(core._taken)
-        core._given = dict(core._taken)
+        core._progress.restore(state.subscriptions, redelivers=redelivers)
         return core
-
-    # ------------------------------------------------------------ receiving
-
-    def _acknowledge(self, source: SourceId, first: int, last: int) -> None:
-        ranges = self._acknowledgements.setdefault(source, [])
-        if ranges and ranges[-1][1] < first:
-            ranges[-1] = (ranges[-1][0], last)
-        else:
-            ranges.append((first, last))
-
-    def _on_deliveries(self, message: Deliveries) -> list[ClientEvent]:
-        if not self.attached:
-            raise RemoteProtocolError("broker", "deliveries before Connected")
-        run, numbers = message.run, message.subscriptions
-        for number in numbers:
-            self._check_number(number)
-        wanted = tuple(number for number in numbers if self._wants(number))
-        fresh: tuple[Deliveries, ...] = ()
-        repeated: list[Deliveries] = []
-        if wanted:
-            message = message if wanted == numbers else Deliveries(run, wanted)
-            fresh, repeated = self._sort_out_duplicates(message)
-        if fresh:
-            self._serial += 1
-        # What was repeated only is acknowledged too, after all that was received before it.
-        entry = _Untaken(self._serial, self._session, run.source, run.first, run.last, wanted)
-        self._untaken.append(entry)
-        events: list[ClientEvent] = [Withheld(item) for item in repeated]
-        if fresh and self._given_before:
-            fresh = tuple(self._marked(fresh))
-        if fresh:
-            events.append(Received(fresh, self._serial))
-        elif len(self._untaken) == 1:
-            self.take(self._serial)
-        return events
-
-    def _on_notice(self, message: Notice) -> list[ClientEvent]:
-        if not self.attached:
-            raise RemoteProtocolError("broker", "a notice before Connected")
-        number, source, ranges = message.subscription, message.source, message.ranges
-        self._check_number(number)
-        numbers = [sequence for stretch in ranges for sequence in stretch]
-        if not numbers or numbers[0] < 1 or numbers != sorted(numbers):
-            raise RemoteProtocolError("broker", f"a notice of {ranges[:10]}")
-        seen = self._received.get((number, source), 0)
-        fresh = tuple((max(first, seen + 1), last) for first, last in ranges if last > seen)
-        if self._wants(number) and number not in self._marks:
-            self._received[number, source] = max(seen, numbers[-1])
-        else:
-            fresh = ()
-        if fresh:
-            self._serial += 1
-        entry = _Untaken(
-            self._serial, self._session, source, numbers[0], numbers[-1], (number,), is_notice=True
-        )
-        self._untaken.append(entry)
-        if fresh:
-            return [Announced(replace(message, ranges=fresh), self._serial)]
-        if len(self._untaken) == 1:
-            self.take(self._serial)
-        return []
-
-    def _sort_out_duplicates(
-        self, message: Deliveries
-    ) -> tuple[tuple[Deliveries, ...], list[Deliveries]]:
-        """What was not received before, and what was, per subscription and source."""
-        run, numbers = message.run, message.subscriptions
-        source, first, last = run.source, run.first, run.last
-        received = self._received
-        seen = [received.get((number, source), 0) for number in numbers]
-        for number, upto in zip(numbers, seen, strict=True):
-            received[number, source] = max(upto, last)
-        if max(seen) < first:
-            return (message,), []
-        fresh: list[Deliveries] = []
-        repeated: list[Deliveries] = []
-        for stretch, missing, having in _stretches(run, numbers, seen):
-            self.duplicates += len(stretch) * len(having)
-            if missing:
-                fresh.append(Deliveries(stretch, missing))
-            if having:
-                repeated.append(Deliveries(stretch, having))
-        return tuple(fresh), repeated
-
-    def _marked(self, fresh: Sequence[Deliveries]) -> Iterator[Deliveries]:
-        """The same, with what was given before a restart told apart."""
-        for item in fresh:
-            run, numbers = item.run, item.subscriptions
-            before = [self._given_before.get((number, run.source), 0) for number in numbers]
-            for stretch, new, again in _stretches(run, numbers, before):
-                if again:
-                    yield Redelivered(stretch, again)
-                if new:
-                    yield Deliveries(stretch, new)
-
-    def _check_number(self, number: int) -> None:
-        if not 1 <= number <= self._last_number:
-            raise RemoteProtocolError("broker", f"there is no subscription {number}")
-
-
-@dataclass(slots=True)
-class _Untaken:
-    """What one message delivered, until the application has it."""
-
-    serial: int
-    session: int
-    source: SourceId
-    first: int
-    last: int
-    subscriptions: tuple[int, ...]
-    is_notice: bool = False
-
-
-def _positions_of(number: int, positions: Mapping[tuple[int, SourceId], int]) -> Positions:
-    found = [(source, last) for (each, source), last in positions.items() if each == number]
-    return tuple(sorted(found))
-
-
-def _stretches(
-    run: PublicationRun, numbers: tuple[int, ...], positions: Sequence[int]
-) -> Iterator[tuple[PublicationRun, tuple[int, ...], tuple[int, ...]]]:
-    """The run in parts, with the subscriptions that are not as far as each part, and that are.
-
-    Between two positions it is the same subscriptions.
-    """
-    rest: PublicationRun | None = run
-    for upto in sorted({*positions, run.last}):
-        stretch = rest.up_to(upto) if rest is not None else None
-        rest = rest.after(upto) if rest is not None else None
-        if stretch is None:
-            continue
-        behind: list[int] = []
-        beyond: list[int] = []
-        for number, position in zip(numbers, positions, strict=True):
-            (behind if position < stretch.first else beyond).append(number)
-        yield stretch, tuple(behind), tuple(beyond)

@@ -5,26 +5,32 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from brokerd.client.core import Announced, Received
+from brokerd.client.events import Announced, GapAnnounced, GapsAnnounced, Received
 from brokerd.client.line import Line
 from brokerd.model.client_messages import Deliveries, Notice
 
 INBOX_LIMIT_BYTES: Final = 32 << 20
+
+Arrival = Received | Announced | GapsAnnounced
+"""What the application gets, or is told, in the order in which it came."""
 
 
 class Inbox:
     """What lines bring, in the order it came, until the application takes it.
 
     Taking is not yet acknowledging: only who asks again has what it was given, for good. Notices
-    are told, through `on_notice`, when everything that came before them is taken.
+    and gaps are told, through the callbacks, when everything that came before them is taken.
 
     Attributes:
         waiting_bytes: of all that is not taken.
     """
 
-    def __init__(self, on_notice: Callable[[Notice], None]) -> None:
+    def __init__(
+        self, on_notice: Callable[[Notice], None], on_gap: Callable[[GapAnnounced], None]
+    ) -> None:
         self._on_notice = on_notice
-        self._events: deque[tuple[Line, Received | Announced]] = deque()
+        self._on_gap = on_gap
+        self._events: deque[tuple[Line, Arrival]] = deque()
         self.waiting_bytes = 0
         self._taking: tuple[Line, int] | None = None
         self._closed = False
@@ -37,7 +43,7 @@ class Inbox:
         """Whether the application should take something before more is read."""
         return self.waiting_bytes >= INBOX_LIMIT_BYTES
 
-    def put(self, line: Line, event: Received | Announced) -> None:
+    def put(self, line: Line, event: Arrival) -> None:
         """Keep what has come over a line, behind all else."""
         if self._closed:
             return
@@ -52,19 +58,19 @@ class Inbox:
             line, event = self._events.popleft()
             self._taking = line, event.serial
             line.core.give(event.serial)
-            if isinstance(event, Announced):
-                self._on_notice(event.notice)
+            if not isinstance(event, Received):
+                self._tell(event)
                 continue
             taken.extend(event.deliveries)
             self.waiting_bytes -= _size(event)
         return taken
 
     def announce_leading(self) -> None:
-        """Tell of notices that nothing the application has not got came before."""
+        """Tell of what nothing came before that the application has not got."""
         while self._events:
             line, leading = self._events[0]
-            if isinstance(leading, Announced):
-                self._on_notice(leading.notice)
+            if not isinstance(leading, Received):
+                self._tell(leading)
             elif leading.deliveries:
                 return
             self._events.popleft()
@@ -81,7 +87,7 @@ class Inbox:
 
     def forget(self, subscription: int) -> None:
         """Take one subscription out of what the application has not fetched yet."""
-        kept: list[tuple[Line, Received | Announced]] = []
+        kept: list[tuple[Line, Arrival]] = []
         for line, event in self._events:
             if isinstance(event, Received):
                 parts = [
@@ -90,6 +96,9 @@ class Inbox:
                     if (others := tuple(n for n in item.subscriptions if n != subscription))
                 ]
                 kept.append((line, replace(event, deliveries=tuple(parts))))
+            elif isinstance(event, GapsAnnounced):
+                gaps = tuple(gap for gap in event.gaps if gap.number != subscription)
+                kept.append((line, replace(event, gaps=gaps)))
             elif event.notice.subscription != subscription:
                 kept.append((line, event))
         self._events = deque(kept)
@@ -101,8 +110,15 @@ class Inbox:
         self._events.clear()
         self.waiting_bytes = 0
 
+    def _tell(self, event: Announced | GapsAnnounced) -> None:
+        if isinstance(event, Announced):
+            self._on_notice(event.notice)
+            return
+        for gap in event.gaps:
+            self._on_gap(gap)
 
-def _size(event: Received | Announced) -> int:
-    if isinstance(event, Announced):
+
+def _size(event: Arrival) -> int:
+    if not isinstance(event, Received):
         return 0
     return sum(item.run.payload_bytes() + 64 for item in event.deliveries)

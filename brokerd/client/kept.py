@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import cbor2
 
-from brokerd.client.core import ClientState, Home, KeptSubscription, Positions
+from brokerd.client.state import ClientState, Home, KeptSubscription, Positions
 from brokerd.errors import ConfigError, RemoteProtocolError, ResumeTokenRefused, StorageCorrupt
 from brokerd.model.client_messages import Publish, Subscribe
 from brokerd.model.identity import ClientId, SourceId

@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 import trio
 
 from brokerd.client.brokers import Attempt, Brokers, NobodyTakesUs
-from brokerd.client.core import (
+from brokerd.client.core import ClientCore
+from brokerd.client.events import (
     Attached,
-    ClientCore,
     ClientEvent,
     RequestRefused,
     RetryLater,

@@ -70,4 +70,14 @@ DELIVERIES: Final = Layout(
     ),
     ("publishers", "subscriptions", "partitions"),
 )  # fmt: skip
-LAYOUTS: Final = {layout.name: layout for layout in (PUBLICATIONS, ACKS, INTENTS, DELIVERIES)}
+POSITIONS: Final = Layout(
+    "positions",
+    # Where a delivery stands in its stream, of protocols where that is not its source: written
+    # beside deliveries.rec, whose row it is of.
+    struct.Struct("<qqqIxxxx"),
+    ("row", "position", "received_ns", "stream"),
+    ("streams",),
+)
+LAYOUTS: Final = {
+    layout.name: layout for layout in (PUBLICATIONS, ACKS, INTENTS, DELIVERIES, POSITIONS)
+}

@@ -7,7 +7,7 @@ session messages keep their order.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from brokerd.model.identity import PartitionId, SourceId
+from brokerd.model.identity import PartitionId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 
@@ -25,14 +25,14 @@ class Connect:
             holds unacknowledged, or the next new one).
         highest_sequence: the highest one handed out so far; 0 before the first. It feeds the
             start cut of subscriptions confirmed before the resubmission arrives.
-        resume: per subscription number of this client, what it has already seen of each source.
+        resume: per subscription number of this client, how far it has come in each stream.
     """
 
     publishes: bool
     incarnation: int
     next_sequence: int
     highest_sequence: int
-    resume: tuple[tuple[int, tuple[tuple[SourceId, int], ...]], ...]
+    resume: tuple[tuple[int, tuple[tuple[StreamId, int], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,16 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """Broker → client: the state of a subscription; sent on Subscribe and when it starts."""
+    """Broker → client: the state of a subscription; sent on Subscribe and when it starts.
+
+    Attributes:
+        begins_after: per stream, the position that counts as had from the start, for a client
+            that resumes by positions of which nothing has come yet. Others need not be told.
+    """
 
     number: int
     state: SubscriptionState
+    begins_after: tuple[tuple[StreamId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,7 @@ class Deliveries:
     """Broker → client: publications that match the named subscriptions of this client.
 
     One copy for all of them. The client answers with Acknowledge once the application has them.
+    Within a session the positions in a stream go up; the client relies on it.
     """
 
     redelivered: ClassVar[bool] = False
@@ -146,10 +153,43 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Client → broker: what this session delivered of `source` in [first, last] is safe."""
+class Silence:
+    """Broker → client: nothing in [first, last] of a stream matches these subscriptions.
 
-    source: SourceId
+    Answered with Acknowledge, and in order with Deliveries; the application is not told.
+    """
+
+    subscriptions: tuple[int, ...]
+    stream: StreamId
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Broker → client: what matches in [first, last] of a stream does not come, now or ever.
+
+    Answered with Acknowledge, and in order with Deliveries; the application is told.
+
+    Attributes:
+        reason: one of those that the protocol promises to have.
+        origins: (source, first, last) of publications among which the missing ones are; empty
+            where the stream is a source.
+    """
+
+    subscriptions: tuple[int, ...]
+    stream: StreamId
+    first: int
+    last: int
+    reason: str
+    origins: tuple[tuple[SourceId, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Client → broker: what its session delivered of a stream in [first, last] is safe."""
+
+    stream: StreamId
     first: int
     last: int
 
@@ -183,6 +223,11 @@ ClientMessage = (
     | Detach
     | Deliveries
     | Notice
+    | Silence
+    | Gap
     | Acknowledge
     | Refused
 )
+
+DeliveredItem = Deliveries | Silence | Gap | Notice
+"""What a subscriber gets, in order within a stream: publications, or what stands for them."""

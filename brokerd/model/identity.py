@@ -26,6 +26,13 @@ class SourceId(NamedTuple):
     incarnation: int
 
 
+StreamId = SourceId
+"""What a subscriber follows by increasing positions, its place: a source with its sequence where
+a protocol orders by source, else whatever it orders, acknowledges and resumes by (a pubend's ticks,
+a storage's epochs, a topic's numbers). The broker that numbers it, its number there, and up by one
+when the numbering began anew."""
+
+
 class SubscriptionId(NamedTuple):
     """One subscription, for ever: never given out twice.
 

@@ -7,21 +7,39 @@ of the receive buffer they came in.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import SourceId, StreamId
 
 Buffer = bytes | memoryview
+
+
+class OriginRun(NamedTuple):
+    """Neighbours in a run that one publisher has published, as it numbered them."""
+
+    source: SourceId
+    sequences: range | tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """Where publications stand in a stream that is not their source's."""
+
+    stream: StreamId
+    positions: range | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationRun:
     """Consecutive publications of one source, with increasing sequence numbers.
 
+    Or of one stream, with increasing positions, where these are not the same: `origins` says then
+    who published them, and whatever is done to the run is done by position.
+
     Attributes:
-        source: whose publications they are.
+        source: whose publications they are; with `origins`, the stream.
         sequences: one number per publication, strictly increasing; a `range` of step 1 where
             nothing was filtered out, otherwise a tuple.
         attribute_table: the distinct attribute blobs, in order of first use.
@@ -29,6 +47,9 @@ class PublicationRun:
         payload_lengths: bytes per publication; a single int when all are equal.
         payload: pieces whose concatenation is all payloads in order. A piece never ends inside
             a publication.
+        origins: who published them, neighbours of one source together; empty where `source` and
+            `sequences` say so.
+        place: where they stand in their stream, in a run that was made of one `by_origin`.
     """
 
     source: SourceId
@@ -37,6 +58,8 @@ class PublicationRun:
     attribute_index: Sequence[int]
     payload_lengths: int | tuple[int, ...]
     payload: tuple[Buffer, ...] = field(repr=False)
+    origins: tuple[OriginRun, ...] = ()
+    place: Place | None = None
 
     @property
     def first(self) -> int:
@@ -101,9 +124,31 @@ class PublicationRun:
         lengths = self.payload_lengths
         if not isinstance(lengths, int):
             lengths = tuple(lengths[position] for position in positions)
-        return PublicationRun(
+        chosen = PublicationRun(
             self.source, sequences, table, index, lengths, self._slices(positions)
         )
+        if self.origins or self.place:
+            return self._with_origins(chosen, positions)
+        return chosen
+
+    def _with_origins(self, chosen: "PublicationRun", positions: Sequence[int]) -> "PublicationRun":
+        """What was selected, with the same selected of what stands beside."""
+        place = self.place and Place(self.place.stream, _items(self.place.positions, positions))
+        each = [(origin.source, number) for origin in self.origins for number in origin.sequences]
+        origins = origin_runs([each[position] for position in positions] if each else [])
+        return replace(chosen, origins=origins, place=place)
+
+    def by_origin(self) -> Iterator["PublicationRun"]:
+        """The same publications as runs of one source each, in order."""
+        if not self.origins:
+            yield self
+            return
+        start = 0
+        for source, sequences in self.origins:
+            part = self.select(range(start, start + len(sequences)))
+            place = Place(self.source, part.sequences)
+            yield replace(part, source=source, sequences=sequences, origins=(), place=place)
+            start += len(sequences)
 
     def after(self, sequence: int) -> "PublicationRun | None":
         """The publications numbered above `sequence`; None when there are none."""
@@ -184,6 +229,24 @@ class PublicationRun:
         yield start, end
 
 
+def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
+    """Sources and sequences of publications in a row, neighbours of one source together."""
+    found: list[tuple[SourceId, list[int]]] = []
+    for source, sequence in each:
+        if found and found[-1][0] == source and found[-1][1][-1] < sequence:
+            found[-1][1].append(sequence)
+        else:
+            found.append((source, [sequence]))
+    return tuple([OriginRun(source, _plain(numbers)) for source, numbers in found])
+
+
+def _plain(numbers: Sequence[int]) -> range | tuple[int, ...]:
+    """Increasing numbers, as a range where nothing is left out."""
+    if numbers[-1] - numbers[0] + 1 == len(numbers):
+        return range(numbers[0], numbers[-1] + 1)
+    return tuple(numbers)
+
+
 def _items(values: Sequence[int], positions: Sequence[int]) -> tuple[int, ...]:
     """The values at increasing positions."""
     first, last = positions[0], positions[-1]
@@ -249,7 +312,7 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
         lengths = one
     else:
         lengths = tuple(length for run in runs for length in _each_length(run))
-    return PublicationRun(
+    merged = PublicationRun(
         runs[0].source,
         sequences,
         table,
@@ -257,6 +320,11 @@ def _concatenate(runs: Sequence[PublicationRun]) -> PublicationRun:
         lengths,
         tuple(piece for run in runs for piece in run.payload),
     )
+    if runs[0].origins:
+        origins = [origin for run in runs for origin in run.origins]
+        each = [(source, number) for source, numbers in origins for number in numbers]
+        merged = replace(merged, origins=origin_runs(each))
+    return merged
 
 
 def _each_length(run: PublicationRun) -> Sequence[int]:

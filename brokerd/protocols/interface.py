@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from brokerd.model.client_messages import Deliveries
+from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import Buffer
 
@@ -158,10 +158,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Queue deliveries on the client's current session; dropped when there is none."""
+    """Queue publications on the client's current session; dropped when there is none.
+
+    Or what is said in their place: that there are none, that they are lost, or withheld.
+    """
 
     client: ClientId
-    item: Deliveries
+    item: DeliveredItem
 
 
 @dataclass(frozen=True, slots=True)

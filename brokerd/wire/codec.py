@@ -8,7 +8,8 @@ a small header per run and passes on payload bytes it never looks at.
 Values: int from 0 to 2⁶³-1; text up to 1,024 bytes; tuples, named tuples and dataclasses as
 arrays of their fields; a publication run as [source, first, count, steps, attribute table,
 attribute index, payload lengths], where steps are given only for a run with holes, the index
-only where it is not plain, and one length stands for all equal ones.
+only where it is not plain, and one length stands for all equal ones. Only a run of a stream that
+is no source has one item more, its origins as [source, first, count, steps] each.
 """
 
 import struct
@@ -24,7 +25,7 @@ from brokerd.errors import BrokerError, RemoteProtocolError
 from brokerd.model.identity import SourceId
 from brokerd.model.message_kind import MessageKind
 from brokerd.model.predicate import Constraint
-from brokerd.model.publication import Buffer, PublicationRun
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
 from brokerd.wire.registry import KINDS
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
@@ -151,11 +152,7 @@ _IDENTITY: Final = bytes(range(256))
 def _encode_run(run: PublicationRun) -> list[Any]:
     sequences, table, index = run.sequences, run.attribute_table, run.attribute_index
     count = len(sequences)
-    steps: bytes | list[int] | None = None
-    if not isinstance(sequences, range) and sequences[-1] - sequences[0] + 1 != count:
-        steps = [after - before for before, after in pairwise(sequences)]
-        if max(steps) < 256:
-            steps = bytes(steps)
+    steps = None if isinstance(sequences, range) else _steps(sequences)
     plain = len(table) == 1 or (len(table) == count and list(index) == list(range(count)))
     lengths = run.payload_lengths
     if not isinstance(lengths, int) and lengths.count(lengths[0]) == count:
@@ -163,13 +160,29 @@ def _encode_run(run: PublicationRun) -> list[Any]:
     places: bytes | list[int] | None = None
     if not plain:
         places = bytes(index) if len(table) <= 256 else list(index)
-    return [tuple(run.source), sequences[0], count, steps, table, places, lengths]
+    values = [tuple(run.source), sequences[0], count, steps, table, places, lengths]
+    if run.origins:
+        values.append(
+            [
+                [tuple(source), numbers[0], len(numbers), _steps(numbers)]
+                for source, numbers in run.origins
+            ]
+        )
+    return values
+
+
+def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
+    """From each number to the next one; None where all are consecutive."""
+    if sequences[-1] - sequences[0] + 1 == len(sequences):
+        return None
+    steps = [after - before for before, after in pairwise(sequences)]
+    return bytes(steps) if max(steps) < 256 else steps
 
 
 def _decode_run(value: Any, payload: memoryview) -> PublicationRun:
-    if type(value) is not list or len(value) != 7:
+    if type(value) is not list or not 7 <= len(value) <= 8:
         raise _Misfit("not a publication run")
-    source, first, count, steps, table, index, lengths = value
+    source, first, count, steps, table, index, lengths = value[:7]
     _integer(first)
     if not 0 < _integer(count) <= MAXIMUM_RUN_PUBLICATIONS:
         raise _Misfit(f"a run of {count} publications; 1 to {MAXIMUM_RUN_PUBLICATIONS}")
@@ -191,8 +204,31 @@ def _decode_run(value: Any, payload: memoryview) -> PublicationRun:
         kept = isinstance(payload.obj, bytes) and size * _SLICE_SHARE >= len(payload.obj)
         pieces = (payload if kept else bytes(payload),)
     return PublicationRun(
-        _decode_source(source), sequences, attribute_table, attribute_index, lengths, pieces
+        _decode_source(source),
+        sequences,
+        attribute_table,
+        attribute_index,
+        lengths,
+        pieces,
+        _decode_origins(value[7], count) if len(value) == 8 else (),
     )
+
+
+def _decode_origins(value: Any, count: int) -> tuple[OriginRun, ...]:
+    if type(value) is not list or not 0 < len(value) <= count:
+        raise _Misfit(f"not the origins of {count} publications")
+    origins: list[OriginRun] = []
+    for each in value:
+        if type(each) is not list or len(each) != 4:
+            raise _Misfit("not an origin")
+        source, first, many, steps = each
+        if not 0 < _integer(many) <= count:
+            raise _Misfit(f"an origin of {many} publications in {count}")
+        sequences = _decode_sequences(_integer(first), many, steps)
+        origins.append(OriginRun(_decode_source(source), sequences))
+    if sum(len(origin.sequences) for origin in origins) != count:
+        raise _Misfit(f"origins that are not those of {count} publications")
+    return tuple(origins)
 
 
 def _decode_sequences(first: int, count: int, steps: Any) -> range | tuple[int, ...]:

@@ -20,12 +20,14 @@ COMMON: Final = (
     MessageKind(20, client_messages.Subscribe),
     MessageKind(21, client_messages.Subscribed),
     of_run(22, client_messages.Deliveries, beside=lambda message: message.subscriptions),
-    of_numbers(23, client_messages.Acknowledge, beside=lambda message: message.source),
+    of_numbers(23, client_messages.Acknowledge, beside=lambda message: message.stream),
     MessageKind(24, client_messages.Refused),
     MessageKind(25, client_messages.Notice),
     MessageKind(26, client_messages.Unsubscribe),
     MessageKind(27, client_messages.Unsubscribed),
     MessageKind(28, client_messages.Detach),
+    MessageKind(29, client_messages.Silence),
+    MessageKind(30, client_messages.Gap),
 )
 
 KINDS: Final[dict[type, MessageKind]] = {

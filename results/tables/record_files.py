@@ -32,9 +32,13 @@ RECORDS: Mapping[str, np.dtype[Any]] = {
          ("publisher", "<u2"), ("incarnation", "<u2"), ("kind", "u1"), ("layer", "u1"),
          ("partition", "<u2")]
     ),
+    "positions": np.dtype(
+        [("row", "<i8"), ("position", "<i8"), ("received_ns", "<i8"), ("stream", "<u4"),
+         ("", "V4")]
+    ),
 }  # fmt: skip
 # Column → the string table of the sidecar that it points into, or the values it may have.
-POINTERS = {"publisher": "publishers", "subscription": "subscriptions"}
+POINTERS = {"publisher": "publishers", "subscription": "subscriptions", "stream": "streams"}
 LARGEST_VALUE = {"kind": 4, "layer": 1, "outcome": 2}
 # The stamp of when a row was written, by a clock that only goes forward.
 STAMPS = {
@@ -42,6 +46,7 @@ STAMPS = {
     "acks": "acked_ns",
     "intents": "at_ns",
     "deliveries": "received_ns",
+    "positions": "received_ns",
 }
 # The column with a row's highest sequence number, of those who answer or reserve numbers.
 NUMBERS = {"acks": "last", "intents": "last"}
@@ -112,7 +117,7 @@ class Scan:
             for source, values in _by_source(records, NUMBERS[self.layout]):
                 of = self.numbers.setdefault(source, Numbers())
                 of.highest = max(of.highest, int(values.max()))
-        else:
+        elif self.layout == "deliveries":
             found = np.flatnonzero(records["kind"] == NOTICE)
             self.notices += [(self._rows + int(n), records[n].copy()) for n in found]
         self._rows += len(records)

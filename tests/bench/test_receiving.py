@@ -1,14 +1,15 @@
 """What subscribers are told of many publications at once becomes lines with a place among rows."""
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 from bench.load.content import ContentTables, SourceContent
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
-from brokerd.client.core import GapAnnounced
-from brokerd.history.records import APPLICATION, DATA, REDELIVERED
-from brokerd.model.identity import SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.client.events import GapAnnounced
+from brokerd.history.records import APPLICATION, DATA, POSITIONS, REDELIVERED
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.publication import Place, PublicationRun
 from results.rules.expectation import encode_attributes
 
 SOURCE = SourceId(0, 3, 1)
@@ -25,12 +26,14 @@ class Load:
         directory.know("a/3", 0, 8)
         self.content = SourceContent(tables, 5, 0, 1)
         self.rows = b""
+        self.positions: list[bytes] = []
         self.lines: list[tuple[str, Any]] = []
         setting = SubscriberSetting("a-sub-1", "a-sub-1@1", "a", "", "true")
         blobs = [encode_attributes(one) for one in SETS]
         self.receiver = Receiver(
             [setting], SETS, blobs, FENCE, directory, self._record,
             write_line=lambda name, line: self.lines.append((name, line)),
+            record_positions=self.positions.append,
         )  # fmt: skip
         self.receiver.checker.know_fence("a/3", 1, 1)
 
@@ -80,3 +83,20 @@ def test_a_commit_has_its_place_and_what_comes_again_is_marked_so() -> None:
     assert load.kinds[:3] == [(2, DATA), (3, DATA), (4, DATA)]
     assert load.kinds[3:] == [(4, REDELIVERED)] + [(n, REDELIVERED) for n in range(2, 10)]
     assert load.receiver.rows == 12
+
+
+def test_places_that_are_not_origins_are_rows_of_their_own_beside_those_of_the_deliveries() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(1, 2), 10)
+    assert load.positions == []
+    one, other = StreamId(0, 8, 1), StreamId(0, 9, 1)
+    for stream, first, positions in ((one, 3, (70, 90)), (other, 5, (5, 6)), (one, 7, (95, 96))):
+        run = replace(load.run(first, first + 1), place=Place(stream, positions))
+        load.receiver.receive(0, run, 11)
+    rows = [*POSITIONS.row.iter_unpack(b"".join(load.positions))]
+    assert rows == [
+        (2, 70, 11, 0), (3, 90, 11, 0), (4, 5, 11, 1),
+        (5, 6, 11, 1), (6, 95, 11, 0), (7, 96, 11, 0),
+    ]  # fmt: skip
+    assert load.receiver.streams == ["0/8/1", "0/9/1"]
+    assert load.receiver.rows == len(load.rows) // 32 == 8

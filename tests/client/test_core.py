@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.client.core import (
+from brokerd.client.core import ClientCore
+from brokerd.client.events import (
     Announced,
     Attached,
-    ClientCore,
-    Home,
     PublicationsDone,
     Received,
     RequestRefused,
@@ -20,6 +19,7 @@ from brokerd.client.core import (
     SubscriptionAnswered,
     Withheld,
 )
+from brokerd.client.state import Home
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
     Acknowledge,

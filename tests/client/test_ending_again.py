@@ -1,6 +1,7 @@
 """An end that the broker has not confirmed is asked for until it has, restarts included."""
 
-from brokerd.client.core import ClientCore, SubscriptionEnded
+from brokerd.client.core import ClientCore
+from brokerd.client.events import SubscriptionEnded
 from brokerd.model.client_messages import (
     Connected,
     Subscribe,

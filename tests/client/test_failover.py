@@ -10,7 +10,9 @@ import trio
 import trio.testing
 
 from brokerd.client.client import Callbacks, Client, ClientError, connect
-from brokerd.client.core import ClientCore, Home, PublicationsDone
+from brokerd.client.core import ClientCore
+from brokerd.client.events import PublicationsDone
+from brokerd.client.state import Home
 from brokerd.config import SessionParameters
 from brokerd.errors import ConfigError
 from brokerd.model.client_messages import Connected, PublishAcknowledged, Subscribed

@@ -1,6 +1,7 @@
 """What comes again is given on to those subscriptions only that have not had it."""
 
-from brokerd.client.core import ClientCore, Received
+from brokerd.client.core import ClientCore
+from brokerd.client.events import Received
 from brokerd.model.client_messages import Connected, Deliveries
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import EVERYTHING

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.client.core import ClientCore, ClientState, KeptSubscription
+from brokerd.client.core import ClientCore
 from brokerd.client.kept import home_of, read_kept, write_kept
+from brokerd.client.state import ClientState, KeptSubscription
 from brokerd.client.store import FileStore
 from brokerd.errors import ConfigError, ResumeTokenRefused, StorageCorrupt
 from brokerd.model.identity import SourceId

@@ -296,8 +296,10 @@ class Exchange:
                     self.queues[number, peer].append((self.sessions[number, peer], message))
             case Send(str(name), message):
                 self._answer(self.clients[name], message)
-            case Deliver(name, item):
+            case Deliver(name, Deliveries() as item):
                 self._deliver(self.clients[name], item)
+            case Deliver(name, item):
+                self._answer(self.clients[name], item)
             case OpenSession(peer):
                 self._open(number, peer)
             case Commit(changes, token):

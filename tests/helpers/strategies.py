@@ -1,6 +1,7 @@
 """Hypothesis strategies for the vocabulary: attributes, predicates, publication runs, overlays."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Constraint, Predicate
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import PublicationRun, origin_runs
 from brokerd.overlay.topology import SCHEMA, Topology
 from brokerd.overlay.tree_section import TreeSection
 
@@ -80,6 +81,19 @@ def runs(draw: st.DrawFn, source: SourceId = SOURCE) -> PublicationRun:
         lengths,
         pieces,
     )
+
+
+@st.composite
+def placed_runs(draw: st.DrawFn) -> PublicationRun:
+    """A run of a stream in which two publishers' publications take turns, some left out."""
+    run = draw(runs(SourceId(9, 7, 1)))
+    reached = {SourceId(1, 0, 1): 0, SourceId(1, 1, 1): 0}
+    each = []
+    for _ in range(len(run)):
+        source = draw(st.sampled_from(list(reached)))
+        reached[source] += draw(st.integers(1, 3))
+        each.append((source, reached[source]))
+    return replace(run, origins=origin_runs(each))
 
 
 @st.composite

@@ -124,6 +124,11 @@ class Recorder:
         seen = self._subscription(client, notice.subscription)
         seen.notices.append((notice, len(seen.delivered)))
 
+    def gap(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        raise AssertionError(f"{client} was told of a gap, which no protocol here promises")
+
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """Every publication counts as committed: publishers of a swarm never give up."""
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun, merge_runs
-from tests.helpers.strategies import runs
+from tests.helpers.strategies import placed_runs, runs
 
 
 def contents(run):
@@ -64,3 +64,49 @@ def test_an_empty_run_does_not_exist():
     run = PublicationRun(SourceId(0, 0, 1), range(1, 4), (b"a",), bytes(3), 0, ())
     with pytest.raises(AssertionError, match="never empty"):
         run.select([])
+
+
+# ---------------------------------------------------------------- places that are not origins
+
+
+def origins(run):
+    """Position, source and sequence of each publication."""
+    each = [(source, number) for source, numbers in run.origins for number in numbers]
+    return list(zip(run.sequences, each, strict=True))
+
+
+@given(run=placed_runs(), data=st.data())
+def test_what_is_selected_keeps_its_origin(run, data):
+    chosen = data.draw(st.lists(st.integers(0, len(run) - 1), min_size=1, unique=True).map(sorted))
+    assert origins(run.select(chosen)) == [origins(run)[position] for position in chosen]
+
+
+@given(run=placed_runs(), data=st.data())
+def test_parts_merge_back_with_their_origins(run, data):
+    owner = data.draw(st.lists(st.integers(0, 2), min_size=len(run), max_size=len(run)))
+    parts = [
+        run.select([place for place, part in enumerate(owner) if part == number])
+        for number in dict.fromkeys(owner)
+    ]
+    merged = merge_runs(parts)
+    assert origins(merged) == origins(run)
+    assert contents(merged) == contents(run)
+
+
+@given(run=placed_runs())
+def test_by_origin_gives_each_publication_as_its_publisher_numbered_it_with_its_place(run):
+    found = []
+    for part in run.by_origin():
+        assert part.place.stream == run.source
+        assert not part.origins
+        for position, (sequence, blob, payload) in zip(
+            part.place.positions, part.publications(), strict=True
+        ):
+            found.append((position, (part.source, sequence), blob, bytes(payload)))
+    assert [each[:2] for each in found] == origins(run)
+    assert [(place, *rest) for place, _, *rest in found] == contents(run)
+
+
+@given(run=runs())
+def test_where_places_are_origins_a_run_is_by_origin_as_it_is(run):
+    assert list(run.by_origin()) == [run]

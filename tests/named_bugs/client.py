@@ -5,28 +5,29 @@ from typing import Final
 from tests.helpers.planted_stories import Row
 
 _CORE: Final = "brokerd/client/core.py"
+_PROGRESS: Final = "brokerd/client/progress.py"
 _WINDOW: Final = "brokerd/client/window.py"
 
 ROWS: Final = (
     Row(
         "resumes-by-what-came",
-        _CORE,
-        "for (number, source), sequence in self._taken.items():",
-        "for (number, source), sequence in self._received.items():",
+        _PROGRESS,
+        "for (number, stream), last in self._taken.items():",
+        "for (number, stream), last in self._received.items():",
         "tests/client/test_core.py::test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it",
     ),
     Row(
         "taken-on-arrival",
-        _CORE,
-        "        elif len(self._untaken) == 1:\n",
-        "        if len(self._untaken) == 1:\n",
+        _PROGRESS,
+        "        else:\n            self._take_if_first()\n",
+        "        self._take_if_first()\n",
         "tests/client/test_core.py::test_a_repetition_is_acknowledged_only_after_what_came_before_it",
     ),
     Row(
         "acknowledges-an-earlier-session",
-        _CORE,
-        "if taken.session == self._session and self.attached:",
-        "if self.attached:",
+        _PROGRESS,
+        "if entry.session != self._session:",
+        "if not self._session:",
         "tests/client/test_core.py::test_what_was_delivered_before_an_interruption_is_not_acknowledged_after_it",
     ),
     Row(
@@ -52,16 +53,16 @@ ROWS: Final = (
     ),
     Row(
         "duplicates-by-the-furthest-subscription",
-        _CORE,
+        _PROGRESS,
         "        if max(seen) < first:",
         "        if min(seen) < first:",
         "tests/client/test_repetitions.py::test_where_one_subscription_is_further_than_another_each_gets_what_it_lacks",
     ),
     Row(
         "received-goes-back",
-        _CORE,
-        "received[number, source] = max(upto, last)",
-        "received[number, source] = last",
+        _PROGRESS,
+        "received[number, stream] = max(upto, last)",
+        "received[number, stream] = last",
         "tests/client/test_repetitions.py::test_a_repetition_of_the_beginning_brings_nothing_again_that_follows_it",
     ),
     Row(
@@ -81,28 +82,28 @@ ROWS: Final = (
     Row(
         "said-before-saved",
         _CORE,
-        "while self._unsaid and self._unsaid[0][0] <= self._saved:",
+        "while self._unsaid and self._unsaid[0][0] <= self._revision.saved:",
         "while self._unsaid:",
         "tests/client/test_core.py::test_what_goes_out_waits_until_what_it_rests_on_is_saved",
     ),
     Row(
         "ended-subscription-still-gives",
-        _CORE,
-        "wanted = tuple(number for number in numbers if self._wants(number))",
+        _PROGRESS,
+        "wanted = tuple([number for number in numbers if number in self._wanted])",
         "wanted = numbers",
         "tests/client/test_repetitions.py::test_an_ended_subscription_is_given_nothing_that_still_comes",
     ),
     Row(
         "one-commit-for-all-subscriptions",
-        _CORE,
-        "            if entry.source in waiting or any(\n",
-        "            if entry.source in waiting or all(\n",
+        _PROGRESS,
+        "            if entry.stream in waiting or any(\n",
+        "            if entry.stream in waiting or all(\n",
         "tests/client/test_core.py::test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed",
     ),
     Row(
         "released-past-what-waits",
-        _CORE,
-        "            if entry.source in waiting or any(\n",
+        _PROGRESS,
+        "            if entry.stream in waiting or any(\n",
         "            if any(\n",
         "tests/client/test_core.py::test_what_two_subscriptions_were_given_is_acknowledged_when_both_have_committed",
     ),
@@ -115,10 +116,31 @@ ROWS: Final = (
     ),
     Row(
         "acknowledgement-spans-a-gap-of-order",
-        _CORE,
-        "if ranges and ranges[-1][1] < first:",
+        _PROGRESS,
+        "if ranges and ranges[-1][1] < entry.first:",
         "if ranges:",
         "tests/client/test_core.py::test_a_repetition_is_acknowledged_only_after_what_came_before_it",
+    ),
+    Row(
+        "origin-taken-for-a-place",
+        _PROGRESS,
+        "place = self._place_of(number, source, last) if is_placed else (source, last)",
+        "place = (source, last)",
+        "tests/client/test_progress.py::test_what_is_committed_by_origin_is_acknowledged_by_place_with_all_before_it",
+    ),
+    Row(
+        "gap-told-again",
+        _PROGRESS,
+        "if before < message.last",
+        "if True",
+        "tests/client/test_progress.py::test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once",
+    ),
+    Row(
+        "silence-acknowledged-ahead",
+        _PROGRESS,
+        "        if len(self._untaken) == 1:",
+        "        if self._untaken:",
+        "tests/client/test_progress.py::test_silence_moves_the_place_and_the_application_does_not_hear_of_it",
     ),
     Row(
         "waits-ever-longer",

@@ -121,7 +121,7 @@ def test_a_step_in_the_stream_of_who_has_moved_is_seen() -> None:
     cluster.run_until_quiet()
     cluster.publish("b1", n=5)
     new = cluster.clients[moved[0]]
-    new.core._received[1, cluster.clients["p-b1"].core.source] = 6  # it drops one unseen
+    new.core._progress._received[1, cluster.clients["p-b1"].core.source] = 6  # it drops one unseen
     cluster.publish("b1", n=6)
     with pytest.raises(InvariantViolated, match=r"gap: s1\.-b2/1 got"):
         cluster.run_until_quiet()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import (
+    Deliveries,
     Detach,
     Publish,
     PublishAcknowledged,
@@ -27,7 +28,7 @@ from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
 from brokerd.wire.registry import KINDS
-from tests.helpers.strategies import constraints, predicates, runs
+from tests.helpers.strategies import constraints, placed_runs, predicates, runs
 
 integers = st.integers(0, 2**63 - 1)
 
@@ -155,6 +156,7 @@ def test_type_numbers_are_given_once_and_never_move() -> None:
         16: "Connect", 17: "Connected", 18: "Publish", 19: "PublishAcknowledged",
         20: "Subscribe", 21: "Subscribed", 22: "Deliveries", 23: "Acknowledge", 24: "Refused",
         25: "Notice", 26: "Unsubscribe", 27: "Unsubscribed", 28: "Detach",
+        29: "Silence", 30: "Gap",
         32: "SubscriptionsOffered", 33: "SubscriptionsReached", 34: "SubscriptionsWithdrawn",
         35: "ForwardedPublications",
         48: "Summary", 49: "SyncEnd", 50: "RecoveryFlag", 51: "SubscriptionCopy",
@@ -168,7 +170,7 @@ def test_a_field_that_is_added_or_changed_makes_another_wire_version() -> None:
     """Else a session of an old and a new program begins, and ends with the first such message."""
     shapes = [(kind.number, shape(kind.type)) for kind in KINDS.values()]
     digest = hashlib.blake2b(repr(shapes).encode(), digest_size=8).hexdigest()
-    assert (WIRE_VERSION, digest) == (4, "1956cc89d6354bf7")
+    assert (WIRE_VERSION, digest) == (5, "4f25ad71af31bf36")
 
 
 def shape(kind: Any) -> Any:
@@ -301,6 +303,51 @@ def test_a_run_that_does_not_add_up_is_refused(place: int, value: Any, why: str)
         codec.decode(bad, memoryview(b"xyz"))
 
 
+PLACED = [
+    [1, 2, 3],
+    5,
+    3,
+    b"\1\2",
+    [b"a"],
+    None,
+    1,
+    [[[4, 0, 1], 7, 2, b"\2"], [[4, 1, 1], 1, 1, None]],
+]
+
+
+@given(placed_runs())
+def test_a_run_whose_places_are_not_its_origins_comes_with_both(run: PublicationRun) -> None:
+    deliveries = Deliveries(tidy(run), (1, 2))
+    decoded = decode_frame(frame_of(deliveries))
+    assert plain(decoded) == plain(deliveries)
+    assert decoded.run.origins == run.origins
+
+
+def test_only_a_run_with_origins_says_them() -> None:
+    assert len(header_of(Deliveries(run(3), (1,)))[1]) == 7
+    placed = codec.decode(cbor2.dumps([18, PLACED]), memoryview(b"xyz"))
+    assert header_of(placed) == [18, PLACED]
+
+
+@pytest.mark.parametrize(
+    "origins, why",
+    [
+        ([], "not the origins"),
+        (None, "not the origins"),
+        ([[[4, 0, 1], 7, 2, None]], "are not those of 3"),
+        ([[[4, 0, 1], 7, 4, None]], "an origin of 4"),
+        ([[[4, 0, 1], 7, 3, b"\2"]], "steps"),
+        ([[[4, 0], 7, 3, None]], "2 items"),
+        ([[[4, 0, 1], 7, 3]], "not an origin"),
+        ([[[4, 0, 1], 7, 0, None], [[4, 0, 1], 7, 3, None]], "an origin of 0"),
+        ([[[4, 0, 1], -7, 3, None]], "integer"),
+    ],
+)
+def test_origins_that_do_not_add_up_are_refused(origins: Any, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        codec.decode(cbor2.dumps([18, [*PLACED[:7], origins]]), memoryview(b"xyz"))
+
+
 @given(tidy_runs, st.integers(70, 400))
 def test_what_fits_no_frame_goes_in_parts_that_do(whole: PublicationRun, limit: int) -> None:
     frames = list(codec.frames(PublicationCopy(whole, (1, 2)), limit))
@@ -345,7 +392,7 @@ def test_a_publication_that_fits_no_frame_is_our_own_fault() -> None:
         ([2, 1], "1 fields"),
         ([19, 1], "1 fields"),
         ([19, 1, 1.0], "last: expected an integer"),
-        ([21, 1, "over"], "state: expected one of"),
+        ([21, 1, "over", []], "state: expected one of"),
         ([24, "subscribe", 0, "x" * 1025, False], "reason: expected text"),
         ([24, "subscribe", 0, "ä" * 600, False], "reason: expected text"),
         ([24, "subscribe", 0, "", 0], "retry: expected a boolean"),

@@ -356,7 +356,7 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
         self._publications.windows.acknowledge(
-            client.name, message.source, message.first, message.last
+            client.name, message.stream, message.first, message.last
         )
         self._leave_when_drained(client)
 

@@ -47,7 +47,7 @@ class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
         """Queue a notice of publications that need not have come here."""
         first, last, partition = withheld
         notice = Notice(local.number, source, ((first, last),), partition)
-        self.announce(local.client, (local,), last, notice)
+        self.announce(local.client, (local,), source, last, notice)
 
     def flush_positions(self) -> None:
         """Hand the positions reached since the last time to the disk, lazily."""

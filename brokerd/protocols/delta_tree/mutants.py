@@ -793,7 +793,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         new.take_over(old)
 """,
                 """\
-        old.core._received.clear()
+        old.core._progress._received.clear()
         new.take_over(old)
 """,
             ),

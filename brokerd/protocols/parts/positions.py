@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from brokerd.errors import ResumeTokenRefused
-from brokerd.model.identity import SourceId
+from brokerd.model.identity import StreamId
 
-Positions = Sequence[tuple[SourceId, int]]
+Positions = Sequence[tuple[StreamId, int]]
 """Stream and the last position in it that counts as had."""
 
 _POSITION: Final = struct.Struct(">QQQQ")
@@ -15,10 +15,10 @@ _POSITION: Final = struct.Struct(">QQQQ")
 
 def pack_positions(positions: Positions) -> bytes:
     """The bytes for these; the same positions in another order give the same."""
-    return b"".join(_POSITION.pack(*source, last) for source, last in sorted(positions))
+    return b"".join(_POSITION.pack(*stream, last) for stream, last in sorted(positions))
 
 
-def unpack_positions(content: bytes) -> tuple[tuple[SourceId, int], ...]:
+def unpack_positions(content: bytes) -> tuple[tuple[StreamId, int], ...]:
     """What `pack_positions` was given, in order.
 
     Raises:
@@ -26,8 +26,8 @@ def unpack_positions(content: bytes) -> tuple[tuple[SourceId, int], ...]:
     """
     if len(content) % _POSITION.size:
         raise ResumeTokenRefused(f"{len(content)} bytes are no positions")
-    read = [(SourceId(*values[:3]), values[3]) for values in _POSITION.iter_unpack(content)]
-    sources = [source for source, _ in read]
-    if sources != sorted(dict.fromkeys(sources)):
+    read = [(StreamId(*values[:3]), values[3]) for values in _POSITION.iter_unpack(content)]
+    streams = [stream for stream, _ in read]
+    if streams != sorted(dict.fromkeys(streams)):
         raise ResumeTokenRefused("positions that are out of order, or of one stream twice")
     return tuple(read)

@@ -9,9 +9,12 @@ from typing import Any, Protocol
 
 from brokerd.model.client_messages import (
     Connected,
+    Deliveries,
+    Gap,
     Notice,
     PublishAcknowledged,
     Refused,
+    Silence,
     Subscribed,
     Unsubscribed,
 )
@@ -64,7 +67,9 @@ class Wording:
         """What a broker does, behind its name; empty where that need not be told."""
         match effect:
             case Deliver(client=client, item=item):
-                return f"delivers {self.run(item.run)} to {client}"
+                if isinstance(item, Deliveries):
+                    return f"delivers {self.run(item.run)} to {client}"
+                return f"-> {self.name(client)}  {self.message(item)}"
             case Send(peer=peer, message=message):
                 return f"-> {self.name(peer)}  {self.message(message)}"
             case Record(event=what, details=details):
@@ -81,6 +86,10 @@ class Wording:
                 return (
                     f"withholds {listed} from {number}: {self.name(partition.detector)} | {nodes}"
                 )
+            case Silence(subscriptions=numbers, stream=stream, first=first, last=last):
+                return f"nothing in {self.ranges(((stream, first, last),))} for {numbers}"
+            case Gap(subscriptions=numbers, stream=stream, first=first, last=last, reason=reason):
+                return f"gap {self.ranges(((stream, first, last),))} for {numbers}: {reason}"
             case PublishAcknowledged(first=first, last=last):
                 return f"done: {first}" if first == last else f"done: {first}-{last}"
             case Subscribed(number=number, state=state):

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Protocol
 
-from brokerd.client.core import (
+from brokerd.client.core import ClientCore
+from brokerd.client.events import (
     Announced,
     Attached,
-    ClientCore,
     ClientEvent,
     Detached,
+    GapsAnnounced,
     PublicationsDone,
     Received,
     RequestRefused,
@@ -55,6 +56,12 @@ class ClientObserver(Protocol):
         """The application was told what it does not get."""
         ...
 
+    def gap(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """The application was told that it does not get publications, now or ever."""
+        ...
+
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """The client was told that its publication is done."""
         ...
@@ -93,6 +100,13 @@ class Observers:
         """See ClientObserver."""
         for observer in self._observers:
             observer.withheld(client, notice)
+
+    def gap(
+        self, client: ClientId, number: int, source: SourceId, first: int, last: int, reason: str
+    ) -> None:
+        """See ClientObserver."""
+        for observer in self._observers:
+            observer.gap(client, number, source, first, last, reason)
 
     def acknowledged(self, client: ClientId, sequence: int) -> None:
         """See ClientObserver."""
@@ -241,6 +255,13 @@ class SimulatedClient(Endpoint):
                 self.withheld.append(notice)
                 if self._observer is not None:
                     self._observer.withheld(self.name, notice)
+                self._taken_later(serial)
+            case GapsAnnounced(gaps, serial):
+                for gap in gaps:
+                    if self._observer is not None:
+                        self._observer.gap(
+                            self.name, gap.number, gap.source, gap.first, gap.last, gap.reason
+                        )
                 self._taken_later(serial)
             case PublicationsDone(first, last):
                 if self._observer is not None:

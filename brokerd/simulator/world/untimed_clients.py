@@ -1,10 +1,11 @@
 """Clients without time: the client library's core, and an application that takes its while."""
 
-from brokerd.client.core import (
+from brokerd.client.core import ClientCore
+from brokerd.client.events import (
     Announced,
     Attached,
-    ClientCore,
     ClientEvent,
+    GapsAnnounced,
     PublicationsDone,
     Received,
     RetryLater,
@@ -120,6 +121,10 @@ class UntimedClient(Endpoint):
                 self._taking.push(event.serial)
             case Announced(notice, serial):
                 observer.withheld(self.name, notice)
+                self._taking.push(serial)
+            case GapsAnnounced(gaps, serial):
+                for gap in gaps:
+                    observer.gap(self.name, gap.number, gap.source, gap.first, gap.last, gap.reason)
                 self._taking.push(serial)
             case PublicationsDone(first, last):
                 for sequence in range(first, last + 1):

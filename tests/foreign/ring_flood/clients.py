@@ -190,7 +190,7 @@ class Clients(ClientService[Client, Subscription]):
         self._on_acknowledged(message.run.source)
 
     def _acknowledge(self, client: Client, message: Acknowledge) -> None:
-        self.windows.acknowledge(client.name, message.source, message.first, message.last)
+        self.windows.acknowledge(client.name, message.stream, message.first, message.last)
         self._leave(client)
 
     def _on_delivered(self, entry: Stored) -> None:

@@ -17,6 +17,7 @@ from brokerd.protocols.delta_tree.messages import (
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
+    Deliver,
     Event,
     MessageReceived,
     Persisted,
@@ -59,6 +60,8 @@ def _sent(core: DeltaTree, event: Event) -> list[object]:
         for effect in core.handle(events.pop(0), 0):
             if isinstance(effect, Send):
                 sent.append(effect.message)
+            elif isinstance(effect, Deliver):
+                sent.append(effect.item)
             elif getattr(effect, "token", None) is not None:
                 events.append(Persisted(effect.token))
     return sent

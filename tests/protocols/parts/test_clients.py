@@ -1,7 +1,7 @@
 """What every protocol's clients have in common: letting in, limits, lingering and windows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,15 +12,17 @@ from brokerd.model.client_messages import (
     Connected,
     Deliveries,
     Detach,
+    Gap,
     Publish,
     Refused,
+    Silence,
     Subscribe,
     Unsubscribe,
     Unsubscribed,
 )
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.predicate import NOTHING, Predicate
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.interface import Commit, Deliver, Effect, Send
 from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.clients.service import LINGER, ClientService, HostedClient
@@ -231,6 +233,38 @@ def test_what_is_not_acknowledged_comes_again_on_the_next_session_and_is_done_on
     outlets.acknowledge("c", SOURCE, 3, 3)
     assert done == ["entry"]
     assert outlets.drained("c")
+
+
+def test_what_stands_for_publications_comes_in_order_and_is_acknowledged_like_them():
+    machine, outlets, counters = windows([], window=2)
+    one = Asked("c", 1)
+    outlets.claim(one)
+    silence, gap = Silence((1,), SOURCE, 3, 5), Gap((1,), SOURCE, 6, 8, "released")
+    outlets.deliver("c", run(1, 2), (one,), ())
+    outlets.announce("c", (one,), SOURCE, 5, silence)
+    outlets.announce("c", (one,), SOURCE, 8, gap)
+    outlets.deliver("c", run(9, 9), (one,), ())
+    assert sent(machine) == [(1, 2, (1,))]
+    outlets.acknowledge("c", SOURCE, 1, 2)
+    assert machine._outbox == [Deliver("c", silence), Deliver("c", gap)]
+    machine._outbox = []
+    outlets.close("c")
+    outlets.claim(one)
+    assert machine._outbox == [Deliver("c", silence), Deliver("c", gap)]
+    machine._outbox = []
+    outlets.acknowledge("c", SOURCE, 3, 8)
+    assert sent(machine) == [(9, 9, (1,))]
+    assert counters == {"publications_delivered": 3}
+
+
+def test_nobody_publishes_with_origins_of_its_own():
+    world = World()
+    world.clients.on_established("p", 1)
+    world.clients.on_connect("p", PUBLISHER)
+    world.disk.on_persisted(1)
+    forged = replace(run(1, 1), origins=(OriginRun(SourceId(0, 0, 1), range(1, 2)),))
+    with pytest.raises(RemoteProtocolError, match="publishes as"):
+        world.say("p", Publish(forged))
 
 
 def test_waits_double_up_to_the_limit():

@@ -10,6 +10,7 @@ Paper: [DFT11] §VII lines 676-691.
 
 from typing import Any
 
+from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.interface import (
@@ -42,22 +43,22 @@ class FirstCopyChecker:
         if type(event) is SessionEstablished and isinstance(event.peer, str):
             self._delivered[broker.number, event.peer] = {}
         for effect in effects:
-            if type(effect) is Deliver:
-                self._check_delivery(broker, effect)
+            if type(effect) is Deliver and isinstance(effect.item, Deliveries):
+                self._check_delivery(broker, effect.client, effect.item)
             elif type(effect) is Record and effect.event == "dedupe_disagreement":
                 assert type(event) is MessageReceived, f"{effect} on {event}"
                 self._check_disagreement(broker, event, effect.details)
 
-    def _check_delivery(self, broker: BrokerView, effect: Deliver) -> None:
-        run = effect.item.run
-        delivered = self._delivered[broker.number, effect.client]
-        for number in effect.item.subscriptions:
+    def _check_delivery(self, broker: BrokerView, client: ClientId, item: Deliveries) -> None:
+        run = item.run
+        delivered = self._delivered[broker.number, client]
+        for number in item.subscriptions:
             known = delivered.setdefault((number, run.source), [])
             if known and run.first <= known[-1]:
                 again = not set(known).isdisjoint(run.sequences)
                 raise InvariantViolated(
                     "delivered again" if again else "delivered out of order",
-                    f"{broker.name} to {effect.client}/{number}: {run.first} of "
+                    f"{broker.name} to {client}/{number}: {run.first} of "
                     f"{tuple(run.source)} behind {known[-1]}",
                 )
             known.extend(run.sequences)

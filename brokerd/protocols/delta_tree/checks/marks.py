@@ -41,6 +41,7 @@ from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     Commit,
     DeadlineReached,
+    Deliver,
     Effect,
     Event,
     MessageReceived,
@@ -138,6 +139,10 @@ class _Step:
             for effect in self.effects
         )
 
+    def delivers(self, kind: type) -> bool:
+        """Whether it delivers an item of this type to a client."""
+        return any(type(effect) is Deliver and type(effect.item) is kind for effect in self.effects)
+
     def commits(self, table: str) -> bool:
         """Whether it changes a row of this table."""
         return any(
@@ -202,7 +207,6 @@ class DeltaTreeMarks:
             PublicationCopy: self._sent_publications,
             RecoveryNotifier: self._sent_notifier,
             PartitionGone: self._sent_gone,
-            Notice: self._sent_notice,
             Unsubscribed: self._sent_unsubscribed,
             Refused: self._sent_refused,
         }
@@ -229,6 +233,9 @@ class DeltaTreeMarks:
                     sent(taken, effect)
             elif type(effect) is Record:
                 self._on_record(effect)
+            elif type(effect) is Deliver and type(effect.item) is Notice:
+                unseen = not taken.answers(PublicationCopy)
+                self._reach("withheld-unseen" if unseen else "withheld")
 
     def _reach(self, name: str) -> None:
         self.counts[name] += 1
@@ -350,7 +357,7 @@ class DeltaTreeMarks:
             self._reach("held-while-recovering")
 
     def _on_subscribe(self, step: _Step) -> None:
-        if step.core._state.restarted and step.sends(Notice):
+        if step.core._state.restarted and step.delivers(Notice):
             self._reach("withheld-again")
 
     def _on_acknowledge(self, step: _Step) -> None:
@@ -394,9 +401,6 @@ class DeltaTreeMarks:
         own = any(numbers.detector == step.broker.number for numbers in effect.message.withdrawn)
         if own and step.answers(PublicationConfirmation):
             self._reach("partition-held")
-
-    def _sent_notice(self, step: _Step, effect: Send) -> None:
-        self._reach("withheld" if step.answers(PublicationCopy) else "withheld-unseen")
 
     def _sent_unsubscribed(self, step: _Step, effect: Send) -> None:
         if not effect.message.number and (step.broker.number, str(effect.peer)) in self._draining:

@@ -251,7 +251,7 @@ class ClientService(ABC, Generic[Client, Subscription]):
     def on_publish(self, name: ClientId, message: Publish) -> None:
         """Take publications that the client may make."""
         client = self._connected_client(name, "Publish")
-        if message.run.source != client.source:
+        if message.run.source != client.source or message.run.origins:
             raise RemoteProtocolError(name, f"publishes as {message.run.source}")
         self._publish(client, message)
 

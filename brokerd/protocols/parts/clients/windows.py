@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
-from brokerd.model.client_messages import Deliveries, Notice
-from brokerd.model.identity import ClientId, SourceId
+from brokerd.model.client_messages import Deliveries, Gap, Notice, Silence
+from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.publication import PublicationRun, without
 from brokerd.protocols.interface import Deliver
 from brokerd.protocols.parts.event_machine import EventMachine
@@ -33,9 +33,12 @@ class WindowedSubscription(Protocol):
         """Whether it has ended."""
 
     @property
-    def begins_after(self) -> Mapping[SourceId, int]:
+    def begins_after(self) -> Mapping[StreamId, int]:
         """What the client has of each stream, as it said last."""
 
+
+Instead = Notice | Silence | Gap
+"""What may be said in place of publications."""
 
 Entry = TypeVar("Entry")
 Subscription = TypeVar("Subscription", bound=WindowedSubscription)
@@ -64,7 +67,7 @@ class Delivery(Generic[Entry, Subscription]):
     subscriptions: tuple[Subscription, ...]
     parcel: Parcel[Entry]
     serial: int
-    instead: Notice | None = None
+    instead: Instead | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +80,7 @@ class Outlet(Generic[Entry, Subscription]):
         claimed: the subscriptions it has asked for on its present session.
         parked: deliveries for subscriptions it has not.
         waiting: deliveries that will be sent as soon as the window allows.
-        sent: what it has not acknowledged on its present session, by source.
+        sent: what it has not acknowledged on its present session, by stream.
         unacknowledged: how many publications these are.
     """
 
@@ -85,7 +88,7 @@ class Outlet(Generic[Entry, Subscription]):
     claimed: dict[Subscription, None] = field(default_factory=dict)
     parked: list[Delivery[Entry, Subscription]] = field(default_factory=list)
     waiting: deque[Delivery[Entry, Subscription]] = field(default_factory=deque)
-    sent: dict[SourceId, deque[Delivery[Entry, Subscription]]] = field(default_factory=dict)
+    sent: dict[StreamId, deque[Delivery[Entry, Subscription]]] = field(default_factory=dict)
     unacknowledged: int = 0
 
 
@@ -118,7 +121,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         run: PublicationRun,
         subscriptions: tuple[Subscription, ...],
         entries: tuple[Entry, ...],
-        instead: Notice | None = None,
+        instead: Instead | None = None,
     ) -> None:
         """Queue publications, or what is said in place of them."""
         self._serial += 1
@@ -134,11 +137,16 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._send(client, outlet)
 
     def announce(
-        self, client: ClientId, subscriptions: tuple[Subscription, ...], last: int, notice: Notice
+        self,
+        client: ClientId,
+        subscriptions: tuple[Subscription, ...],
+        stream: StreamId,
+        last: int,
+        instead: Instead,
     ) -> None:
-        """Queue a notice of publications up to `last` that need not have come here."""
-        run = PublicationRun(notice.source, range(last, last + 1), (b"",), b"\0", 0, ())
-        self.deliver(client, run, subscriptions, (), notice)
+        """Queue what is said of publications up to `last` that need not have come here."""
+        run = PublicationRun(stream, range(last, last + 1), (b"",), b"\0", 0, ())
+        self.deliver(client, run, subscriptions, (), instead)
 
     def clients_behind(self) -> list[ClientId]:
         """Whose deliveries wait because the window is full."""
@@ -243,10 +251,10 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         outlet.holds -= 1
         self._send(client, outlet)
 
-    def acknowledge(self, client: ClientId, source: SourceId, first: int, last: int) -> None:
-        """The client has everything sent to it of `source` in [first, last]."""
+    def acknowledge(self, client: ClientId, stream: StreamId, first: int, last: int) -> None:
+        """The client has everything sent to it of `stream` in [first, last]."""
         outlet = self._outlet(client)
-        sent = outlet.sent.get(source)
+        sent = outlet.sent.get(stream)
         if sent is None:
             return
         finished: list[Delivery[Entry, Subscription]] = []
@@ -265,7 +273,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             self._advance(finished)
         sent.extendleft(reversed(kept))
         if not sent:
-            del outlet.sent[source]
+            del outlet.sent[stream]
         for delivery in finished:
             if delivery.subscriptions:
                 self._end_part(delivery.parcel)
@@ -317,7 +325,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             outlet.unacknowledged += len(delivery.left)
             numbers = tuple(local.number for local in delivery.subscriptions)
             if delivery.instead is not None:
-                self._machine.send(client, delivery.instead)
+                self._machine.emit(Deliver(client, delivery.instead))
                 continue
             self._counters["publications_delivered"] += len(delivery.left)
             self._machine.emit(Deliver(client, Deliveries(delivery.left, numbers)))

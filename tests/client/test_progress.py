@@ -1,0 +1,236 @@
+"""A client of a protocol whose places are not its origins: one stream, two publishers in turns.
+
+The stream is as a pubend's: positions go up and are not dense, with silence between.
+"""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.client.core import ClientCore
+from brokerd.client.events import GapAnnounced, GapsAnnounced, Received, Withheld
+from brokerd.client.state import Home
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Connected,
+    Deliveries,
+    Gap,
+    Silence,
+    Subscribed,
+)
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.predicate import EVERYTHING
+from brokerd.model.publication import PublicationRun, origin_runs
+
+PUBEND = StreamId(5, 3, 1)
+ANN, BOB = SourceId(1, 0, 1), SourceId(1, 1, 4)
+
+# Position, publisher, its number.
+TICKS = [
+    (10, ANN, 1), (13, ANN, 2), (20, BOB, 1), (21, ANN, 3),
+    (34, BOB, 5), (35, BOB, 6), (60, ANN, 9),
+]  # fmt: skip
+
+
+def ticks(*chosen: int) -> PublicationRun:
+    """The events at these places of TICKS, as a broker sends them."""
+    rows = [TICKS[place] for place in chosen]
+    return PublicationRun(
+        PUBEND,
+        tuple(position for position, _, _ in rows),
+        (b"a",),
+        bytes(len(rows)),
+        1,
+        (bytes(chosen),),
+        origin_runs([(source, number) for _, source, number in rows]),
+    )
+
+
+def connect(core: ClientCore) -> Connect:
+    core.on_established()
+    said, *_ = core.messages_to_send()
+    core.on_message(Connected(None, 1))
+    assert isinstance(said, Connect)
+    return said
+
+
+def client(**options: Any) -> ClientCore:
+    core = ClientCore("c", publishes=False, **options)
+    connect(core)
+    core.subscribe(EVERYTHING)
+    core.messages_to_send()
+    return core
+
+
+def said(events: list[Any]) -> list[tuple[SourceId, list[int]]]:
+    """What the application got: publishers and their numbers, in order."""
+    return [
+        (item.run.source, list(item.run.sequences))
+        for event in events
+        if isinstance(event, Received)
+        for item in event.deliveries
+    ]
+
+
+def test_the_application_gets_origins_and_the_broker_is_told_places():
+    core = client()
+    events = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
+    assert said(events) == [(ANN, [1, 2]), (BOB, [1]), (ANN, [3])]
+    (received,) = events
+    assert [item.run.place for item in received.deliveries] == [
+        (PUBEND, (10, 13)), (PUBEND, (20,)), (PUBEND, (21,)),
+    ]  # fmt: skip
+    assert [bytes(piece) for item in received.deliveries for piece in item.run.payload] == [
+        b"\0\1", b"\2", b"\3",
+    ]  # fmt: skip
+    core.take(received.serial)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
+
+
+def test_after_a_break_it_goes_on_from_its_place_and_what_it_had_is_kept_from_the_application():
+    core = client()
+    (received,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
+    core.take(received.serial)
+    assert connect(core).resume == ((1, ((PUBEND, 20),)),)
+    withheld, *rest = core.on_message(Deliveries(ticks(2, 3, 4), (1,)))
+    assert isinstance(withheld, Withheld)
+    assert (withheld.deliveries.run.source, list(withheld.deliveries.run.sequences)) == (BOB, [1])
+    assert said(rest) == [(ANN, [3]), (BOB, [5])]
+    assert core.duplicates == 1
+
+
+def test_a_number_that_goes_back_within_one_publisher_is_no_duplicate_where_its_place_goes_up():
+    """The place decides: an origin is what a checker judges, and hides nothing from it."""
+    core = client()
+    assert said(core.on_message(Deliveries(ticks(4), (1,)))) == [(BOB, [5])]
+    again = PublicationRun(PUBEND, range(70, 71), (b"a",), b"\0", 0, (), origin_runs([(BOB, 2)]))
+    assert said(core.on_message(Deliveries(again, (1,)))) == [(BOB, [2])]
+
+
+def test_silence_moves_the_place_and_the_application_does_not_hear_of_it():
+    core = client()
+    assert core.on_message(Silence((1,), PUBEND, 1, 9)) == []
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 1, 9)]
+    (received,) = core.on_message(Deliveries(ticks(0), (1,)))
+    assert core.on_message(Silence((1,), PUBEND, 11, 30)) == []
+    assert core.messages_to_send() == []
+    core.take(received.serial)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 30)]
+    assert connect(core).resume == ((1, ((PUBEND, 30),)),)
+
+
+def test_a_gap_is_told_by_origins_in_its_place_among_the_deliveries_and_once():
+    core = client()
+    (before,) = core.on_message(Deliveries(ticks(0), (1,)))
+    lost = Gap((1,), PUBEND, 11, 34, "released", ((ANN, 2, 3), (BOB, 1, 5)))
+    (gaps,) = core.on_message(lost)
+    assert gaps == GapsAnnounced(
+        (GapAnnounced(1, ANN, 2, 3, "released"), GapAnnounced(1, BOB, 1, 5, "released")),
+        before.serial + 1,
+    )
+    (after,) = core.on_message(Deliveries(ticks(5), (1,)))
+    core.take(before.serial)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 10)]
+    core.take(after.serial)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 11, 35)]
+    connect(core)
+    assert core.on_message(lost) == []
+
+
+def test_a_gap_in_a_source_is_told_from_what_was_not_had():
+    core = client()
+    run = PublicationRun(ANN, range(1, 4), (b"a",), bytes(3), 0, ())
+    core.on_message(Deliveries(run, (1,)))
+    (gaps,) = core.on_message(Gap((1,), ANN, 2, 7, "released"))
+    assert gaps.gaps == (GapAnnounced(1, ANN, 4, 7, "released"),)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Gap((1,), PUBEND, 9, 8, "released"),
+        Gap((1,), PUBEND, 8, 9, "released", ((ANN, 3, 2),)),
+        Gap((2,), PUBEND, 8, 9, "released"),
+        Silence((1,), PUBEND, 9, 8),
+        Silence((2,), PUBEND, 8, 9),
+    ],
+)
+def test_a_gap_or_silence_of_no_sense_ends_the_session(message):
+    with pytest.raises(RemoteProtocolError):
+        client().on_message(message)
+
+
+def test_what_is_committed_by_origin_is_acknowledged_by_place_with_all_before_it():
+    core = client(commits_by_itself=False)
+    (one,) = core.on_message(Deliveries(ticks(0, 1, 2), (1,)))
+    core.on_message(Silence((1,), PUBEND, 21, 21))
+    (two,) = core.on_message(Deliveries(ticks(4, 5, 6), (1,)))
+    assert not core.commit(1, BOB, 1)  # it was not given yet
+    core.take(one.serial)
+    core.take(two.serial)
+    assert core.messages_to_send() == []
+    assert core.commit(1, BOB, 5)
+    assert core.committed(1) == ((PUBEND, 34),)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 10, 21)]
+    assert core.commit(1, ANN, 2)  # is done already
+    assert core.commit(1, ANN, 9)
+    assert core.messages_to_send() == [Acknowledge(PUBEND, 34, 60)]
+    assert not core.commit(1, ANN, 10)
+
+
+def test_a_restarted_client_resumes_by_place_and_knows_what_it_was_given_before():
+    core = client(keeps_state=True, commits_by_itself=False)
+    core.go_to(Home("b", "d1", "p", may_lose=False, redelivers=True))
+    (one,) = core.on_message(Deliveries(ticks(0, 1, 2, 3), (1,)))
+    core.take(one.serial)
+    core.commit(1, ANN, 2)
+    again = ClientCore.restarted(core.state(), commits_by_itself=False)
+    again.on_saved(again.version)
+    assert connect(again).resume == ((1, ((PUBEND, 13),)),)
+    (received,) = again.on_message(Deliveries(ticks(2, 3, 4), (1,)))
+    assert [(item.run.source, item.redelivered) for item in received.deliveries] == [
+        (BOB, True), (ANN, True), (BOB, False),
+    ]  # fmt: skip
+
+
+def test_a_new_subscription_begins_behind_the_positions_that_it_is_told():
+    core = client()
+    core.on_message(Subscribed(1, "started", ((PUBEND, 12),)))
+    assert connect(core).resume == ((1, ((PUBEND, 12),)),)
+    assert said(core.on_message(Deliveries(ticks(0, 1), (1,)))) == [(ANN, [2])]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_breaks_each_event_is_given_once_and_in_the_order_of_the_stream(seed):
+    """A broker that keeps the whole stream, and sends from where the client says it is."""
+    random = Random(seed)
+    core, given = client(), []
+    place = 0
+    for _ in range(200):
+        if random.random() < 0.15:
+            resume = dict(connect(core).resume)
+            reached = dict(resume.get(1, ())).get(PUBEND, 0)
+            place = sum(position <= reached for position, _, _ in TICKS)
+            continue
+        if place == len(TICKS):
+            break
+        until = random.randint(place + 1, len(TICKS))
+        chosen = range(place, until)
+        events = core.on_message(Deliveries(ticks(*chosen), (1,)))
+        if (
+            until < len(TICKS)
+            and TICKS[until][0] > TICKS[until - 1][0] + 1
+            and random.random() < 0.5
+        ):
+            core.on_message(Silence((1,), PUBEND, TICKS[until - 1][0] + 1, TICKS[until][0] - 1))
+        place = until
+        for event in events:
+            if isinstance(event, Received):
+                given += [(i.run.source, n) for i in event.deliveries for n in i.run.sequences]
+                if random.random() < 0.7:
+                    core.take(event.serial)
+        core.messages_to_send()
+    assert given == [(source, number) for _, source, number in TICKS], f"seed {seed}"
