@@ -1,0 +1,61 @@
+"""What waits for the application is told and given in the order in which it came."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.client.events import GapAnnounced, GapsAnnounced, Received
+from brokerd.client.inbox import Inbox
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+
+SOURCE = SourceId(1, 0, 1)
+
+
+class World:
+    """An inbox, a line that takes note of what is taken, and what the application sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.taken: list[int] = []
+        core = SimpleNamespace(give=lambda serial: None, take=self.taken.append)
+        self.line: Any = SimpleNamespace(core=core, nudge=lambda: None, acknowledge=lambda: None)
+        self.inbox = Inbox(self.seen.append, self.seen.append)
+
+    def receives(self, serial: int, first: int) -> None:
+        run = PublicationRun(SOURCE, range(first, first + 2), (b"a",), bytes(2), 0, ())
+        self.inbox.put(self.line, Received((Deliveries(run, (1,)),), serial))
+
+    def misses(self, serial: int, number: int, first: int) -> GapAnnounced:
+        gap = GapAnnounced(number, SOURCE, first, first + 1, "released")
+        self.inbox.put(self.line, GapsAnnounced((gap,), serial))
+        return gap
+
+    def fetch(self, limit: int) -> None:
+        self.seen += [item.run.first for item in self.inbox.take(limit)]
+
+
+def test_a_gap_is_told_between_what_came_before_it_and_after() -> None:
+    world = World()
+    world.receives(1, 1)
+    gap = world.misses(2, 1, 3)
+    world.receives(3, 5)
+    world.inbox.announce_leading()
+    assert world.seen == []
+    world.fetch(1)
+    world.inbox.acknowledge_taken()
+    world.inbox.announce_leading()
+    assert world.seen == [1, gap]
+    assert world.taken == [1, 2]
+    world.fetch(9)
+    assert world.seen == [1, gap, 5]
+
+
+def test_nobody_is_told_of_a_gap_in_a_subscription_that_it_has_ended() -> None:
+    world = World()
+    world.misses(1, 1, 3)
+    gap = world.misses(2, 2, 3)
+    world.inbox.forget(1)
+    world.inbox.announce_leading()
+    assert world.seen == [gap]
+    assert world.taken == [1, 2]
