@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.protocols.registry import DEFINITIONS
 from tests.helpers.architecture import (
     Finding,
     Layer,
@@ -17,6 +18,8 @@ from tests.helpers.architecture import (
     find_dead_modules,
     find_forbidden_imports,
     find_impurities,
+    find_protocol_imports,
+    find_protocol_names,
     imports_of,
     read_modules,
 )
@@ -467,6 +470,26 @@ REFUSED_CALLS = {"hash": _ADDRESS, "id": _ADDRESS}
 # The class is needed to say what is handed in; its module is the shared, unseeded generator.
 ALLOWED_NAMES = frozenset({("random", "Random")})
 
+PROTOCOLS = [*DEFINITIONS]
+# Whoever may know protocols: the registry, and the rooms of papers, whose experiments, claims and
+# figures are of one of them. A protocol's own room is below `brokerd.protocols`.
+PROTOCOL_ROOMS = ("brokerd.protocols.registry", "bench.papers.*", "results.papers.*")
+PROTOCOL_PATHS = (
+    "brokerd/protocols/registry.py",
+    *(f"brokerd/protocols/{name}" for name in PROTOCOLS),
+    "bench/papers",
+    "results/papers",
+)
+# The bounds of named logs are kept alike by a core, its disk and the simulated one.
+_SEAM = tuple(
+    f"brokerd.protocols.{name}"
+    for name in ("interface", "definition", "registry", "parts.log_bounds")
+)
+NARROW = {
+    f"brokerd.{package}": _SEAM for package in ("simulator", "wire", "runtime", "client", "agent")
+} | {"brokerd.config": (), "brokerd.overlay": ()}
+CACHES = {"__pycache__"}
+
 # Module that nothing in the product uses → why it stays.
 KEPT: dict[str, str] = {
     "brokerd.storage.memory_store": "the store on disk is compared with it, and tests run on it",
@@ -475,6 +498,25 @@ KEPT: dict[str, str] = {
 
 def test_every_import_is_one_that_its_package_may_make() -> None:
     complain(find_forbidden_imports(read_modules(ROOT, OURS), LAYERS, OURS))
+
+
+def test_nobody_knows_a_protocol_but_the_registry() -> None:
+    modules = read_modules(ROOT, OURS)
+    complain(find_protocol_imports(modules, PROTOCOLS, PROTOCOL_ROOMS, NARROW))
+    complain(find_protocol_names(ROOT, OURS, PROTOCOLS, PROTOCOL_PATHS))
+
+
+def test_what_is_of_one_paper_lies_in_its_room() -> None:
+    papers = sorted({path.name for path in ROOT.glob("*/papers/*") if path.is_dir()} - CACHES)
+    assert "dft11" in papers
+    strays = [
+        path.relative_to(ROOT).as_posix()
+        for top in OURS
+        for path in (ROOT / top).rglob("*.py")
+        for paper in papers
+        if paper in path.stem
+    ]
+    assert strays == []
 
 
 def test_pure_packages_depend_on_their_arguments_only() -> None:
@@ -602,6 +644,59 @@ def test_an_allowed_import_is_left_alone(tmp_path: Path, importer: str, source: 
     plant(tmp_path, {"results.rules.terms": ""})
     plant(tmp_path, {importer: source})
     assert forbidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "importer, source, is_found",
+    [
+        ("brokerd.protocols.registry", "import brokerd.protocols.ges.core", False),
+        ("brokerd.protocols.ges.checks", "import brokerd.protocols.ges.core", False),
+        ("bench.papers.ges.figures", "import brokerd.protocols.ges.core", False),
+        ("brokerd.runtime.x", "import brokerd.protocols.definition", False),
+        ("brokerd.runtime.x", "from brokerd.protocols import interface", False),
+        ("pubsubctl.commands.x", "import brokerd.protocols.parts.deadlines", False),
+        ("brokerd.runtime.x", "import brokerd.protocols.parts.deadlines", True),
+        ("brokerd.config", "import brokerd.protocols.registry", True),
+        ("brokerd.overlay.x", "from brokerd.protocols.registry import DEFAULT", True),
+        ("brokerd.simulator.search.x", "def late():\n    import brokerd.protocols.ges", True),
+        ("pubsubctl.commands.x", "from brokerd.protocols.ges.core import Core", True),
+        ("bench.run.x", "from brokerd.protocols import ges", True),
+        ("brokerd.protocols.definition", "import brokerd.protocols.ges.core", True),
+        ("brokerd.protocols.gryphon.x", "import brokerd.protocols.ges.core", False),  # by layers
+    ],
+)
+def test_an_import_of_a_protocol_is_found(
+    tmp_path: Path, importer: str, source: str, is_found: bool
+) -> None:
+    names = ("ges.core", "gryphon.core", "interface", "definition", "registry", "parts.deadlines")
+    plant(tmp_path, {f"brokerd.protocols.{name}": "" for name in names})
+    plant(tmp_path, {importer: source})
+    modules = read_modules(tmp_path, [path.name for path in tmp_path.iterdir()])
+    found = find_protocol_imports(modules, ["ges", "gryphon"], PROTOCOL_ROOMS, NARROW)
+    assert bool(found) == is_found, [*map(str, found)]
+
+
+@pytest.mark.parametrize(
+    "module, source, is_found",
+    [
+        ("pubsubctl.x", 'kind = "multi_proxy"', True),
+        ("results.x", "# as MultiProxy does", True),
+        ("brokerd.config", '"""Of multi_proxy."""', True),
+        ("brokerd.config", '"""Of several proxies, in multi-proxy."""', False),
+        ("brokerd.protocols.multi_proxy.core", "class MultiProxy: ...", False),
+        ("brokerd.protocols.registry", "import multi_proxy", False),
+        ("bench.papers.mp22.x", "multi_proxy = 1", False),
+        ("brokerd.protocols.multi_proxies", "multi_proxy = 1", True),
+    ],
+)
+def test_a_protocols_name_is_found(
+    tmp_path: Path, module: str, source: str, is_found: bool
+) -> None:
+    plant(tmp_path, {module: source})
+    rooms = ("brokerd/protocols/registry.py", "brokerd/protocols/multi_proxy", "bench/papers")
+    tops = [path.name for path in tmp_path.iterdir()]
+    found = find_protocol_names(tmp_path, tops, ["multi_proxy"], rooms)
+    assert bool(found) == is_found, [*map(str, found)]
 
 
 def test_imports_are_seen_wherever_they_stand(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from bench.run.testbed import ListingRefused, Testbed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
-from brokerd.protocols.registry import definition_of
+from brokerd.protocols.registry import definition_of, protocol_on
 from fault_injection.apply.at_clients import ClientFaults, WithClients
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
@@ -157,6 +157,7 @@ class _Experiment:
             {
                 "protocol": spec.protocol,
                 "promises": definition_of(spec.protocol).promises.as_mapping(),
+                "protocol_words": protocol_on(spec.topology, spec.protocol).words(),
                 "seed": spec.seed,
                 "workload": spec.workload.name,
                 "topology": spec.topology.name,

@@ -33,6 +33,7 @@ def write_experiment(
     experiment: ExperimentFile,
     runs: Path,
     kind: Kind,
+    protocol: str | None,
     scale: Mapping[str, Any],
     labels: Mapping[str, str] | None,
     topologies: Mapping[int, Topology],
@@ -42,6 +43,7 @@ def write_experiment(
 
     Args:
         runs: where run folders lie.
+        protocol: that runs in it; None for none.
         scale: how large it is, for claims that ask for a size.
         topologies: its trees by fan-out.
         carry_out: gives the rows by table.
@@ -55,7 +57,7 @@ def write_experiment(
         {
             "kind": kind,
             "figure": experiment.figure,
-            "protocol": None if kind == "graph" else "delta_tree",
+            "protocol": protocol,
             "seed": experiment.seed,
             "labels": dict(labels or {}),
             "scale": dict(scale),

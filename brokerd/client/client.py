@@ -112,7 +112,7 @@ async def connect(
     - all that the client has published is done; from then on it publishes as another source,
       numbered from 1, as after `move`;
     - and it has no subscription that has started, unless the protocol may lose publications
-      anyway (`best_effort`): what its broker still has for one, no other broker would deliver.
+      anyway: what its broker still has for one, no other broker would deliver.
 
     Else it tries its broker until that is back, and nothing is lost or given twice. `move` is for
     those who would rather go on without what an unreachable broker has. A broker of a list has

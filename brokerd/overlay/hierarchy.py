@@ -64,7 +64,7 @@ class Hierarchy:
     @property
     def in_words(self) -> str:
         """`3 levels`, for people."""
-        return f"{self.top} levels" if self.top > 1 else "1 level"
+        return f"{self.top + 1} level{'s' * (self.top > 0)}"
 
     def to_mapping(self) -> dict[str, Any]:
         """The content of the file's `[hierarchy]`."""

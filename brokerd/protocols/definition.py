@@ -173,6 +173,9 @@ class ProtocolDefinition:
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
             given the topology as its kind sees it, and means its routes unless it says otherwise.
+        title: what people call it, with an article where it has one; "": its name.
+        recovery: how it gets over failures, for readers of a report; whole sentences.
+        wiring: what a topology says of it in a figure's caption, such as "δ = 1"; "": nothing.
         checks: the module with what simulations know of it beyond this; "" for none.
     """
 
@@ -190,6 +193,9 @@ class ProtocolDefinition:
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
     reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes
+    title: str = ""
+    recovery: str = ""
+    wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     checks: str = ""
 
     def surroundings(self, topology: Topology, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:

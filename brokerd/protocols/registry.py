@@ -183,6 +183,15 @@ class RunningProtocol:
             return reached_over_routes(self.topology, None, outage)
         return self.protocol.reaches(self.topology, self.parameters, outage)
 
+    def words(self) -> dict[str, str]:
+        """What people call the protocol and how it recovers, for the manifest of a run."""
+        assert self.protocol is not None, f"nothing runs on {self.topology.name}"
+        return {
+            "title": self.protocol.title or self.protocol.name,
+            "recovery": self.protocol.recovery,
+            "wiring": self.protocol.wiring(self.topology, self.parameters),
+        }
+
     def around(self, broker: str) -> tuple[str, ...]:
         """The brokers that a broker may have sessions with."""
         topology = self.topology

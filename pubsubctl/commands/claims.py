@@ -66,7 +66,7 @@ def run_claims(
     wanted = undrawn(folder, {claim.figure for claim in _claims(call, files or [])})
     if wanted:
         from results.checker.spark import spark_session
-        from results.figures import draw
+        from results.figures.by_name import draw
 
         with call.console.progress() as progress:
             progress.phase("starting Spark")

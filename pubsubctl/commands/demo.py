@@ -11,8 +11,6 @@ from pubsubctl.console.console import Result
 from pubsubctl.errors import UserError
 from pubsubctl.hosts.files import shown
 
-PROTOCOLS = ("delta_tree", "best_effort")
-
 
 def demo(
     context: typer.Context,
@@ -29,12 +27,13 @@ def demo(
 ) -> Result:
     """Kill a broker under load, twice; judge both.
 
-    Once with delta_tree, which must lose nothing, once with best_effort, which must lose
-    something. Deploys, loads, breaks, takes down, checks, and writes a report.
+    Once with the usual protocol, which must lose nothing, once with one that promises nothing,
+    which must lose something. Deploys, loads, breaks, takes down, checks, and writes a report.
     """
+    from pubsubctl.running.demo import PROTOCOLS, run_demo
+
     if protocol is not None and protocol not in PROTOCOLS:
         raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
-    from pubsubctl.running.demo import run_demo
 
     call = invocation(context)
     call.refuse_dry_run("demo")

@@ -28,8 +28,8 @@ def deploy(
         ),
     ] = "demo",
     protocol: Annotated[
-        str, typer.Option("--protocol", help="delta_tree or best_effort.")
-    ] = "delta_tree",
+        str | None, typer.Option("--protocol", help="What brokers are to run, not the usual one.")
+    ] = None,
     expect_noop: Annotated[
         bool,
         typer.Option("--expect-noop", help="Fail, and change nothing, if there is anything to do."),
@@ -74,6 +74,7 @@ def deploy(
     ] = 60.0,
 ) -> Result:
     """Start agents and brokers; done when every session is up."""
+    from brokerd.protocols.registry import DEFAULT
     from pubsubctl.console.interruption import Interruption, run_interruptibly
     from pubsubctl.deploying.deploy import deployed, wanted_deployment
     from pubsubctl.deploying.deployment import Deployment
@@ -86,6 +87,7 @@ def deploy(
         raise UserError("--placement says where brokers go; --policy and --delta-safe ask for it")
     placing = Placing(policy, delta_safe, placement)
     call = invocation(context)
+    protocol = protocol or DEFAULT
     wanted_topology = load_topology(call.project.find("topology", topology), protocol)
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)

@@ -83,6 +83,10 @@ def inject(
         str | None,
         typer.Option("--topology", help="Check against this topology, not the deployed one."),
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", help="With --topology: what is to run on it."),
+    ] = None,
     only_lint: Annotated[bool, typer.Option("--lint", help="Check only; needs no lab.")] = False,
     preview: Annotated[
         bool,
@@ -128,9 +132,13 @@ def inject(
         "mode": mode,
         "backend": backend,
     }
+    if protocol is not None and topology is None:
+        raise UserError(
+            f"--protocol {protocol}: only with --topology; what is deployed has its own"
+        )
     schedule = _asked_for(call, what or [], options, pick, chains)
     if only_lint or preview or call.dry_run:
-        return _preview(call, schedule, seed, topology, only_lint=only_lint)
+        return _preview(call, schedule, seed, topology, protocol, only_lint=only_lint)
     from pubsubctl.injecting.faults import check_by_hand
     from pubsubctl.injecting.injection import inject_now
 
@@ -141,7 +149,7 @@ def inject(
 
     check_by_hand(schedule)
     if topology is not None:
-        settle(*_topology(call, topology))
+        settle(*_topology(call, topology, protocol))
     return inject_now(call, schedule, settle)
 
 
@@ -196,6 +204,7 @@ def _preview(
     schedule: "FaultSchedule",
     seed: int | None,
     topology: str | None,
+    protocol: str | None,
     *,
     only_lint: bool,
 ) -> Result:
@@ -205,7 +214,7 @@ def _preview(
     from fault_injection.schedule.plan import expand
     from pubsubctl.deploying.preview import windows as preview_windows
 
-    known, placement, protocol = _topology(call, topology)
+    known, placement, protocol = _topology(call, topology, protocol)
     settled, warnings = _settled(call, schedule, seed, known, placement, protocol)
     steps = expand(settled)
     machines = placement.machines() if placement else None
@@ -238,7 +247,7 @@ def _pick(words: list[str], count: str, chains: str | None) -> dict[str, Any]:
 
 
 def _topology(
-    call: Invocation, name: str | None
+    call: Invocation, name: str | None, protocol: str | None
 ) -> "tuple[Topology, Placement | None, str | None]":
     """The topology to check against, as named or of what is deployed; what is where, and the
     protocol that runs, where they are known."""
@@ -252,12 +261,12 @@ def _topology(
     from pubsubctl.state import recorded_deployment
 
     if name is not None:
-        named = load_topology(call.project.find("topology", name))
+        named = load_topology(call.project.find("topology", name), protocol)
         try:
             inventory = call.inventory()
-            return named, would_be_placed(named, inventory, call.hosts(inventory)), None
+            return named, would_be_placed(named, inventory, call.hosts(inventory)), protocol
         except PubsubctlError:
-            return named, None, None
+            return named, None, protocol
     inventory = call.inventory()
     lab = Lab.of(inventory, call.hosts(inventory), call.forks)
     record = trio.run(reached, lab, lambda: recorded_deployment(lab))

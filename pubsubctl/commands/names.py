@@ -118,7 +118,7 @@ def logged(context: typer.Context, incomplete: str) -> Iterable[str]:
 @_offered
 def figures(context: typer.Context, incomplete: str) -> Iterable[str]:
     """Names of figures."""
-    from results.figures import FIGURES
+    from results.figures.by_name import FIGURES
 
     return sorted(FIGURES)
 

@@ -44,7 +44,7 @@ def plot(
     """
     from pubsubctl.running.runs import find_runs
     from results.checker.spark import spark_session
-    from results.figures import FIGURES, draw
+    from results.figures.by_name import FIGURES, draw
     from results.figures.drawing import FORMATS
     from results.figures.of_runs import WITHOUT_SPARK
 

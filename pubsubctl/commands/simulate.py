@@ -39,7 +39,7 @@ def simulate(
     protocol: Annotated[
         str | None,
         typer.Option(
-            "--protocol", help="delta_tree or best_effort; by default delta_tree, or a workload's."
+            "--protocol", help="What brokers run, not the usual protocol or a workload's."
         ),
     ] = None,
     faults: Annotated[
@@ -67,8 +67,9 @@ def simulate(
         typer.Option(
             "--profile",
             metavar="NAME",
-            help="With delta_tree: robust; paper, which bears failing links, and fails in about "
-            "one plain seed in four, where brokers crash; or paper-literal, which must fail.",
+            help="One that the protocol has: robust; paper, which bears failing links, and fails "
+            "in about one plain seed in four, where brokers crash; or paper-literal, which must "
+            "fail.",
         ),
     ] = "",
     setting: Annotated[

@@ -106,6 +106,9 @@ def show(
 def lint(
     context: typer.Context,
     files: Annotated[list[str], typer.Argument(help=FILE_HELP, autocompletion=names.topologies)],
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="Say also whether this one runs on them.")
+    ] = None,
 ) -> Result:
     """Check topology files."""
     from pubsubctl.deploying import topologies
@@ -116,7 +119,7 @@ def lint(
     for name in files:
         try:
             path = call.project.find("topology", name)
-            topology = topologies.load_topology(path)
+            topology = topologies.load_topology(path, protocol)
         except UserError as error:
             problems += error.problems
         else:

@@ -1,4 +1,4 @@
-"""`demo`: the same load and the same crash, once with delta_tree and once with best_effort."""
+"""`demo`: the same load and the same crash, with what promises something and what does not."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.run.outcome import RunOutcome
 from bench.spec.spec import Overrides, load_experiment
+from brokerd.protocols.registry import DEFAULT, DEFINITIONS, definition_of
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
@@ -16,7 +17,8 @@ from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_wai
 from pubsubctl.running.judging import Judged, judge_and_report
 
 WORKLOAD = SCHEDULE = "demo"
-EXPECTED = {"delta_tree": "VALID", "best_effort": "INVALID"}
+_PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
+PROTOCOLS = (DEFAULT, _PLAIN)
 """What the demo shows: the one keeps its promise, the other shows what it is worth."""
 
 
@@ -92,7 +94,7 @@ def because_not_as_expected(
     """Why the demo did not show what it is there to show."""
     found: list[PubsubctlError] = []
     for protocol, row in zip(protocols, judged, strict=True):
-        expected = EXPECTED[protocol]
+        expected = "VALID" if definition_of(protocol).promises.exactly_once else "INVALID"
         if row.verdict == expected:
             continue
         broken = row.verdict == "INVALID"

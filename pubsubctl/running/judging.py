@@ -207,7 +207,7 @@ def draw_and_judge(
 ) -> dict[Path, Judged]:
     """Draw the figures of experiments without real brokers; the verdicts where brokers ran."""
     from results.checker.spark import spark_session
-    from results.figures import FIGURES, draw
+    from results.figures.by_name import FIGURES, draw
     from results.papers.dft11.experiment_runs import load_experiment_run
 
     judged: dict[Path, Judged] = {}

@@ -5,11 +5,11 @@ from typing import Any
 
 from results.rules.facts import RunFacts
 from results.rules.faults import FaultSpan, fault_spans
+from results.rules.protocol_words import former_words
 from results.rules.risks import Exposure, Routes, Tree, risk_windows, sure_ns
 from results.tables.load import LoadedRun
 
 SECOND_NS = 1_000_000_000
-PROTOCOL_NAMES = {"delta_tree": "δ tree", "best_effort": "best effort"}
 
 
 def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
         "run_id": run.run_id,
         "experiment": manifest.get("experiment"),
         "protocol": run.protocol,
-        "protocol_name": PROTOCOL_NAMES.get(run.protocol, run.protocol),
+        "protocol_name": run.words.bare if run.protocol else "",
+        "wiring": run.words.wiring,
         "topology": run.topology.get("name"),
         "brokers": len(run.topology["brokers"]),
         "delta": run.delta,
@@ -81,7 +82,7 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
 def scale_text(about: Mapping[str, Any]) -> str:
     """What ran, how large it was, and on what; fit to begin a sentence."""
     machine = about["machine"]
-    delta = f" (δ = {about['delta']})" if about["protocol"] == "delta_tree" else ""
+    wiring = f" ({wiring_of(about)})" if wiring_of(about) else ""
     hardware = (
         f"{machine['cpu']}, {machine['cores']} cores" if machine["cpu"] else "unknown machine"
     )
@@ -93,7 +94,14 @@ def scale_text(about: Mapping[str, Any]) -> str:
     name = about["protocol_name"]
     if name[0].isascii():  # δ stays small
         name = name[0].upper() + name[1:]
-    return f"{name}{delta}, {size}; {where}: {hardware}; run {about['run_id']}"
+    return f"{name}{wiring}, {size}; {where}: {hardware}; run {about['run_id']}"
+
+
+def wiring_of(about: Mapping[str, Any]) -> str:
+    """What a topology says of its protocol, also by numbers that were kept without it."""
+    if "wiring" in about:
+        return str(about["wiring"])
+    return former_words(about["protocol"], about.get("delta")).wiring
 
 
 def fault_label(fault: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.figures.context import wiring_of
 from results.figures.data import FigureData, figure_data
 from results.figures.drawing import also_for_dark_pages, house_style
 from results.figures.style import (
@@ -65,6 +66,7 @@ def collect(run: Run) -> FigureData:
         "topology": run.topology.get("name"),
         "protocol": run.protocol,
         "delta": run.delta,
+        "wiring": run.words.wiring,
         "brokers": len(run.topology["brokers"]),
         "hosts": len({*hosts.values()}),
         "root": _root(run),
@@ -170,8 +172,8 @@ def paint(data: FigureData, width: Width = "wide") -> Figure:
     draw_key(figure, key, foot, inches)
     if about.get("run_id"):
         more = f"; also {', '.join(about['elsewhere'])}" if about["elsewhere"] else ""
-        delta = f", δ = {about['delta']}" if about["protocol"] == "delta_tree" else ""
-        said = f"{about['protocol']}{delta}; run {about['run_id']}{more}"
+        wiring = f", {wiring_of(about)}" if wiring_of(about) else ""
+        said = f"{about['protocol']}{wiring}; run {about['run_id']}{more}"
         footer(figure, said if width == "wide" else about["run_id"])
     return figure
 

@@ -69,7 +69,6 @@ def render(stories: Sequence[RunStory]) -> str:
         lane_kinds=[kind for kind in fault_chart.LANE_KINDS if kind in kinds],
         repeated={name: protocols.count(name) > 1 for name in protocols},
         headline=_headline(stories),
-        how=words.HOW_PROTOCOLS_RECOVER,
         figure_titles=SHOWN_FIGURES,
         percentiles={name: _percentile_name(name) for name in SHOWN_PERCENTILES},
         stamps=fault_chart.STAMP_NAMES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet
 
 from results.checker.latency import PERCENTILES, AcrossClocks, across_clocks, latency_percentiles
-from results.figures import draw
+from results.figures.by_name import draw
 from results.figures.of_runs import narrow_svg
 from results.tables.json_files import ResultsError, read_json, read_json_lines
 from results.tables.load import table_folder

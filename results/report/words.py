@@ -10,21 +10,6 @@ from results.rules.risks import CLIENT_VERBS
 
 SECOND_NS = 1_000_000_000
 
-PROTOCOLS: Mapping[str, str] = {
-    "delta_tree": "the δ\N{NO-BREAK SPACE}tree",
-    "best_effort": "best effort",
-}
-HOW_PROTOCOLS_RECOVER: Mapping[str, str] = {
-    "delta_tree": (
-        "Every broker keeps a publication until the brokers after it have confirmed it. When a "
-        "neighbour or a link is gone, up to δ in a row, sessions past it are opened and what was "
-        "not confirmed is sent again, in order."
-    ),
-    "best_effort": (
-        "Brokers pass publications on and forget them. What a broker holds when it dies, and what "
-        "is sent into a failure, nobody can send again."
-    ),
-}
 VIOLATIONS: Mapping[str, str] = {
     "missing": "missing",
     "duplicate": "repeated",
@@ -102,7 +87,7 @@ def latency(value_us: int | None) -> str:
 
 def protocol(story: RunStory) -> str:
     """What people call the run's protocol."""
-    return PROTOCOLS.get(story.run.protocol, story.run.protocol or "an unnamed protocol")
+    return story.run.words.title
 
 
 def bare(text: str) -> str:

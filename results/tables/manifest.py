@@ -12,6 +12,7 @@ from typing import Any
 from results.checker.clocks import CLOCK_FILE, Clocks
 from results.rules.expectation import ExpectedContent
 from results.rules.fault_log import doubts_about_fault_log, fault_rows, faults_of
+from results.rules.protocol_words import ProtocolWords, former_words
 from results.rules.risks import Routes
 from results.rules.terms import PUBLISHER_ORDER, Fault, Guarantee, Promises, doubt
 from results.tables.derived import derived_folder
@@ -87,6 +88,12 @@ class Run:
     def guarantee(self) -> Guarantee:
         """What the run is judged against."""
         return Guarantee(**self.workload.get("guarantee", {}))
+
+    @property
+    def words(self) -> ProtocolWords:
+        """What people call its protocol, and how that recovers."""
+        said = self.manifest.get("protocol_words")
+        return ProtocolWords.of_mapping(said) if said else former_words(self.protocol, self.delta)
 
     @property
     def links(self) -> list[tuple[str, str]]:

@@ -77,6 +77,9 @@ class Module:
     is_package: bool
 
 
+_PROTOCOLS = "brokerd.protocols"
+
+
 def fits(module: str, pattern: str) -> bool:
     """Whether a module is the pattern or lies below it."""
     parts, wanted = module.split("."), pattern.split(".")
@@ -139,6 +142,58 @@ def find_forbidden_imports(
             if what:
                 findings.append(Finding(module.path, found.line, what, layer.reason))
     return sorted(findings)
+
+
+def find_protocol_imports(
+    modules: Mapping[str, Module],
+    protocols: Sequence[str],
+    rooms: Sequence[str],
+    narrow: Mapping[str, Sequence[str]],
+) -> list[Finding]:
+    """Imports of a protocol by others than itself, and of more of `protocols` than is allowed.
+
+    Args:
+        protocols: names of their packages.
+        rooms: patterns of modules that may know any protocol.
+        narrow: pattern of modules → all of `brokerd.protocols` that they may import.
+    """
+    reason = "a protocol is known by its definition, so that another one needs no shared code"
+    findings = []
+    for module in modules.values():
+        own = [name for name in protocols if fits(module.name, f"{_PROTOCOLS}.{name}")]
+        if own or any(fits(module.name, room) for room in rooms):
+            continue
+        allowed = [names for pattern, names in narrow.items() if fits(module.name, pattern)]
+        for found in imports_of(module, modules):
+            if not fits(found.target, _PROTOCOLS):
+                continue
+            of_one = any(fits(found.target, f"{_PROTOCOLS}.{name}") for name in protocols)
+            if of_one or any(found.target not in names for names in allowed):
+                what = f"{module.name} imports {found.target}"
+                findings.append(Finding(module.path, found.line, what, reason))
+    return sorted(findings)
+
+
+def find_protocol_names(
+    root: Path, packages: Iterable[str], protocols: Sequence[str], rooms: Sequence[str]
+) -> list[Finding]:
+    """Where modules outside these rooms (folders or files) name a protocol in any way."""
+    words = {}
+    for name in protocols:
+        words[name] = name
+        words["".join(part.capitalize() for part in name.split("_"))] = name
+    findings = []
+    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
+        place = path.relative_to(root).as_posix()
+        if any(place == room or place.startswith(f"{room}/") for room in rooms):
+            continue
+        for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            findings += [
+                Finding(place, line, f"names {name}", "what is one protocol's lies in its rooms")
+                for word, name in words.items()
+                if word in text
+            ]
+    return findings
 
 
 def find_impurities(

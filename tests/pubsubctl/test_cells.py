@@ -91,3 +91,37 @@ def test_no_protocol_that_runs_on_trees_is_deployed_on_cells(call: Call, ring: P
     answer = call("deploy", str(ring), "--protocol", "delta_tree")
     assert answer.status == 2
     assert "protocol 'delta_tree' runs on kind 'tree', and ring is of kind cells" in answer.err
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('kind = "cells"', 'kind = "cell"', "kind = 'cell'; one of tree, cells"),
+        ("", "[tree]", "[tree] is a section of another kind"),
+        ('["p1", "ib"], ', "", "cells: bundles"),
+        ('ib = ["b1", "b2"]', 'ib = ["b1", "b9"]', "'b9'"),
+    ],
+)
+def test_a_wrong_topology_is_refused_with_what_is_wrong_in_it(
+    call: Call, ring: Path, old: str, new: str, said: str
+) -> None:
+    if "[tree]" in new:
+        ring.write_text(CELLS + "[tree]\ndelta = 1\n")
+    else:
+        ring.write_text(CELLS.replace(old, new))
+    for command in (("topology", "lint", str(ring)), ("deploy", str(ring), "--dry-run")):
+        answer = call(*command)
+        assert (answer.status, said in answer.err) == (2, True), answer.err
+
+
+def test_an_unknown_protocol_is_named_with_the_nearest(call: Call, ring: Path) -> None:
+    for command in (
+        ("topology", "lint", str(ring)),
+        ("topology", "place", str(ring)),
+        ("inject", "kill", "b1", "--lint", "--topology", str(ring)),
+    ):
+        answer = call(*command, "--protocol", "delta_three")
+        assert answer.status == 2
+        assert "'delta_three'; did you mean 'delta_tree'" in answer.err, answer.err
+    alone = call("inject", "kill", "b1", "--lint", "--protocol", "delta_tree")
+    assert "only with --topology" in alone.err

@@ -152,20 +152,21 @@ def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape, size, line",
+    "shape, of_kind, line",
     [
         (("cells", "--cell-size", "2"), "7 cells", "  b2 (cell c1): b3, b1, b4, b5, b6, b7, b8"),
-        (("hierarchy", "--fanout", "4"), "1 level", "  b2 (0.1): b1, b3, b4"),
+        (("hierarchy", "--fanout", "4"), "2 levels", "  b2 (0.1): b1, b3, b4"),
         (("bipartite", "--proxies", "3"), "3 proxies", "  b8 (server): b1, b2, b3"),
     ],
 )
 def test_other_kinds_are_made_and_listed(
-    call: Call, project: Path, shape: tuple[str, ...], size: str, line: str
+    call: Call, project: Path, shape: tuple[str, ...], of_kind: str, line: str
 ) -> None:
     kind = shape[0]
     made = call("topology", "gen", *shape, "--brokers", "8", "-o", "t.toml")
-    assert made.out == f"t.toml: 8 brokers, {size}, kind {kind}\n"
-    assert call("topology", "lint", "t.toml").out == f"t.toml: ok, 8 brokers, {size}, kind {kind}\n"
+    said = f"8 brokers, {of_kind}, kind {kind}\n"
+    assert made.out == f"t.toml: {said}"
+    assert call("topology", "lint", "t.toml").out == f"t.toml: ok, {said}"
     shown = call("topology", "show", "t.toml")
     assert shown.out.splitlines()[0] == f"{kind}:"
     assert line in shown.out.splitlines()
@@ -191,8 +192,14 @@ def test_every_kind_that_a_file_carries_is_shown(call: Call, project: Path) -> N
     [
         (("deploy", "t.toml", "--dry-run"), "t.toml: " + RUNS_NOT),
         (("bench", "w.toml", "--dry-run"), "w.toml: " + RUNS_NOT),
+        (("topology", "place", "t.toml", "--protocol", "delta_tree"), "t.toml: " + RUNS_NOT),
+        (("topology", "lint", "t.toml", "--protocol", "delta_tree"), "t.toml: " + RUNS_NOT),
         (("topology", "join", "t.toml", "n1", "--at", "b1"), "only a tree's brokers can"),
         (("topology", "leave", "t.toml", "b8"), "only a tree's brokers can"),
+        (
+            ("inject", "kill", "b1", "--topology", "t.toml", "--protocol", "delta_tree", "--lint"),
+            "t.toml: " + RUNS_NOT,
+        ),
     ],
 )
 def test_what_needs_a_tree_is_refused_on_another_kind(

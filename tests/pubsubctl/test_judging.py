@@ -9,7 +9,7 @@ import pytest
 
 from pubsubctl.console.console import Console
 from pubsubctl.errors import combined_status
-from pubsubctl.running.demo import EXPECTED, because_not_as_expected
+from pubsubctl.running.demo import PROTOCOLS, because_not_as_expected
 from pubsubctl.running.judging import CASES_SHOWN, Judged, expectations_of
 from results.checker.checks import Verdict
 from results.tables.json_files import IntegrityError
@@ -117,7 +117,7 @@ def test_a_demo_succeeds_when_one_protocol_keeps_its_promise_and_the_other_canno
     tmp_path: Path, delta_tree: str, best_effort: str, status: int
 ) -> None:
     rows = [judged(tmp_path, delta_tree), judged(tmp_path, best_effort)]
-    found = because_not_as_expected(list(EXPECTED), rows)
+    found = because_not_as_expected(list(PROTOCOLS), rows)
     assert combined_status(error.exit_status for error in found) == status
 
 

@@ -10,8 +10,8 @@ from pyspark.sql import Row
 from bench.papers.dft11.figure_experiments import load_figure_experiment
 from bench.papers.dft11.graph_experiments import run_graph_experiment
 from bench.spec.toml_text import toml_text
-from results.figures import FIGURES, draw
-from results.figures.dft11 import draw_fig9, draw_fig12
+from results.figures.by_name import FIGURES, draw
+from results.papers.dft11.figures import draw_fig9, draw_fig12
 from results.tables.json_files import ResultsError
 from results.tables.seals import verify_seal
 

@@ -10,7 +10,7 @@ import pytest
 
 import results.tables.load
 from results.checker.latency import across_clocks, measured
-from results.figures import draw
+from results.figures.by_name import draw
 from results.reference.reading import read_history
 from results.rules.expectation import splitmix64
 from results.tables.json_files import ResultsError

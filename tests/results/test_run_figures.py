@@ -12,7 +12,7 @@ import pytest
 
 from results.checker.latency import at_share, latency_buckets, latency_percentiles, spectrum
 from results.checker.throughput import delivered_per_bin, published_per_bin
-from results.figures import FIGURES, draw
+from results.figures.by_name import FIGURES, draw
 from results.figures.of_runs import FIGURES as RUN_FIGURES
 from results.figures.of_runs import narrow_svg, numbers_beside
 from results.rules.faults import fault_spans
@@ -53,7 +53,7 @@ def test_each_figure_has_pictures_and_its_numbers_beside_it(run: Path) -> None:
 REDRAW = """
 import sys
 from pathlib import Path
-from results.figures import draw
+from results.figures.by_name import draw
 from results.figures.of_runs import FIGURES
 for name in FIGURES:
     draw(name, None, Path(sys.argv[1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from results.checker.checks import check_run
-from results.figures import draw
+from results.figures.by_name import draw
 from results.reference.reading import read_history
 from results.reference.rule import check
 from results.tables.manifest import read_run

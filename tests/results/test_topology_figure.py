@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from results.figures import draw
+from results.figures.by_name import draw
 from results.figures.data import figure_data
 from results.figures.of_runs import narrow_svg, numbers_beside
 from results.figures.style import run_style

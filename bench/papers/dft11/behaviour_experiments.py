@@ -259,6 +259,7 @@ def run_behaviour_experiment(
         experiment,
         runs,
         "behaviour",
+        "delta_tree",
         experiment.scale(),
         labels,
         {},

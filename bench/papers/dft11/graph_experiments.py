@@ -87,6 +87,7 @@ def run_graph_experiment(
         experiment,
         runs,
         "graph",
+        None,
         {
             "brokers": experiment.brokers,
             "runs": experiment.runs,

@@ -149,6 +149,7 @@ def run_simulated_experiment(
         experiment,
         runs,
         "simulation",
+        "delta_tree",
         {
             "brokers": experiment.brokers,
             "runs": experiment.runs,

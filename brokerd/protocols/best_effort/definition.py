@@ -48,6 +48,11 @@ BEST_EFFORT = ProtocolDefinition(
     acknowledgement=lambda parameters: Acknowledgement.HANDED_ON,
     logs=lambda parameters: (),
     bypasses_links=lambda parameters: False,
+    title="best effort",
+    recovery=(
+        "Brokers pass publications on and forget them. What a broker holds when it dies, and what "
+        "is sent into a failure, nobody can send again."
+    ),
     excess=_excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=lambda topology, parameters, outage: reached_in_tree(topology, outage, radius=1),

@@ -52,6 +52,13 @@ DELTA_TREE = ProtocolDefinition(
     acknowledgement=_acknowledgement,
     logs=lambda parameters: (LOG,) if parameters.publication_log else (),
     bypasses_links=lambda parameters: parameters.assist == "on",
+    title="the δ\N{NO-BREAK SPACE}tree",
+    recovery=(
+        "Every broker keeps a publication until the brokers after it have confirmed it. When a "
+        "neighbour or a link is gone, up to δ in a row, sessions past it are opened and what was "
+        "not confirmed is sent again, in order."
+    ),
+    wiring=lambda topology, parameters: f"δ = {topology.delta}",
     excess=excess,
     fault_bound=lambda topology, parameters: topology.delta,
     reaches=reaches,

@@ -1,6 +1,6 @@
 """A whole simulated cluster, with verbs for whoever writes its story.
 
-cluster = SimulatedCluster(topology, "best_effort", seed=7)
+cluster = SimulatedCluster(topology, protocol, seed=7)
 oil = cluster.subscribe("b3", "topic = 'oil'")
 cluster.run_until_quiet()
 cluster.link("b1", "b2").cut()

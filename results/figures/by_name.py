@@ -1,0 +1,53 @@
+"""Figures by name: drawn from pre-aggregated tables of a run, into the run's folder."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures import of_runs
+from results.figures.drawing import FORMATS, Drawing
+from results.papers.dft11 import behaviour_figures, delivery_figures, figures
+from results.tables.derived import derived_of
+from results.tables.json_files import ResultsError
+from results.tables.seals import seal_derived
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
+    **of_runs.FIGURES,
+    **figures.FIGURES,
+    **delivery_figures.FIGURES,
+    **behaviour_figures.FIGURES,
+}
+
+
+def draw(
+    name: str, spark: "SparkSession | None", run_dir: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Draw a figure of a run and write it beside the run's other files.
+
+    Args:
+        spark: computes the values; None to draw a figure of `of_runs` from the values that lie
+            in the run's folder. Either way the same run gives the same bytes.
+
+    Returns:
+        The files written: pictures, the values as CSV, caption and numbers as JSON.
+
+    Raises:
+        ResultsError: there is no such figure, or not of this run.
+        IntegrityError: a file of the run is not what was written when it ended.
+    """
+    if name not in FIGURES:
+        near = difflib.get_close_matches(name, FIGURES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(FIGURES))}"
+        raise ResultsError(f"no figure called {name!r}; {hint}")
+    if unknown := [form for form in formats if form not in FORMATS]:
+        raise ResultsError(f"no format called {unknown[0]!r}; known: {', '.join(FORMATS)}")
+    folder = Path(run_dir)
+    derived = derived_of(folder)
+    written = FIGURES[name](spark, folder).write(derived / "figures", name, formats)
+    if derived == folder:
+        seal_derived(folder)
+    return written
