@@ -46,12 +46,15 @@ class Started:
             durable (or later) left them.
         logs: the ends of each log that the definition names. At least what was durable is
             there; of what was not, any number of Appends from the front.
+        wall_ns: what the machine's clock shows as this is handled, nanoseconds since 1970. An
+            earlier incarnation may have seen a later one: people and daemons put clocks right.
     """
 
     incarnation: int
     recovering: bool
     recovered: Mapping[str, Mapping[str, Any]]
     logs: Mapping[str, LogEnds] = field(default_factory=dict)
+    wall_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

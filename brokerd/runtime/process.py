@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -187,7 +188,9 @@ class BrokerProcess:
         gc.collect()
         gc.freeze()
         recovering = beginning.recovering or config.joining
-        started = Started(beginning.incarnation, recovering, beginning.rows, stores.ends)
+        started = Started(
+            beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
+        )
         parts = _Parts(driver, links, disk, writer, commands, log)
         await parts.run(started, listeners, config.control_socket, task_status)
 

@@ -36,6 +36,7 @@ from brokerd.protocols.interface import (
 from brokerd.simulator.world.clock import MILLISECOND_NS, Schedule
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
+from brokerd.simulator.world.wall_clock import WallClocks
 
 DISK_NS = 2 * MILLISECOND_NS
 
@@ -71,7 +72,8 @@ class SimulatedBroker(Endpoint):
         random: Random,
         make_core: Callable[[BrokerNumber], DeliveryProtocol],
         observer: Observer | None,
-        logs: Iterable[str] = (),
+        logs: Iterable[str],
+        wall_clocks: WallClocks,
     ) -> None:
         super().__init__(number)
         self.number = number
@@ -85,6 +87,7 @@ class SimulatedBroker(Endpoint):
         self._schedule: Schedule = network.schedule
         self._make_core = make_core
         self._observer = observer
+        self._wall_clocks = wall_clocks
         self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, logs, self._handle)
         self._local: deque[Event] = deque()
         self._handling = False
@@ -119,7 +122,8 @@ class SimulatedBroker(Endpoint):
             self.history = []
         recovering = self.incarnation > 1 or self.joins
         disk = self._disk
-        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.ends()))
+        wall_ns = self._wall_clocks.at_start(self.number, self._schedule.now_ns)
+        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns))
 
     def kill(self) -> None:
         """Lose everything volatile, at once."""

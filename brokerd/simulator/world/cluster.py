@@ -43,6 +43,7 @@ from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedu
 from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.world.trace import Trace
+from brokerd.simulator.world.wall_clock import WallClocks
 from brokerd.wire.attributes import decode_attributes, encode_attributes
 
 
@@ -111,6 +112,7 @@ class SimulatedCluster:
         self._logs = definition_of(protocol).logs(self.parameters)
         acknowledgement = definition_of(protocol).acknowledgement(self.parameters)
         self.oracle.logged = acknowledgement is Acknowledgement.STORED
+        self._wall_clocks = WallClocks(seed)
         self._observer: ClientObserver = self.oracle
         if observer is not None:
             self._observer = Observers(self.oracle, observer)
@@ -456,7 +458,14 @@ class SimulatedCluster:
         number = len(self.brokers)
         observer = self.checker if self._watched else None
         broker = SimulatedBroker(
-            number, name, self.network, self.random, self._make_core, observer, self._logs
+            number,
+            name,
+            self.network,
+            self.random,
+            self._make_core,
+            observer,
+            self._logs,
+            self._wall_clocks,
         )
         broker.joins = number >= len(self.topology.as_deployed().brokers)
         self.brokers.append(broker)

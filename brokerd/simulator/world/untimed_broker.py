@@ -33,6 +33,7 @@ from brokerd.protocols.interface import (
 )
 from brokerd.simulator.world.logs import SimulatedLogs
 from brokerd.simulator.world.untimed import End, Endpoint, Lane, UntimedNetwork
+from brokerd.simulator.world.wall_clock import WallClocks
 
 PATIENCE_NS = 10**15
 """Deadlines farther off than this, measured from the last one, are meant never to come."""
@@ -119,6 +120,7 @@ class UntimedBroker(Endpoint):
         make_core: Callable[[BrokerNumber], DeliveryProtocol],
         observe: Callable[["UntimedBroker", Event, list[Effect]], None],
         logs: Iterable[str],
+        wall_clocks: WallClocks,
     ) -> None:
         super().__init__(number)
         self.number = number
@@ -130,6 +132,7 @@ class UntimedBroker(Endpoint):
         self._network = network
         self._make_core = make_core
         self._observe = observe
+        self._wall_clocks = wall_clocks
         self.disk = UntimedDisk(
             network.lane(("persist", number), self._persisted),
             network.lane(("log", number), self._persisted),
@@ -163,7 +166,9 @@ class UntimedBroker(Endpoint):
             self.history = []
         recovering = self.incarnation > 1
         disk = self.disk
-        self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.logs.ends()))
+        rows, ends = disk.recovered(), disk.logs.ends()
+        wall_ns = self._wall_clocks.at_start(self.number, self.now_ns)
+        self._handle(Started(self.incarnation, recovering, rows, ends, wall_ns))
 
     def crash(self, kept: int) -> None:
         """Lose everything volatile; see UntimedDisk.crash."""

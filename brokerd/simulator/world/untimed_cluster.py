@@ -48,6 +48,7 @@ from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.untimed import Action, Lane, UntimedNetwork
 from brokerd.simulator.world.untimed_broker import UntimedBroker
 from brokerd.simulator.world.untimed_clients import UntimedClient
+from brokerd.simulator.world.wall_clock import WallClocks
 from brokerd.wire.attributes import decode_attributes, encode_attributes
 
 KINDS = ("a", "b", "c")
@@ -108,6 +109,7 @@ class UntimedCluster:
         logs = definition_of(scene.protocol).logs(scene.parameters)
         acknowledgement = definition_of(scene.protocol).acknowledgement(scene.parameters)
         self.oracle.logged = acknowledgement is Acknowledgement.STORED
+        clocks = WallClocks(scene.chance)
         self.trace = Trace() if trace else None
         self.network = make_network(Random(scene.chance))
         self.network.frame_limit_bytes = scene.frame_limit_bytes
@@ -138,7 +140,7 @@ class UntimedCluster:
         self.clients: dict[ClientId, UntimedClient] = {}
         self._asked: dict[ClientId, list[Predicate]] = {}
         self.brokers = [
-            UntimedBroker(number, name, self.network, self.make_core, self._observe, logs)
+            UntimedBroker(number, name, self.network, self.make_core, self._observe, logs, clocks)
             for number, name in enumerate(scene.topology.brokers)
         ]
         for broker in self.brokers:
