@@ -8,6 +8,7 @@ from typing import Any
 from brokerd.agent.client import AgentClient
 from brokerd.agent.fault import LASTING_VERBS
 from brokerd.errors import ControlError
+from brokerd.protocols.interface import CoreStatus
 from pubsubctl.errors import Unreachable
 from pubsubctl.hosts.connectors.base import Connector
 from pubsubctl.hosts.hosts import Lab
@@ -165,17 +166,18 @@ async def broker_state(
         status = await agent.broker(name, "status", timeout_ms=timeout_ms)
     except ControlError as error:
         return BrokerState(name, host, port, process["pid"], "silent", exit=str(error))
+    core = CoreStatus.from_mapping(status)
     return BrokerState(
         name,
         host,
         port,
         process["pid"],
-        status["state"],
-        wanted=tuple(status["wanted"]),
-        ready=tuple(status["ready"]),
-        pending=tuple(status["pending"]),
+        core.state,
+        wanted=core.wanted,
+        ready=core.ready,
+        pending=core.missing,
         faults=tuple(str(fault) for fault in status["faults"]),
-        subscriptions=status["subscriptions"],
+        subscriptions=core.subscriptions,
         run_id=status["run_id"],
         core=placed["core"],
         cores=tuple(process["cores"]) if process.get("cores") else None,

@@ -6,8 +6,8 @@ clock, draws no random number and iterates no set, so the same events give the s
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
@@ -18,6 +18,8 @@ Instant = int
 
 LossReason = Literal["closed_by_us", "closed_by_peer", "silent", "overflow", "protocol_error"]
 
+
+Broker = TypeVar("Broker", BrokerNumber, str)
 
 LogRecord = tuple[Buffer, ...]
 """What a core keeps in a log, in pieces; it comes back as one, and nobody else looks into it."""
@@ -285,6 +287,57 @@ FIRST_INNER_SESSION = 1 << 40
 """Sessions that a wrapper makes for the core in it have numbers from here on; a driver's do not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStatus(Generic[Broker]):
+    """How a core is doing: brokers have numbers; names outside its process, where it is JSON.
+
+    Attributes:
+        state: `running`, or `recovering` while it does not know all that it has to.
+        queued: publications that are not done here.
+        subscriptions: that it knows of.
+        own_subscriptions: those of its own clients among them.
+        wanted: brokers with which it wants a session.
+        ready: brokers with which it has one that can be used.
+        idle_reasons: why it is not idle, in words; none: nobody would miss it.
+        detail: JSON-ready, of its protocol; shared code prints it and no more.
+    """
+
+    state: str
+    queued: int = 0
+    subscriptions: int = 0
+    own_subscriptions: int = 0
+    wanted: tuple[Broker, ...] = ()
+    ready: tuple[Broker, ...] = ()
+    idle_reasons: tuple[str, ...] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> tuple[Broker, ...]:
+        """Wanted, but without a session that can be used."""
+        return tuple(broker for broker in self.wanted if broker not in self.ready)
+
+    def to_mapping(self, names: Mapping[Broker, str]) -> dict[str, Any]:
+        """As JSON, with the names of brokers."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        for key in ("wanted", "ready"):
+            found[key] = [names[broker] for broker in found[key]]
+        return {**found, "idle_reasons": list(self.idle_reasons), "detail": dict(self.detail)}
+
+    @staticmethod
+    def from_mapping(values: Mapping[str, Any]) -> "CoreStatus[str]":
+        """Back from JSON, whatever else is in it; brokers are names."""
+        return CoreStatus(
+            state=values["state"],
+            queued=values["queued"],
+            subscriptions=values["subscriptions"],
+            own_subscriptions=values["own_subscriptions"],
+            wanted=tuple(values["wanted"]),
+            ready=tuple(values["ready"]),
+            idle_reasons=tuple(values["idle_reasons"]),
+            detail=values["detail"],
+        )
+
+
 class DeliveryProtocol(Protocol):
     """One broker's share of a delivery protocol. Does no I/O and reads no clock.
 
@@ -325,8 +378,8 @@ class DeliveryProtocol(Protocol):
         """
         ...
 
-    def status(self) -> Mapping[str, Any]:
-        """JSON-ready state for people: state (recovering | running), sessions wanted and ready…"""
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """How it is doing."""
         ...
 
 

@@ -102,13 +102,9 @@ class Commands:
 
     async def _status(self, arguments: dict[str, Any]) -> dict[str, Any]:
         _take(arguments)
-        status = dict(self._core.status())
-        status.setdefault("relayed", [])
-        for key in ("wanted", "ready", "pending", "relayed"):
-            status[key] = [self._own.names[number] for number in status[key]]
         peers = self._links.session_peers()
         return {
-            **status,
+            **self._core.status().to_mapping(self._own.names),
             "name": self._own.name,
             "pid": os.getpid(),
             "incarnation": self._own.incarnation,
@@ -181,11 +177,11 @@ class Commands:
         """Wait until nothing is queued here; the answer says whether that came about."""
         (timeout_ms,) = _take(arguments, timeout_ms=(int, 10_000))
         with trio.move_on_after(timeout_ms / 1_000):
-            while self._core.status()["queue"] or self._links.waiting_bytes():
+            while self._core.status().queued or self._links.waiting_bytes():
                 await trio.sleep(0.02)
             await self._disk.settle()
-        queue, waiting = self._core.status()["queue"], self._links.waiting_bytes()
-        return {"drained": not queue and not waiting, "queue": queue, "outbox_bytes": waiting}
+        queue, waiting = self._core.status().queued, self._links.waiting_bytes()
+        return {"drained": not queue and not waiting, "queued": queue, "outbox_bytes": waiting}
 
     async def _probe(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Try to reach every broker around; with `peers`, those only and for this answer only."""

@@ -203,7 +203,7 @@ class BrokerProcess:
             self._around.addresses,
             driver.post,
             log.record,
-            is_recovering=lambda: core.status()["state"] == "recovering",
+            is_recovering=lambda: core.status().state == "recovering",
             clients_behind=core.clients_behind,
             dial=dial_tls(self._credentials) if self._credentials is not None else dial_tcp,
             welcome=self._credentials.welcome if self._credentials is not None else None,

@@ -10,7 +10,7 @@ import trio
 
 from brokerd.config import BrokerConfig
 from brokerd.errors import StorageCorrupt
-from brokerd.protocols.interface import LogEnds
+from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.durable import ROOM_RETRY_S
@@ -119,17 +119,18 @@ def say(config: BrokerConfig, text: str) -> None:
 
 def _waiting_status(config: BrokerConfig, digest: str) -> dict[str, Any]:
     """What `status` answers of a broker that has nothing to tell of but its disk."""
-    nobody: list[str] = []
+    core: CoreStatus[str] = CoreStatus(state=NO_ROOM_STATE)
     return {
-        "state": NO_ROOM_STATE,
+        **core.to_mapping({}),
         "name": config.broker,
         "pid": os.getpid(),
         "incarnation": 0,
         "protocol": config.protocol,
         "deployment_id": config.deployment_id,
         "topology_digest": digest,
-        **dict.fromkeys(("wanted", "ready", "pending", "relayed", "sessions", "faults"), nobody),
-        **dict.fromkeys(("subscriptions", "own_subscriptions", "queue", "clients"), 0),
+        "sessions": [],
+        "faults": [],
+        "clients": 0,
         "probed": False,
         "unprobed": {},
         "run_id": "",

@@ -361,7 +361,7 @@ class _Experiment:
         broker = self._cluster.broker(step.brokers[0]).broker
         if not broker.alive:
             return  # the step that starts it again says when it has recovered
-        if broker.core.status()["state"] == "running" and not self._cluster.unsettled():
+        if broker.core.status().state == "running" and not self._cluster.unsettled():
             self._tell(f"{'-'.join(step.brokers)} has recovered")
             self._reached(step, "recovered")
         else:

@@ -274,10 +274,10 @@ class _Player:
 
     def _on_status(self, words: list[str]) -> None:
         status = self.cluster.broker(words[0]).status()
-        for key in ("wanted", "ready"):
-            listed = " ".join(self._words.name(peer) for peer in status[key])
+        for key, peers in (("wanted", status.wanted), ("ready", status.ready)):
+            listed = " ".join(self._words.name(peer) for peer in peers)
             self._said.append(f"{key} {listed or 'nobody'}")
-        self._said.append(f"{status['state']}, {status['queue']} publications queued")
+        self._said.append(f"{status.state}, {status.queued} publications queued")
 
     def _on_judge(self, _words: list[str]) -> None:
         oracle = self.cluster.oracle

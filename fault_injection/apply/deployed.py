@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from brokerd.errors import ControlError
+from brokerd.protocols.interface import CoreStatus
 from brokerd.protocols.registry import RunningProtocol, protocol_on
 from fault_injection.apply.effects import SEE, see_sessions_down
 from fault_injection.apply.injector import Evidence, Fault
@@ -119,10 +120,10 @@ class DeployedBackend:
         for end in self._ends(fault, both=True):
             status = await end.command("status")
             direct = direct_sessions(status)
-            missing = [name for name in status["wanted"] if name not in direct]
-            if status["state"] != "running" or missing:
+            core = CoreStatus.from_mapping(status)
+            if core.state != "running" or any(name not in direct for name in core.wanted):
                 return None
-            seen[end.broker] = {"state": status["state"], "sessions": len(status["ready"])}
+            seen[end.broker] = {"state": core.state, "sessions": len(core.ready)}
         return seen
 
     def _timed(self, evidence: Evidence, stamps: Mapping[str, int]) -> Evidence:

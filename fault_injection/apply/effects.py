@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.injector import Evidence, Fault
 from fault_injection.schedule.ends import End, direct_sessions, on_all
 
@@ -98,10 +99,12 @@ async def _see_slow_links(fault: Fault, ends: Sequence[End]) -> Evidence | None:
     least_us = int(fault.parameters["delay_ms"]) * 1_000
 
     async def probe(end: End) -> dict[str, int]:
-        peers = [end.peer] if end.peer else (await end.command("status"))["wanted"]
+        peers = [end.peer]
+        if not end.peer:
+            peers = list(CoreStatus.from_mapping(await end.command("status")).wanted)
         if not peers:
             return {}
-        answer = await end.command("probe", {"peers": list(peers)})
+        answer = await end.command("probe", {"peers": peers})
         return {peer: answer["took_us"][peer] for peer in answer["reached"]}
 
     took = await on_all(ends, probe)

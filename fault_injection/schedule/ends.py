@@ -8,6 +8,7 @@ import trio
 from brokerd.agent.client import AgentClient
 from brokerd.errors import ControlError
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import CoreStatus
 from fault_injection.apply.injector import Evidence, Fault
 
 _T = TypeVar("_T")
@@ -109,4 +110,5 @@ async def on_all(ends: Sequence[End], act: Callable[[End], Awaitable[_T]]) -> li
 
 def direct_sessions(status: Evidence) -> list[str]:
     """With whom a broker has a session over a link of its own, not through a third broker."""
-    return [name for name in status["ready"] if name not in status.get("relayed", ())]
+    ready = CoreStatus.from_mapping(status).ready
+    return [name for name in ready if name in status["sessions"]]

@@ -7,6 +7,7 @@ import trio
 
 from bench.spec.toml_text import toml_text
 from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import CoreStatus
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.errors import HostError
@@ -88,15 +89,13 @@ async def _wait_until_drained(
     deployment: Deployment, name: str, host: str, timeout_s: float
 ) -> None:
     agent = deployment.agents[host]
-    status: dict[str, Any] = {}
+    reasons: list[str] = []
     with trio.move_on_after(timeout_s):
         while True:
             status = await agent.broker(name, "status", {})
-            if not (status["clients"] or status["own_subscriptions"] or status["queue"]):
+            reasons = [f"{status['clients']} clients"] if status["clients"] else []
+            reasons += CoreStatus.from_mapping(status).idle_reasons
+            if not reasons:
                 return
             await trio.sleep(_POLL_S)
-    raise HostError(
-        f"host {host}: {name} cannot leave: {status['clients']} clients, "
-        f"{status['own_subscriptions']} subscriptions of its own clients, "
-        f"{status['queue']} publications that are not done"
-    )
+    raise HostError(f"host {host}: {name} cannot leave: {', '.join(reasons) or 'no answer'}")

@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from brokerd.errors import ControlError
+from brokerd.protocols.interface import CoreStatus
 from pubsubctl.console.console import Progress
 from pubsubctl.deploying.deployment import Deployment
 from pubsubctl.errors import HostError
@@ -38,15 +39,14 @@ async def wait_ready(deployment: Deployment, progress: Progress, timeout_s: floa
                     f"{name} computes digest {status['topology_digest']} of the topology, "
                     f"we computed {deployment.wanted.digest}"
                 )
-                ready, wants = set(status["ready"]), set(status["wanted"])
-                sessions += len(ready & wants)
-                wanted_sessions += len(wants)
-                if missing := sorted(wants - ready):
+                core = CoreStatus.from_mapping(status)
+                missing = sorted(core.missing)
+                sessions += len(core.wanted) - len(missing)
+                wanted_sessions += len(core.wanted)
+                if missing:
                     pending[name] = f"no session to {', '.join(missing)}"
-                elif status["pending"]:
-                    pending[name] = f"session to {', '.join(status['pending'])} not ready"
-                elif status["state"] != "running":
-                    pending[name] = str(status["state"])
+                elif core.state != "running":
+                    pending[name] = core.state
                 elif not status["probed"]:
                     pending[name] = "has not tried all brokers near it yet"
             done = len(names) - len(pending)

@@ -143,10 +143,9 @@ class SimulatedBackend:
             if not broker.broker.alive or broker.broker.frozen:
                 return None
             status = broker.status()
-            missing = [peer for peer in status["wanted"] if peer not in status["ready"]]
-            if status["state"] != "running" or missing:
+            if status.state != "running" or status.missing:
                 return None
-            seen[name] = {"state": status["state"], "sessions": len(status["ready"])}
+            seen[name] = {"state": status.state, "sessions": len(status.ready)}
         return seen
 
     # ------------------------------------------------------------ inside

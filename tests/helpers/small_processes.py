@@ -18,6 +18,7 @@ from brokerd.agent.attach import attach
 from brokerd.agent.daemon import run_agent, start_daemon
 from brokerd.agent.fork_server import Role
 from brokerd.errors import ConfigError, ControlError
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import serve_control
 
 
@@ -58,10 +59,15 @@ class _Sleeper:
                     nursery.cancel_scope.cancel()
 
     async def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        ready = [peer for peer in self.peers if not self.is_cut(peer)]
+        core: CoreStatus[str] = CoreStatus(
+            state="running", wanted=tuple(self.peers), ready=tuple(ready)
+        )
         return {
+            **core.to_mapping({peer: peer for peer in self.peers}),
+            "sessions": ready,
             "name": self.config["name"],
             "pid": os.getpid(),
-            "state": "running",
             "session_id": os.getsid(0),
             "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
             "sigint": callable(signal.getsignal(signal.SIGINT)),
@@ -72,8 +78,6 @@ class _Sleeper:
             "faults": sorted(self.faults),
             "applied": self.applied,
             "incarnation": os.getpid(),
-            "wanted": self.peers,
-            "ready": [peer for peer in self.peers if not self.is_cut(peer)],
         }
 
     def is_cut(self, peer: str) -> bool:

@@ -132,9 +132,9 @@ def test_a_newcomer_knows_its_neighbourhood_and_its_neighbourhood_knows_it() -> 
     cluster.run_until_quiet()
     cluster.broker("b3").kill()
     cluster.run_for(3)
-    assert names(cluster, cluster.broker("n").status()["ready"]) == ["b2"]
-    assert "n" in names(cluster, cluster.broker("b2").status()["ready"])
-    assert "n" not in names(cluster, cluster.broker("b1").status()["wanted"])
+    assert names(cluster, cluster.broker("n").status().ready) == ["b2"]
+    assert "n" in names(cluster, cluster.broker("b2").status().ready)
+    assert "n" not in names(cluster, cluster.broker("b1").status().wanted)
 
 
 def test_messages_go_along_the_primary_tree_whatever_links_are_in_use() -> None:
@@ -146,7 +146,7 @@ def test_messages_go_along_the_primary_tree_whatever_links_are_in_use() -> None:
     cluster.run_for(3)
     sent = publish(cluster, "b0", 3)
     assert subscriber.received == sent
-    assert names(cluster, cluster.broker("b0").status()["ready"]) == ["b2"]
+    assert names(cluster, cluster.broker("b0").status().ready) == ["b2"]
 
 
 def test_reconfiguring_loses_no_publication() -> None:
@@ -225,9 +225,9 @@ def test_an_active_session_has_no_established_one_before_it() -> None:
     cluster.link("a", "b").cut()
     cluster.run_for(3)
     a, c = cluster.broker("a").status(), cluster.broker("c").status()
-    assert names(cluster, a["ready"]) == ["c"]
-    assert "c" in names(cluster, a["wanted"])  # active for a
-    assert "a" not in names(cluster, c["wanted"]) or "b" not in names(cluster, c["ready"])
+    assert names(cluster, a.ready) == ["c"]
+    assert "c" in names(cluster, a.wanted)  # active for a
+    assert "a" not in names(cluster, c.wanted) or "b" not in names(cluster, c.ready)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -286,5 +286,6 @@ def test_distances_follow_from_delta() -> None:
         cluster = start(chain(*(f"b{place}" for place in range(10)), delta=delta))
         cluster.broker("b5").kill()
         cluster.run_for(3)
-        know = [place for place in range(5) if cluster.broker(f"b{place}").status()["partitions"]]
+        states = [cluster.broker(f"b{place}").status() for place in range(5)]
+        know = [place for place, state in enumerate(states) if state.detail["partitions"]]
         assert know == [place for place in range(5) if 4 - place <= 2 * delta]

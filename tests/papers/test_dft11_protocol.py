@@ -13,7 +13,7 @@ from brokerd.protocols.delta_tree.mutants import Mutant, mutated
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions import partition_kind
 from brokerd.simulator.checks.oracle import InvariantViolated
-from brokerd.simulator.world.cluster import Published, Subscription
+from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from tests.helpers.cluster import chain, tree
 from tests.helpers.paper_stories import names, publish, settled, start
 
@@ -54,7 +54,12 @@ def test_a_broken_session_is_replaced_by_sessions_to_all_neighbours_beyond() -> 
     cluster = start(FIGURE_4)
     cluster.broker("b3").kill()
     cluster.run_for(3)
-    assert {*names(cluster, cluster.broker("b2").status()["ready"])} >= {"b1", "b4", "d1"}
+    assert {*names(cluster, cluster.broker("b2").status().ready)} >= {"b1", "b4", "d1"}
+
+
+def partitions_at(cluster: SimulatedCluster, name: str) -> int:
+    known: int = cluster.broker(name).status().detail["partitions"]
+    return known
 
 
 def test_partition_information_spreads_and_is_taken_back() -> None:
@@ -62,13 +67,11 @@ def test_partition_information_spreads_and_is_taken_back() -> None:
     cluster = start(chain(*(f"b{place}" for place in range(7))))
     cluster.broker("b5").kill()
     cluster.run_for(3)
-    tables = [cluster.broker(f"b{place}").status()["partitions"] for place in (0, 1, 2, 3, 4)]
+    tables = [partitions_at(cluster, f"b{place}") for place in (0, 1, 2, 3, 4)]
     assert tables == [0, 0, 1, 1, 2]  # of b4 within 2δ = 2, and of b6, who detects it as well
     cluster.broker("b5").start()
     settled(cluster)
-    assert [cluster.broker(name).status()["partitions"] for name in cluster.topology.brokers] == [
-        0
-    ] * 7
+    assert [partitions_at(cluster, name) for name in cluster.topology.brokers] == [0] * 7
 
 
 # ---------------------------------------------------------------- §V
@@ -155,10 +158,10 @@ def test_a_copy_is_kept_until_everybody_behind_has_it() -> None:
     cluster.broker("s").absorb()
     cluster.publish("p", n=1)
     cluster.run_for(0.3)
-    assert [cluster.broker(name).status()["queue"] for name in ("p", "b")] == [1, 1]
+    assert [cluster.broker(name).status().queued for name in ("p", "b")] == [1, 1]
     cluster.broker("s").release()
     cluster.run_until_quiet()
-    assert [cluster.broker(name).status()["queue"] for name in ("p", "b", "s")] == [0, 0, 0]
+    assert [cluster.broker(name).status().queued for name in ("p", "b", "s")] == [0, 0, 0]
 
 
 def _subscribers_broker_dies() -> None:
@@ -259,7 +262,7 @@ def test_a_broker_that_was_away_gets_what_it_has_missed_and_nothing_else() -> No
     cluster.run_for(2)
     cluster.broker("r").thaw()
     cluster.run_until_quiet()
-    assert cluster.broker("r").status()["subscriptions"] == 2
+    assert cluster.broker("r").status().subscriptions == 2
     two = cluster.publish("r", n=2)
     settled(cluster)
     assert missed.received == [two]
@@ -309,5 +312,5 @@ def test_a_broker_that_lost_everything_recovers_under_load(persist_routing: bool
             cluster.broker("b1").start()
     settled(cluster)
     assert [subscriber.received for subscriber in subscribers] == [sent, sent]
-    assert cluster.broker("b1").status()["state"] == "running"
+    assert cluster.broker("b1").status().state == "running"
     assert "recovered" in [event for event, _ in cluster.broker("b1").broker.recorded]

@@ -4,6 +4,7 @@ A test file says `from tests.protocols.conformance import *` and has a fixture `
 the protocol's name.
 """
 
+import json
 import subprocess
 import sys
 
@@ -20,7 +21,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.predicate import EVERYTHING
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.interface import Commit, MessageReceived, SessionEstablished
+from brokerd.protocols.interface import Commit, CoreStatus, MessageReceived, SessionEstablished
 from tests.helpers.exchange import Client, Exchange, blob, states
 
 TREE = ((0, 1), (1, 2), (1, 3))
@@ -74,7 +75,7 @@ def test_a_failure_leaves_nothing_behind_once_it_is_over(protocol):
     exchange.advance(10)
     for core in exchange.cores.values():
         assert list(core.aftermath()) == []
-        assert core.status()["queue"] == 0
+        assert core.status().queued == 0
 
 
 def test_a_subscription_is_pending_until_every_broker_knows_it(protocol):
@@ -167,15 +168,23 @@ def test_statistics_and_status_have_what_the_toolkit_reads(protocol):
     core = exchange.cores[1]
     assert set(STATISTICS) <= set(core.statistics())
     assert all(type(value) is int for value in core.statistics().values())
-    expected = {
-        "state": "running",
-        "wanted": [0, 2, 3],
-        "ready": [0, 2, 3],
-        "pending": [],
-        "subscriptions": 0,
-        "queue": 0,
-    }
-    assert {key: core.status()[key] for key in expected} == expected
+    status = core.status()
+    expected = CoreStatus(state="running", wanted=(0, 2, 3), ready=(0, 2, 3), detail=status.detail)
+    assert status == expected
+    assert status.missing == ()
+
+
+def test_a_status_comes_back_from_json_with_the_names_of_brokers(protocol):
+    exchange = Exchange(TREE, protocol=protocol)
+    exchange.subscribe(exchange.client("s", 1), "true")
+    status = exchange.cores[1].status()
+    assert status.own_subscriptions == 1
+    assert status.idle_reasons == ("1 subscriptions of its own clients",)
+    mapping = json.loads(json.dumps(status.to_mapping({n: f"b{n}" for n in range(4)})))
+    found = CoreStatus.from_mapping({**mapping, "pid": 7})
+    names = tuple(f"b{n}" for n in status.wanted)
+    assert (found.state, found.wanted, found.missing) == ("running", names, ())
+    assert found.to_mapping({name: name for name in names}) == mapping
 
 
 def test_a_client_that_is_away_for_a_short_while_keeps_its_subscription(protocol):

@@ -19,6 +19,7 @@ import trio
 
 from brokerd.client.client import connect
 from brokerd.errors import ConfigError, ControlError
+from brokerd.protocols.interface import CoreStatus
 from brokerd.runtime.control import ControlClient, open_control
 from brokerd.runtime.process import run_broker
 from tests.helpers.certificates import Certificates
@@ -109,6 +110,11 @@ async def ask(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any]
         return await control.request(command, **arguments)
 
 
+def is_ready(status: dict[str, Any]) -> bool:
+    core = CoreStatus.from_mapping(status)
+    return bool(core.state == "running" and not core.missing and status["probed"])
+
+
 async def wait_until_up(folder: Path) -> dict[str, Any]:
     """The broker's status, once it answers."""
     with trio.fail_after(PATIENCE_S):
@@ -124,7 +130,7 @@ async def wait_until_ready(*folders: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         for folder in folders:
             status = await wait_until_up(folder)
-            while status["pending"] or not status["probed"] or status["state"] != "running":
+            while not is_ready(status):
                 await trio.sleep(0.02)
                 status = await ask(folder, "status")
 

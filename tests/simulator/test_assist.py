@@ -41,7 +41,7 @@ class Story:
     def relayed(self, name: str) -> list[str]:
         """With whom a broker has a relayed session."""
         status = self.cluster.broker(name).status()
-        return [self.cluster.topology.brokers[peer] for peer in status["relayed"]]
+        return [self.cluster.topology.brokers[peer] for peer in status.detail["relayed"]]
 
     def end(self) -> None:
         """Let everything come to rest; nothing may be missing, and nothing relayed be left."""
@@ -161,7 +161,7 @@ def test_a_broker_behind_a_cut_link_recovers_and_goes_on() -> None:
     story.cluster.run_for(3)
     story.cluster.broker("b1").restart()
     story.cluster.run_for(5)
-    assert story.cluster.broker("b1").status()["state"] == "running"
+    assert story.cluster.broker("b1").status().state == "running"
     story.publish()
     story.cluster.run_for(0.5)
     assert story.waiting() == []

@@ -95,8 +95,8 @@ def test_a_broker_that_joins_is_used_in_both_directions() -> None:
     assert old.received == sent
     assert new.received == sent
     status = cluster.broker("n").status()
-    assert status["state"] == "running"
-    assert [cluster.topology.brokers[number] for number in status["ready"]] == ["b3"]
+    assert status.state == "running"
+    assert [cluster.topology.brokers[number] for number in status.ready] == ["b3"]
 
 
 def test_it_learns_its_neighbourhood_and_goes_around_a_parent_that_dies() -> None:
@@ -191,7 +191,7 @@ def test_a_leaf_leaves_and_the_rest_goes_on() -> None:
     _settled(cluster)
     assert subscriber.received == [one, two]
     assert late.received == [two]
-    assert 3 not in cluster.broker("b1").status()["wanted"]
+    assert 3 not in cluster.broker("b1").status().wanted
 
 
 def test_gates_that_only_a_departed_leaf_kept_closed_are_gone() -> None:
@@ -235,7 +235,7 @@ def test_what_a_departed_leaf_had_leaves_the_disks_too() -> None:
     cluster.join("n", "b3").start()
     cluster.subscribe("n", client="s")
     cluster.run_until_quiet()
-    assert all(broker.core.status()["subscriptions"] for broker in cluster.brokers)
+    assert all(broker.core.status().subscriptions for broker in cluster.brokers)
     cluster.link("b3", "n").blackhole()
     cluster.detach("s")
     cluster.run_for(0.05)
@@ -246,5 +246,5 @@ def test_what_a_departed_leaf_had_leaves_the_disks_too() -> None:
     for name in ("b1", "b2", "b3"):
         cluster.broker(name).start()
     cluster.run_for(1)
-    subscriptions = {b.name: b.core.status()["subscriptions"] for b in cluster.brokers if b.alive}
+    subscriptions = {b.name: b.core.status().subscriptions for b in cluster.brokers if b.alive}
     assert subscriptions == {"b1": 0, "b2": 0, "b3": 0}

@@ -118,7 +118,7 @@ def test_what_was_acknowledged_during_a_recovery_is_published_although_its_sessi
     sent = [cluster.publish("p", n=n) for n in range(3)]
     while publisher.core.outstanding:
         cluster.run_for(0.001)
-    assert cluster.broker("p").status()["state"] == "recovering"
+    assert cluster.broker("p").status().state == "recovering"
     publisher.leave()
     cluster.link("p", "b").heal()
     cluster.link("p", "s").heal()
@@ -182,7 +182,7 @@ def _publish_before_the_log_is_read() -> None:
     lane.hold()
     sent += [cluster.publish("p", n=n) for n in range(10, 15)]
     cluster.run_for(3)
-    assert broker.status()["state"] == "recovering"
+    assert broker.status().state == "recovering"
     lane.release()
     cluster.broker("s").release()
     cluster.run_until_quiet()

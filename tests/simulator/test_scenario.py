@@ -45,7 +45,7 @@ def test_it_is_not_quiet_before_every_broker_has_found_out_whom_it_reaches() -> 
     cluster.run_for(1)
     assert cluster.unsettled() == ["b0 dials [2]"]
     cluster.run_until_quiet(3)
-    assert cluster.broker("b0").status()["pending"] == [1, 2]
+    assert cluster.broker("b0").status().missing == (1, 2)
 
 
 def test_an_attempt_that_can_succeed_by_now_is_waited_for() -> None:
@@ -57,7 +57,7 @@ def test_an_attempt_that_can_succeed_by_now_is_waited_for() -> None:
     cluster.link("b0", "b1").heal()
     assert not cluster.is_quiet()
     cluster.run_until_quiet(10)
-    assert cluster.broker("b0").status()["ready"] == [1]
+    assert cluster.broker("b0").status().ready == (1,)
 
 
 def test_a_cluster_that_does_not_come_to_rest_is_given_up_and_says_why() -> None:

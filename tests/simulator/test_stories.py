@@ -248,7 +248,7 @@ def test_a_broker_recovers_from_a_peer_on_the_far_side_of_a_dead_home() -> None:
     cluster.run_until_quiet()
     cluster.broker("b1").restart()
     cluster.run_until_quiet()
-    assert cluster.broker("b1").status()["state"] == "running"
+    assert cluster.broker("b1").status().state == "running"
     sent = cluster.publish("b1", n=1)
     cluster.broker("b2").start()
     _settle(cluster)
@@ -266,9 +266,9 @@ def test_a_cold_start_of_everything_goes_on_alone_after_its_time() -> None:
     for name in ("b1", "b2"):
         cluster.broker(name).start()
     cluster.run_for(20)
-    assert {cluster.broker(name).status()["state"] for name in ("b1", "b2")} == {"recovering"}
+    assert {cluster.broker(name).status().state for name in ("b1", "b2")} == {"recovering"}
     cluster.run_for(20)
-    assert {cluster.broker(name).status()["state"] for name in ("b1", "b2")} == {"running"}
+    assert {cluster.broker(name).status().state for name in ("b1", "b2")} == {"running"}
     recorded = [what for broker in cluster.brokers for what, _ in broker.recorded]
     assert "cold_start" in recorded
     sent = cluster.publish("b2", n=1)

@@ -22,7 +22,7 @@ def _cluster(*names: str, linger_s: float = 60) -> SimulatedCluster:
 
 def _rows(cluster: SimulatedCluster) -> dict[str, int]:
     return {
-        broker.name: broker.core.status()["subscriptions"]
+        broker.name: broker.core.status().subscriptions
         for broker in cluster.brokers
         if broker.alive
     }

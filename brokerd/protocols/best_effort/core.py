@@ -8,7 +8,6 @@ Paper: [GD02] §4.1 (the system Gryphon is compared with).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.predicate import Attributes
@@ -16,6 +15,7 @@ from brokerd.protocols.best_effort.clients import Clients
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.best_effort.routes import Routes
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,
@@ -92,17 +92,17 @@ class BestEffort(EventMachine):
         """See DeliveryProtocol. What a failure took is gone, and nothing waits for it."""
         return ()
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
-        ready = [peer for peer in self._neighbours if peer in self._sessions]
-        return {
-            "state": "running",
-            "wanted": list(self._neighbours),
-            "ready": ready,
-            "pending": [peer for peer in self._neighbours if peer not in self._sessions],
-            "subscriptions": self._routes.statistics()["subscriptions"],
-            "queue": 0,
-        }
+        own = self._clients.subscriptions()
+        return CoreStatus(
+            state="running",
+            subscriptions=self._routes.statistics()["subscriptions"],
+            own_subscriptions=own,
+            wanted=tuple(self._neighbours),
+            ready=tuple(peer for peer in self._neighbours if peer in self._sessions),
+            idle_reasons=(f"{own} subscriptions of its own clients",) if own else (),
+        )
 
     def _on_started(self, event: Started) -> None:
         self._clients.start(event.incarnation, event.recovered)

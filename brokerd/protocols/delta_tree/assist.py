@@ -26,6 +26,7 @@ from brokerd.protocols.delta_tree.sessions import Reach
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     CloseSession,
+    CoreStatus,
     CoreWrapper,
     DeadlineReached,
     Effect,
@@ -174,9 +175,10 @@ class AssistedDeltaTree(CoreWrapper):
         """See DeliveryProtocol."""
         return self.core.aftermath()
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol. `relayed`: with whom there is a session through a third broker."""
-        return {**self.core.status(), "relayed": list(self._relayed)}
+        status = self.core.status()
+        return replace(status, detail={**status.detail, "relayed": list(self._relayed)})
 
     def session_with(self, peer: BrokerNumber) -> int:
         """The number by which the core knows its session with a peer; 0 when there is none."""

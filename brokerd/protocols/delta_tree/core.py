@@ -12,7 +12,6 @@ Paper: [DFT11].
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
@@ -48,6 +47,7 @@ from brokerd.protocols.delta_tree.unheard import AUDIT
 from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
+    CoreStatus,
     DeadlineReached,
     Instant,
     MessageReceived,
@@ -201,24 +201,29 @@ class DeltaTree(EventMachine):
         recovering = ["a recovery"] if self._state.recovering else []
         return [*recovering, *(f"{count} {what}" for what, count in left.items() if count)]
 
-    def status(self) -> Mapping[str, Any]:
-        """See DeliveryProtocol. `pending`: wanted, but without a session that can be used."""
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
         nodes = self._sessions.nodes.values()
-        wanted = [
-            node.broker for node in nodes if node.active or node.reach in _REACH_WITHOUT_SESSION
-        ]
-        ready = [node.broker for node in nodes if node.ready]
-        return {
-            "state": "recovering" if self._state.recovering else "running",
-            "wanted": wanted,
-            "ready": ready,
-            "pending": [broker for broker in wanted if broker not in ready],
-            "subscriptions": len(self._subscriptions),
-            "own_subscriptions": self._subscriptions.of_own_clients,
-            "queue": self._queue.publications,
-            "partitions": len(self._partitions),
-            "profile": self._state.parameters.profile,
+        own, queued = self._subscriptions.of_own_clients, self._queue.publications
+        reasons = {
+            f"{own} subscriptions of its own clients": own,
+            f"{queued} publications that are not done": queued,
         }
+        return CoreStatus(
+            state="recovering" if self._state.recovering else "running",
+            queued=queued,
+            subscriptions=len(self._subscriptions),
+            own_subscriptions=own,
+            wanted=tuple(
+                node.broker for node in nodes if node.active or node.reach in _REACH_WITHOUT_SESSION
+            ),
+            ready=tuple(node.broker for node in nodes if node.ready),
+            idle_reasons=tuple(reason for reason, count in reasons.items() if count),
+            detail={
+                "partitions": len(self._partitions),
+                "profile": self._state.parameters.profile,
+            },
+        )
 
     def before_return(self) -> None:
         """Confirmations of one event leave together, behind everything else."""

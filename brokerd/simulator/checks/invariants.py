@@ -102,7 +102,7 @@ class StepChecker:
         lines = []
         for broker in brokers:
             left = list(broker.protocol.aftermath())
-            if queue := broker.protocol.status()["queue"]:
+            if queue := broker.protocol.status().queued:
                 left.append(f"{queue} publications queued")
             if left:
                 lines.append(f"{broker.name} has {', '.join(left)}")

@@ -39,7 +39,7 @@ class WhileBroken:
         self._let_off = {
             broker.number
             for broker in (cluster.brokers[number] for number in cluster.graph.present)
-            if not self._reach.lets_nobody_off and broker.core.status()["state"] != "running"
+            if not self._reach.lets_nobody_off and broker.core.status().state != "running"
         }
 
     def missing(self) -> list[str]:
@@ -58,7 +58,7 @@ class WhileBroken:
     def _unfinished(self) -> Iterator[str]:
         for number in self._cluster.graph.present:
             broker = self._cluster.brokers[number]
-            state = broker.core.status()["state"]
+            state = broker.core.status().state
             if state != "running" and broker.number not in self._let_off:
                 yield f"{broker.name} is {state}"
 

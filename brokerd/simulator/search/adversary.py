@@ -268,7 +268,7 @@ class _Run:
         failed: list[_Element] = [
             broker.number
             for broker in brokers
-            if not broker.alive or broker.core.status()["state"] != "running"
+            if not broker.alive or broker.core.status().state != "running"
         ]
         cut = cluster.network.cut
         if self._forgetful:

@@ -407,7 +407,7 @@ class PlanRun:
         checker = self._cluster.checker
         lines = checker.left_over([brokers[number] for number in self._cluster.graph.present])
         for number in self._cluster.graph.present:
-            had = brokers[number].core.status()["own_subscriptions"]
+            had = brokers[number].core.status().own_subscriptions
             asked = self._cluster.oracle.living_at(number)
             if had > asked:
                 name = brokers[number].name

@@ -7,7 +7,7 @@ cluster.link("b1", "b2").cut()
 cluster.publish("b1", topic="oil")
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -22,6 +22,7 @@ from brokerd.overlay.topology import Joined, Topology
 from brokerd.overlay.tree import PrimaryTree, graph_of, tree_of
 from brokerd.protocols.definition import Acknowledgement
 from brokerd.protocols.interface import (
+    CoreStatus,
     DeliveryProtocol,
     Instant,
     TopologyGrown,
@@ -403,9 +404,10 @@ class SimulatedCluster:
             if attempts:
                 lines.append(f"{broker.name} dials {attempts}")
             status = broker.core.status()
-            relayed = status.get("relayed", ())
             waiting = [
-                peer for peer in status["wanted"] if peer not in status["ready"] or peer in relayed
+                peer
+                for peer in status.wanted
+                if peer not in status.ready or peer not in broker.ends
             ]
             if not broker.absorbing:
                 reachable = [
@@ -543,7 +545,7 @@ class BrokerHandle:
         """Its time goes on."""
         return self._do("thaw", self.broker.thaw)
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> CoreStatus[BrokerNumber]:
         """What its core says about itself."""
         return self.broker.core.status()
 

@@ -285,7 +285,7 @@ class Faults:
         if not isinstance(fault.element, int):
             return True
         broker = self._cluster.brokers[fault.element]
-        return bool(broker.core.status()["state"] == "running")
+        return bool(broker.core.status().state == "running")
 
     def _remember(self, broker: SimulatedBroker) -> None:
         """Keep the counters that die with a broker."""

@@ -249,9 +249,7 @@ class UntimedCluster:
                 lines.append(f"{broker.name} dials {list(broker.attempts)}")
             status = broker.core.status()
             reachable = [
-                peer
-                for peer in status["wanted"]
-                if peer not in status["ready"] and self.network.is_open(broker.number, peer)
+                peer for peer in status.missing if self.network.is_open(broker.number, peer)
             ]
             if reachable:
                 lines.append(f"{broker.name} waits for sessions with {reachable}")

@@ -13,6 +13,7 @@ from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
     CloseSession,
+    CoreStatus,
     DeadlineReached,
     Effect,
     Event,
@@ -113,19 +114,18 @@ class RingFlood(EventMachine):
             "sessions_ready": len(self._sent),
         }
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> CoreStatus[BrokerNumber]:
         """See DeliveryProtocol."""
         subscriptions = self._clients.subscriptions()
-        return {
-            "state": "running",
-            "wanted": list(self._neighbours),
-            "ready": [peer for peer in self._neighbours if peer in self._sent],
-            "pending": [peer for peer in self._neighbours if peer not in self._sent],
-            "subscriptions": subscriptions,
-            "own_subscriptions": subscriptions,
-            "clients": self._clients.connected(),
-            "queue": sum(len(entry.run) for entry in self._log.stored()),
-        }
+        queued = sum(len(entry.run) for entry in self._log.stored())
+        return CoreStatus(
+            state="running",
+            queued=queued,
+            subscriptions=subscriptions,
+            own_subscriptions=subscriptions,
+            wanted=tuple(self._neighbours),
+            ready=tuple(peer for peer in self._neighbours if peer in self._sent),
+        )
 
     # ------------------------------------------------------------ sessions
 

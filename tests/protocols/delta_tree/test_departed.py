@@ -35,7 +35,7 @@ def at_rest(exchange: Exchange) -> None:
         counters = core.statistics()
         assert counters["queue_publications"] == 0, number
         assert counters["subscriptions_tagged"] == 0, number
-        assert core.status()["state"] == "running", number
+        assert core.status().state == "running", number
 
 
 def test_what_a_departed_leaf_had_sent_twice_may_be_done_after_it_has_left() -> None:
@@ -134,7 +134,7 @@ def test_a_broker_that_was_down_when_its_neighbour_left_starts_without_what_that
     exchange.leave(0)
     exchange.start(1)
     at_rest(exchange)
-    assert exchange.cores[1].status()["subscriptions"] == 0
+    assert exchange.cores[1].status().subscriptions == 0
     assert exchange.disks[1].get("routing", {}) == {}
 
 
@@ -219,8 +219,8 @@ def test_whatever_was_said_while_a_leaf_was_there_may_be_said_after_it_has_left(
             exchange.cut(number, peer, heal=True)
         exchange.cut(number, number + 1, heal=True)
         exchange.advance(12)
-        assert 0 not in exchange.cores[number].status()["wanted"]
-        assert exchange.cores[number].status()["queue"] == 0
+        assert 0 not in exchange.cores[number].status().wanted
+        assert exchange.cores[number].status().queued == 0
 
 
 def test_what_was_said_then_is_of_every_kind() -> None:

@@ -163,7 +163,7 @@ def test_bypassing_waits_for_a_verdict_and_tries_brokers_behind_one_by_one():
     ]
     assert opened == [2, 3]
     status = exchange.cores[0].status()
-    assert (status["wanted"], status["pending"], status["ready"]) == ([1, 2, 3], [1, 2, 3], [])
+    assert (status.wanted, status.missing, status.ready) == ((1, 2, 3), (1, 2, 3), ())
 
 
 def test_an_unreachable_broker_is_tried_again_with_longer_and_longer_waits():
@@ -181,7 +181,7 @@ def test_an_unreachable_broker_is_tried_again_with_longer_and_longer_waits():
     assert tries == [0.5, 1.5, 3.5, 6.5, 9.5]
     exchange.unreachable.clear()
     exchange.advance(3)
-    assert exchange.cores[0].status()["ready"] == [1]
+    assert exchange.cores[0].status().ready == (1,)
 
 
 # ---------------------------------------------------------------- subscriptions under failures
@@ -288,10 +288,10 @@ def test_a_restarted_broker_holds_publishers_and_new_subscriptions_until_it_is_t
     publisher, late = exchange.client("p", 0, publishes=True), exchange.client("t", 0)
     exchange.publish(publisher, 1, A)
     exchange.subscribe(late, "true")
-    assert exchange.cores[0].status()["state"] == "recovering"
+    assert exchange.cores[0].status().state == "recovering"
     assert (subscriber.got(), states(late)) == ([], [])
     exchange.release(1, 0)
-    assert exchange.cores[0].status()["state"] == "running"
+    assert exchange.cores[0].status().state == "running"
     assert subscriber.got() == [1]
     assert states(late)[-1] == "started"
 
@@ -305,11 +305,11 @@ def test_a_peer_that_recovers_itself_ends_nobodys_recovery():
     exchange.start(0)
     exchange.start(1)
     exchange.advance(2)
-    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["recovering"] * 2
+    assert [exchange.cores[n].status().state for n in (0, 1)] == ["recovering"] * 2
     assert exchange.sent(1, 0, SyncEnd)[-1].recovering
     exchange.unreachable.clear()
     exchange.mend(1, 2)
-    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["running"] * 2
+    assert [exchange.cores[n].status().state for n in (0, 1)] == ["running"] * 2
 
 
 def test_a_component_in_which_all_restarted_goes_on_after_a_while_and_says_so():
@@ -319,9 +319,9 @@ def test_a_component_in_which_all_restarted_goes_on_after_a_while_and_says_so():
     for broker in (0, 1):
         exchange.start(broker)
     exchange.advance(25)
-    assert exchange.cores[0].status()["state"] == "recovering"
+    assert exchange.cores[0].status().state == "recovering"
     exchange.advance(10)
-    assert [exchange.cores[n].status()["state"] for n in (0, 1)] == ["running"] * 2
+    assert [exchange.cores[n].status().state for n in (0, 1)] == ["running"] * 2
     assert [event for _, event in exchange.records].count("cold_start") == 1
 
 
@@ -461,7 +461,7 @@ def test_a_broker_that_confirmed_a_subscription_has_it_after_a_restart():
     exchange.cut(0, 1)
     exchange.start(1)
     exchange.mend(1, 2)
-    assert exchange.cores[1].status()["state"] == "running", "2 brought it up to date"
+    assert exchange.cores[1].status().state == "running", "2 brought it up to date"
     assert exchange.cores[1].statistics()["subscriptions"] == 1
 
 
@@ -474,7 +474,7 @@ def test_without_routing_on_disk_the_same_story_leaves_a_broker_unaware():
     exchange.cut(0, 1)
     exchange.start(1)
     exchange.mend(1, 2)
-    assert exchange.cores[1].status()["state"] == "running"
+    assert exchange.cores[1].status().state == "running"
     assert exchange.cores[1].statistics()["subscriptions"] == 0
 
 

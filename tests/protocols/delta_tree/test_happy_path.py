@@ -31,8 +31,11 @@ def test_every_session_begins_with_a_summary_and_an_active_one_ends_its_sync():
     exchange = Exchange(CHAIN)
     kinds = [type(message) for message in exchange.sent(0, 1, object)]
     assert [kind for kind in kinds if kind is not PartitionGone] == [Summary, SyncEnd]
-    assert exchange.cores[1].status()["ready"] == [0, 2]
-    assert exchange.cores[0].status()["wanted"] == [1], "two links away is not wanted"
+    assert exchange.cores[1].status().ready == (
+        0,
+        2,
+    )
+    assert exchange.cores[0].status().wanted == (1,), "two links away is not wanted"
 
 
 def test_a_subscription_floods_is_confirmed_back_and_starts():

@@ -116,7 +116,7 @@ def test_who_is_asked_for_by_a_broker_it_has_a_session_with_waits_for_the_end_of
     ask = Relay("ask", 2, 1, 7, 4)
     assert broker.hear(0, ask) == []
     assert (0, Relay("accept", 2, 1, 7, 1)) in broker.lose(2)
-    assert broker.core.status()["relayed"] == [2]
+    assert broker.core.status().detail["relayed"] == [2]
 
 
 def test_who_is_unknown_here_may_have_joined_just_now_and_is_let_pass() -> None:
@@ -138,8 +138,8 @@ def test_what_is_wrong_in_a_relayed_session_ends_that_one_and_spares_the_relay()
     broker.hear(0, Relay("carry", 2, 1, 7, 0))
     answers = broker.said(broker.hear(0, SyncEnd(False)))  # no Summary before it
     assert answers[0] == (0, Relay("close", 2, 1, 7, 0))
-    assert broker.core.status()["relayed"] == []
-    assert 0 in broker.core.status()["ready"]
+    assert broker.core.status().detail["relayed"] == []
+    assert 0 in broker.core.status().ready
 
 
 def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
@@ -149,8 +149,8 @@ def test_the_offer_of_a_leaf_that_has_left_is_not_accepted() -> None:
     effects = broker.core.handle(TopologyShrunk(0), 0)
     assert CloseSession(0, "has left the tree") in effects
     assert broker.lose(0) == []
-    assert broker.core.status()["relayed"] == []
-    assert 0 not in broker.core.status()["wanted"]
+    assert broker.core.status().detail["relayed"] == []
+    assert 0 not in broker.core.status().wanted
 
 
 def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
@@ -159,7 +159,7 @@ def test_an_ask_of_a_leaf_that_has_left_is_let_pass() -> None:
     broker.core.handle(TopologyShrunk(0), 0)
     assert broker.hear(2, Relay("ask", 0, 1, 7, 4)) == []
     broker.lose(0)
-    assert broker.core.status()["relayed"] == []
+    assert broker.core.status().detail["relayed"] == []
 
 
 def test_a_relayed_session_with_a_leaf_ends_when_it_leaves_and_is_not_tried_directly_again() -> (
@@ -168,11 +168,11 @@ def test_a_relayed_session_with_a_leaf_ends_when_it_leaves_and_is_not_tried_dire
     broker = Broker1()
     broker.hear(2, Relay("ask", 0, 1, 7, 4))
     broker.lose(0)
-    assert broker.core.status()["relayed"] == [0]
+    assert broker.core.status().detail["relayed"] == [0]
     effects = broker.core.handle(TopologyShrunk(0), 0)
     assert (2, Relay("close", 0, 1, 7, 0)) in broker.said(effects)
     assert CloseSession(0, "has left the tree") in effects, "the attempt to meet it directly"
-    assert broker.core.status()["relayed"] == []
+    assert broker.core.status().detail["relayed"] == []
     deadline = broker.core.next_deadline()
     while deadline is not None and deadline < 100 * SECOND_NS:
         assert OpenSession(0) not in broker.core.handle(DeadlineReached(), deadline)
@@ -200,11 +200,11 @@ def test_a_leaf_that_relayed_leaves_and_its_sessions_end_with_it() -> None:
     broker = Broker1()
     broker.hear(0, Relay("ask", 2, 1, 7, 4))
     broker.lose(2)
-    assert broker.core.status()["relayed"] == [2]
+    assert broker.core.status().detail["relayed"] == [2]
     broker.core.handle(TopologyShrunk(0), 0)
     broker.core.handle(SessionLost(0, 10, "closed_by_us"), 0)
-    assert broker.core.status()["relayed"] == []
-    assert 2 in broker.core.status()["wanted"]
+    assert broker.core.status().detail["relayed"] == []
+    assert 2 in broker.core.status().wanted
 
 
 def test_a_session_with_a_leaf_that_has_left_is_closed_and_told_nobody() -> None:

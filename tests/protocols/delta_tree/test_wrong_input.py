@@ -261,7 +261,7 @@ def test_a_summary_that_lies_of_our_own_subscriptions_is_refused(summary):
     core.handle(SessionEstablished(0, 900, 1), 0)
     with pytest.raises(RemoteProtocolError):
         core.handle(MessageReceived(0, 900, summary), 0)
-    assert core.status()["ready"] == [2]
+    assert core.status().ready == (2,)
     assert core.statistics()["subscriptions"] == 2
 
 

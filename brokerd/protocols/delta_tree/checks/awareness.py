@@ -194,7 +194,7 @@ class AwarenessChecker:
                     and other.alive
                     and self._has_publishers(other.number)
                     and not self._has_accepted(other, subscription)
-                    and other.core.status()["state"] == "running"
+                    and other.core.status().state == "running"
                     and not covers(
                         tags, self._tree.path(broker.number, other.number), self._tree.newcomers
                     )

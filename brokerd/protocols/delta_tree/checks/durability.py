@@ -148,7 +148,7 @@ def _faults(broker: BrokerView, core: DeltaTree, memory: _Memory, effect: Send) 
             if memory.missing:
                 yield f"confirms {tuple(subscription)}, and {[*memory.missing]} are not back"
         case PublicationCopy():
-            recovering = core.status()["state"] != "running"
+            recovering = core.status().state != "running"
             if message.run.source.broker == broker.number and recovering:
                 yield f"recovers, and publishes {message.run.first} of {message.run.source}"
         case PublicationConfirmation():

@@ -131,6 +131,10 @@ class ClientService(ABC, Generic[Client, Subscription]):
         client = self._clients.get(name)
         return client.session if client is not None else 0
 
+    def subscriptions(self) -> int:
+        """How many the clients of this broker have."""
+        return sum(len(client.subscriptions) for client in self._clients.values())
+
     def on_established(self, name: ClientId, session: int) -> None:
         """A client has a session; it has to say Connect before anything else."""
         client = self._client(name)
