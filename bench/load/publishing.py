@@ -190,7 +190,7 @@ class PublisherLoad:
         blocked = False
         if client is not None and client.attached:
             self._hand_over(client, now_ns)
-            if self._fence_due and not self.backlog:
+            if self._fence_due:  # where there is room for it, nothing that was due before waits
                 blocked = self._hand_over_fence(client, now_ns)
         blocked = blocked or self.backlog > 0
         if blocked and not self._blocked_since:

@@ -235,3 +235,36 @@ def test_a_stall_delays_all_that_was_meant_to_be_sent_in_it(window: int) -> None
     assert sum(latency > SECOND_NS for latency in response) >= 190
     assert sum(latency > SECOND_NS for latency in service) <= window
     assert world.load.counts.lateness.largest_ns < 1_000_000, "the generator itself was on time"
+
+
+def test_each_run_carries_the_payloads_of_its_own_numbers() -> None:
+    world = World()
+    world.attach()
+    for first in (1, 4):
+        world.load.offer(array("q", range(3)), 5)
+        world.load.pump(5)
+        sent = world.sent()
+        assert [sequence for sequence, _, _ in sent] == list(range(first, first + 3))
+        for sequence, blob, payload in sent:
+            digest = EXPECTED.digest(EXPECTED.publishers["p1-pub-1"], 1, sequence, fence=False)
+            assert digest == zlib.crc32(payload, zlib.crc32(blob)), sequence
+
+
+def test_lateness_is_of_the_measure_phase_by_when_it_was_due() -> None:
+    world = World()
+    world.load.measure_from_ns = 50
+    world.load.offer(times(40, 60), 70)
+    assert world.load.counts.measured_lateness.total == 1
+    assert world.load.counts.measured_lateness.largest_ns == 10
+    assert world.load.take_lateness().total == 2
+
+
+def test_who_is_blocked_is_so_from_the_first_that_could_not_go() -> None:
+    world = World()
+    world.load.offer(times(10), 25)
+    for now_ns in (25, 30):
+        world.load.pump(now_ns)
+    world.attach()
+    for now_ns in (40, 60):
+        world.load.pump(now_ns)
+    assert world.load.counts.blocked_ns == 15

@@ -1,26 +1,28 @@
 """What subscribers are told of many publications at once becomes lines with a place among rows."""
 
 import struct
+from array import array
 from dataclasses import replace
 from typing import Any
 
 from bench.load.content import ContentTables, SourceContent
 from bench.load.receiving import Receiver, SourceDirectory, SubscriberSetting
+from bench.load.recording import delivery_rows
 from brokerd.client.events import GapAnnounced
-from brokerd.history.records import APPLICATION, DATA, POSITIONS, REDELIVERED
+from brokerd.history.records import APPLICATION, DATA, FENCE, POSITIONS, REDELIVERED, WIRE
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.publication import Place, PublicationRun
 from results.rules.expectation import encode_attributes
 
 SOURCE = SourceId(0, 3, 1)
 SETS = ({"n": 0}, {"n": 1})
-FENCE = encode_attributes({"fence": "run-1"})
+FENCE_BLOB = encode_attributes({"fence": "run-1"})
 
 
 class Load:
     """One subscriber at broker a; the publisher a/3 publishes what seed 5 says."""
 
-    def __init__(self) -> None:
+    def __init__(self, predicate: str = "true") -> None:
         tables = ContentTables.build(5, SETS, 8, encode_attributes)
         directory = SourceDirectory(["a"], 5, {8: tables})
         directory.know("a/3", 0, 8)
@@ -28,10 +30,10 @@ class Load:
         self.rows = b""
         self.positions: list[bytes] = []
         self.lines: list[tuple[str, Any]] = []
-        setting = SubscriberSetting("a-sub-1", "a-sub-1@1", "a", "", "true")
+        setting = SubscriberSetting("a-sub-1", "a-sub-1@1", "a", "", predicate)
         blobs = [encode_attributes(one) for one in SETS]
         self.receiver = Receiver(
-            [setting], SETS, blobs, FENCE, directory, self._record,
+            [setting], SETS, blobs, FENCE_BLOB, directory, self._record,
             write_line=lambda name, line: self.lines.append((name, line)),
             record_positions=self.positions.append,
         )  # fmt: skip
@@ -40,8 +42,9 @@ class Load:
     def _record(self, rows: bytes | bytearray) -> None:
         self.rows += rows
 
-    def run(self, first: int, last: int) -> PublicationRun:
-        sequences = range(first, last + 1)
+    def run(self, first: int, *others: int) -> PublicationRun:
+        """From the first to the last of two numbers, or these of more."""
+        sequences = range(first, others[0] + 1) if len(others) == 1 else (first, *others)
         chosen = [self.content.choice(n) for n in sequences]
         tables = self.content.tables
         return PublicationRun(
@@ -100,3 +103,56 @@ def test_places_that_are_not_origins_are_rows_of_their_own_beside_those_of_the_d
     ]  # fmt: skip
     assert load.receiver.streams == ["0/8/1", "0/9/1"]
     assert load.receiver.rows == len(load.rows) // 32 == 8
+
+
+def test_what_the_library_keeps_back_is_a_row_of_another_layer() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(2, 4), 10)
+    load.receiver.note_withheld(0, load.run(3, 4), 11)
+    layers = [(row[0], row[7]) for row in struct.iter_unpack("<qqIIHHBBH", load.rows)]
+    assert layers == [*((n, APPLICATION) for n in (2, 3, 4)), *((n, WIRE) for n in (3, 4))]
+    assert (load.receiver.delivered, load.receiver.withheld) == (3, 2)
+
+
+def test_a_commit_says_from_where_it_goes() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(2, 9), 10)
+    load.receiver.note_commit(0, SOURCE, 5, 8, 11)
+    ((_, line),) = load.lines
+    assert (line["first"], line["last"]) == (5, 8)
+
+
+def test_what_comes_of_a_source_of_nobody_here_is_counted() -> None:
+    load = Load()
+    run = load.run(2, 4)
+    load.receiver.receive(0, replace(run, source=SourceId(0, 8, 1)), 10)
+    assert load.receiver.checker.report()["totals"]["phantom"] == 3
+    assert load.receiver.delivered == 3
+
+
+def test_a_known_fence_that_is_passed_over_is_missed() -> None:
+    """No publication around it is: only those that match are wanted, and a fence always is."""
+    load = Load(predicate="n = 1")
+    wanted = [n for n in range(2, 40) if load.content.choice(n)[0] == 1]
+    fence = next(n for n in range(wanted[5], 40) if n not in wanted)
+    load.receiver.checker.know_fence("a/3", 1, fence)
+    load.receiver.receive(0, load.run(*wanted[:3]), 10)
+    load.receiver.receive(0, load.run(*wanted[3:]), 11)
+    totals = load.receiver.checker.report()["totals"]
+    assert (totals["fence_missing"], totals["missing"]) == (2, 0), "the opening one, too"
+
+
+def test_corruption_is_counted_in_the_middle_of_a_stream_too() -> None:
+    load = Load()
+    load.receiver.receive(0, load.run(2, 9), 10)
+    run = load.run(10, 12)
+    load.receiver.receive(0, replace(run, payload=(bytes(24),)), 11)
+    assert load.receiver.checker.report()["totals"]["corrupted"] == 3
+
+
+def test_the_rows_of_a_long_run_are_of_its_publications_one_by_one() -> None:
+    rows = delivery_rows(range(5, 13), 70, array("I", range(8)), 3, 4, 6, fences=(2,))
+    assert bytes(rows) == b"".join(
+        struct.pack("<qqIIHHBBxx", 5 + n, 70, n, 3, 4, 6, FENCE if n == 2 else DATA, APPLICATION)
+        for n in range(8)
+    )

@@ -7,10 +7,14 @@ import pytest
 
 from tests.helpers.planted_stories import Row, run_story, see_caught
 from tests.named_bugs.client import ROWS as CLIENT
+from tests.named_bugs.injector import ROWS as INJECTOR
+from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
+from tests.named_bugs.reference import ROWS as REFERENCE
+from tests.named_bugs.rules import ROWS as RULES
 from tests.named_bugs.sessions import ROWS as SESSIONS
 from tests.named_bugs.storage import ROWS as STORAGE
 
-ROWS = (*CLIENT, *SESSIONS, *STORAGE)
+ROWS = (*CLIENT, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR)
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
 

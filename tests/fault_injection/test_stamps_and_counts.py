@@ -1,0 +1,58 @@
+"""What the fault log says: since when, how much, and on the disk before anything follows."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from fault_injection.apply.injector import Evidence, Fault
+from fault_injection.apply.log import FaultLog
+from fault_injection.apply.separations import check_nft_can_tell
+from fault_injection.schedule.plan import expand
+from tests.fault_injection.test_injector import MadeUpBackend, play, stages
+from tests.fault_injection.test_schedule import ABSORB, read, step
+
+
+def planned(folder: Path | None = None) -> FaultLog:
+    log = FaultLog(folder)
+    log.plan(expand(read(ABSORB)), "")
+    return log
+
+
+def test_a_fault_holds_from_when_it_was_applied_though_the_answer_is_late() -> None:
+    class Slow(MadeUpBackend):
+        async def apply(self, fault: Fault, lease_ns: int) -> Evidence:
+            evidence = await super().apply(fault, lease_ns)
+            await trio.sleep(2)
+            return evidence
+
+    _, lines = play(step(id='"c"', at='"3s"', do='"cut"', on='"b3-s3"', for_='"9s"'), Slow())
+    assert stages(lines, "c")["applied"] == pytest.approx(3, abs=0.01)
+
+
+def test_what_is_seen_again_is_not_added_to_what_was_seen() -> None:
+    log = planned()
+    log.note("a", "observed", 5, {"absorbed_publications": 7, "absorbed_bytes": 70})
+    log.learn("a", {"absorbed_publications": 9, "absorbed_bytes": 90})
+    log.learn("a", {"absorbed_publications": 8})
+    (row,) = log.rows()
+    assert (row["absorbed_msgs"], row["absorbed_bytes"]) == (9, 90)
+
+
+def test_a_line_can_be_read_before_what_follows_it_is_done(tmp_path: Path) -> None:
+    with closing(planned(tmp_path)) as log:
+        log.note("a", "requested", 5)
+        (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+        assert json.loads(line)["stage"] == "requested"
+
+
+def test_nft_parts_two_brokers_unless_a_third_at_their_address_would_be_parted_too() -> None:
+    addresses = {"x": "10.0.0.1:1", "y": "10.0.0.1:2", "z": "10.0.0.2:1"}
+    near = {"x": ["z"], "y": [], "z": ["x"]}
+    check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
+    near = {"x": ["z"], "y": ["z"], "z": ["x", "y"]}
+    with pytest.raises(ValueError, match="nft cannot tell y from x"):
+        check_nft_can_tell([("x", "z")], addresses, near.__getitem__)
+    check_nft_can_tell([("x", "z"), ("z", "y")], addresses, near.__getitem__)

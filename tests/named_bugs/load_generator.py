@@ -1,0 +1,171 @@
+"""Mistakes in the load generator: what it sends when, what it logs and counts, what it judges."""
+
+from typing import Final
+
+from tests.bench.test_online_checker import SOME
+from tests.helpers.planted_stories import Row
+
+_PUBLISHING: Final = "bench/load/publishing.py"
+_RECEIVING: Final = "bench/load/receiving.py"
+_RECORDING: Final = "bench/load/recording.py"
+_PROGRESS: Final = "bench/load/stream_progress.py"
+
+ROWS: Final = (
+    Row(
+        "lateness-since-it-was-sent",
+        _PUBLISHING,
+        "intended = self._pending[self._pending_from : self._pending_from + count]",
+        'intended = array("q", [now_ns]) * count',
+        "tests/bench/test_publishing.py::test_while_there_is_no_session_the_schedule_goes_on",
+    ),
+    Row(
+        "window-ignores-what-is-under-way",
+        _PUBLISHING,
+        "within_window = self.setting.window - client.outstanding",
+        "within_window = self.setting.window",
+        "tests/bench/test_publishing.py::test_at_rate_max_the_window_is_kept_full_in_batches",
+    ),
+    Row(
+        "sent-before-its-number-is-on-disk",
+        _PUBLISHING,
+        "return min(within_window, self.reserved - client.next_sequence + 1)",
+        "return within_window",
+        "tests/bench/test_publishing.py::test_nothing_is_handed_over_before_its_number_is_reserved_on_disk",
+    ),
+    Row(
+        "one-number-short-of-what-is-reserved",
+        _PUBLISHING,
+        "return min(within_window, self.reserved - client.next_sequence + 1)",
+        "return min(within_window, self.reserved - client.next_sequence)",
+        "tests/bench/test_publishing.py::test_nothing_is_handed_over_before_its_number_is_reserved_on_disk",
+    ),
+    Row(
+        "warm-up-in-the-measured-lateness",
+        _PUBLISHING,
+        "            if intended >= self.measure_from_ns:\n",
+        "            if now_ns >= self.measure_from_ns:\n",
+        "tests/bench/test_publishing.py::test_lateness_is_of_the_measure_phase_by_when_it_was_due",
+    ),
+    Row(
+        "blocked-time-forgets-the-beginning",
+        _PUBLISHING,
+        "        if blocked and not self._blocked_since:\n",
+        "        if blocked:\n",
+        "tests/bench/test_publishing.py::test_who_is_blocked_is_so_from_the_first_that_could_not_go",
+    ),
+    Row(
+        "payload-of-the-block-not-of-the-number",
+        _PUBLISHING,
+        "payload = memoryview(block.payload)[low * size : (low + count) * size]",
+        "payload = memoryview(block.payload)[: count * size]",
+        "tests/bench/test_publishing.py::test_each_run_carries_the_payloads_of_its_own_numbers",
+    ),
+    Row(
+        "first-attribute-set-for-all",
+        _RECORDING,
+        "        rows[28::ROW_BYTES] = sets  # an array",
+        "        rows[28::ROW_BYTES] = sets[:1] * count  # an array",
+        "tests/bench/test_publishing.py::test_what_is_sent_is_what_the_seed_says_and_the_log_says_so",
+    ),
+    Row(
+        "fence-marked-one-late",
+        _RECORDING,
+        "        rows[ROW_BYTES * position + 28] = FENCE\n",
+        "        rows[ROW_BYTES * (position - 1) + 28] = FENCE\n",
+        "tests/bench/test_receiving.py::test_the_rows_of_a_long_run_are_of_its_publications_one_by_one",
+    ),
+    Row(
+        "incarnation-not-recorded",
+        _RECORDING,
+        "last = publisher | incarnation << 16 | kind << 32 | layer << 40",
+        "last = publisher | kind << 32 | layer << 40",
+        "tests/bench/test_receiving.py::test_the_rows_of_a_long_run_are_of_its_publications_one_by_one",
+    ),
+    Row(
+        "last-of-a-notice-left-out",
+        _RECORDING,
+        "min(last - start + 1, _LONGEST)",
+        "min(last - start, _LONGEST)",
+        "tests/bench/test_recording.py::test_notice_rows_are_one_per_stretch_however_long_it_is",
+    ),
+    Row(
+        "withheld-recorded-as-delivered",
+        _RECEIVING,
+        "self._write_run(self._stream(subscription, run.source), run, received_ns, WIRE)",
+        "self._write_run(self._stream(subscription, run.source), run, received_ns, APPLICATION)",
+        "tests/bench/test_receiving.py::test_what_the_library_keeps_back_is_a_row_of_another_layer",
+    ),
+    Row(
+        "commit-of-everything-so-far",
+        _RECEIVING,
+        'self._write("commits", self._line(stream, first, last, committed_ns))',
+        'self._write("commits", self._line(stream, 1, last, committed_ns))',
+        "tests/bench/test_receiving.py::test_a_commit_says_from_where_it_goes",
+    ),
+    Row(
+        "strangers-not-counted",
+        _RECEIVING,
+        "            self.checker.foreign += len(run)\n",
+        "            pass\n",
+        "tests/bench/test_receiving.py::test_what_comes_of_a_source_of_nobody_here_is_counted",
+    ),
+    Row(
+        "late-fill-is-a-duplicate",
+        _PROGRESS,
+        "        elif not self._fill(sequence):\n",
+        "        elif True:\n",
+        "tests/bench/test_online_checker.py::test_a_mutated_history_is_found_out",
+        {"predicate": SOME, "mutation": "swap", "seed": 0},
+    ),
+    Row(
+        "hole-never-filled",
+        _PROGRESS,
+        "rest = [(first, sequence - 1), (sequence + 1, last)]",
+        "rest = [(first, last)]",
+        "tests/bench/test_online_checker.py::test_a_mutated_history_is_found_out",
+        {"predicate": SOME, "mutation": "swap", "seed": 0},
+    ),
+    Row(
+        "quick-way-past-a-known-fence",
+        _PROGRESS,
+        "            and not self._fences_between(high, sequences[-1])\n",
+        "",
+        "tests/bench/test_receiving.py::test_a_known_fence_that_is_passed_over_is_missed",
+    ),
+    Row(
+        "quick-way-past-corruption",
+        _PROGRESS,
+        "            and not content.corrupted\n",
+        "",
+        "tests/bench/test_receiving.py::test_corruption_is_counted_in_the_middle_of_a_stream_too",
+    ),
+    Row(
+        "end-never-missing",
+        _PROGRESS,
+        "return [*holes, (self.counts.high + 1, last)]",
+        "return [*holes]",
+        "tests/bench/test_online_checker.py::test_a_mutated_history_is_found_out",
+        {"predicate": SOME, "mutation": "drop the tail", "seed": 0},
+    ),
+    Row(
+        "quantile-of-the-bucket-before",
+        "bench/load/pacing.py",
+        "            if seen >= share * self.total:\n",
+        "            if seen > share * self.total:\n",
+        "tests/bench/test_pacing.py::test_quantiles_are_those_of_the_sorted_list_to_within_a_sixteenth",
+    ),
+    Row(
+        "wakes-a-moment-early",
+        "bench/load/pacing.py",
+        "        if at_ns <= time.monotonic_ns():\n",
+        "        if at_ns <= time.monotonic_ns() + 1_000_000:\n",
+        "tests/bench/test_pacing.py::test_an_alarm_can_be_given_up_and_set_again",
+    ),
+    Row(
+        "told-again",
+        "bench/load/latency_samples.py",
+        "                if noted_ns > after_ns\n",
+        "                if noted_ns >= after_ns\n",
+        "tests/bench/test_latency_samples.py::test_what_was_told_once_is_not_told_again",
+    ),
+)
