@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from brokerd.overlay.generate import random_tree
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.protocols.delta_tree.partitions import partition_kind
-from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.partitions.partition_table import partition_kind
+from brokerd.protocols.delta_tree.partitions.regions import covers
 from brokerd.simulator.world.cluster import SimulatedCluster
 from tests.helpers.cluster import STEADY
 

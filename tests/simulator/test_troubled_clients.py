@@ -8,7 +8,7 @@ from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.clients import Clients
+from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.search.plan import Failing, Forgetting, Leaving, Subscribing

@@ -16,10 +16,10 @@ from typing import Any
 
 from brokerd.overlay.generate import chain
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.duplicates import ByVector
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.publications.duplicates import ByVector
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Failing, Plan

@@ -17,9 +17,8 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
-from brokerd.protocols.delta_tree.clients import Clients
-from brokerd.protocols.delta_tree.deliveries import FLUSH_POSITIONS
-from brokerd.protocols.delta_tree.duplicates import SourceSequences, make_detection
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -34,17 +33,18 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.notifiers import Notifiers
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.partitions import PartitionTable
-from brokerd.protocols.delta_tree.publication_queue import PublicationQueue
-from brokerd.protocols.delta_tree.publications import Publications
-from brokerd.protocols.delta_tree.recovery import COLD_START, Recovery
-from brokerd.protocols.delta_tree.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.state import State
-from brokerd.protocols.delta_tree.subscriptions import Subscriptions
-from brokerd.protocols.delta_tree.unheard import AUDIT
-from brokerd.protocols.delta_tree.unsubscriptions import Unsubscriptions
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.publications.arrivals import Publications
+from brokerd.protocols.delta_tree.publications.deliveries import FLUSH_POSITIONS
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences, make_detection
+from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
+from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START, Recovery
+from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions.unheard import AUDIT
+from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
     CloseSession,
     CoreStatus,
@@ -262,8 +262,8 @@ class DeltaTree(EventMachine):
             return
         self._sessions.established(event.peer, event.session)
         accepted = self._subscriptions.all_ids()
-        ended = self._unsubscriptions.statements()
-        self.send(event.peer, Summary(accepted, self._state.recovering, ended))
+        tombstones = self._unsubscriptions.statements()
+        self.send(event.peer, Summary(accepted, self._state.recovering, tombstones))
         self._sessions.retry_on_news()
         self._sessions_changed()
 

@@ -7,11 +7,11 @@ from brokerd.model.message_kind import MessageKind, of_ranges, of_run
 from brokerd.overlay.tree import primary_tree
 from brokerd.protocols.definition import Acknowledgement, CoreContext, Promises, ProtocolDefinition
 from brokerd.protocols.delta_tree import messages
-from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.publication_log import LOG
-from brokerd.protocols.delta_tree.tolerance import excess, reaches
+from brokerd.protocols.delta_tree.partitions.tolerance import excess, reaches
+from brokerd.protocols.delta_tree.relays.assist import AssistedDeltaTree
+from brokerd.protocols.delta_tree.storage.publication_log import LOG
 from brokerd.protocols.interface import DeliveryProtocol
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 

@@ -52,8 +52,8 @@ class Tag:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedSubscriptions:
-    """Subscriptions of one home broker that are over for ever.
+class Tombstones:
+    """Tombstones: subscriptions of one home broker that are over for ever.
 
     Attributes:
         before: all of the home's incarnations before this one are.
@@ -70,19 +70,19 @@ class EndedSubscriptions:
 class Summary:
     """First message of every session: what the sender routes by, and whether it recovers.
 
-    `ended`: every subscription that it knows to be over, home by home.
+    `tombstones`: every subscription that it knows to be over, home by home.
     """
 
     accepted: tuple[SubscriptionId, ...]
     recovering: bool
-    ended: tuple[EndedSubscriptions, ...] = ()
+    tombstones: tuple[Tombstones, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscription:
     """More subscriptions are over than the sender has told on this session so far."""
 
-    ended: tuple[EndedSubscriptions, ...]
+    tombstones: tuple[Tombstones, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
     for mutant, edits in {
         Mutant.START_BEFORE_CONFIRMED: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
         if complete and self._may_confirm():
 """,
@@ -107,7 +107,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_UPSTREAM_COPY_ON_ACTIVATION: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
             elif row.accepted and row.subscription not in known:
                 self._upstream.send(row, node)
@@ -120,7 +120,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.EDGE_FORGETS: (
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 """\
         for local in home.subscriptions:
 """,
@@ -130,14 +130,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 "for subscription, seen in message.resume:",
                 "for subscription, seen in ():",
             ),
         ),
         Mutant.CONFIRM_ON_RECEIPT: (
             Edit(
-                _TREE + "publications.py",
+                _TREE + "publications/arrivals.py",
                 """\
         if receipt.remaining == 0:
             self.queue.confirm(receipt)""",
@@ -148,7 +148,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_RESEND_ON_ACTIVATION: (
             Edit(
-                _TREE + "publication_queue.py",
+                _TREE + "publications/queue.py",
                 """\
         groups: Iterable[list[Transfer]]
 """,
@@ -160,14 +160,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RESEND_AFTER_NEWER: (
             Edit(
-                _TREE + "publication_queue.py",
+                _TREE + "publications/queue.py",
                 "for frame in pack_frames(of_source):",
                 "for frame in [[transfer] for transfer in reversed(of_source)]:",
             ),
         ),
         Mutant.DROP_UNREACHABLE_DESTINATIONS: (
             Edit(
-                _TREE + "publication_queue.py",
+                _TREE + "publications/queue.py",
                 """\
         entry.unsent = homeless
         self._end_if_done(entry)
@@ -183,7 +183,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.SUMMARY_MISSES_PENDING: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
                 self._send_copy(row, node, recovery=True)
 """,
@@ -196,7 +196,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RESTARTED_IS_EDGE: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
         for broker in frontier:
             answer =""",
@@ -262,7 +262,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.CONFIRM_COVERS_PENDING: (
             Edit(
-                _TREE + "publications.py",
+                _TREE + "publications/arrivals.py",
                 """\
         if receipt.remaining == 0:
 """,
@@ -274,7 +274,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_CUT: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
         cut = dict(row.cut)
 """,
@@ -286,7 +286,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_UPSTREAM_COPY: (
             Edit(
-                _TREE + "upstream_copies.py",
+                _TREE + "subscriptions/upstream_copies.py",
                 """\
         if row.local is not None or not row.accepted:
 """,
@@ -297,7 +297,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_TAGS_UNREACHABLE_DONE: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
             self.table.set_tags(row, region(tags))
 """,
@@ -306,7 +306,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_LAST_IN_CUT: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
         raise_cut(cut, self._sequences.all_received().items())
 """,
@@ -315,14 +315,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.TAGS_DROPPED_FROM_CONFIRMATION: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 "row.subscription, row.tags, cut, tuple(paths",
                 "row.subscription, (), cut, tuple(paths",
             ),
         ),
         Mutant.NOTIFIER_BEFORE_TABLES: (
             Edit(
-                _TREE + "unheard.py",
+                _TREE + "subscriptions/unheard.py",
                 """\
         row.sent.pop(node.broker, None)
         self._ask(row, node)
@@ -337,14 +337,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_NOTIFIERS: (
             Edit(
-                _TREE + "unheard.py",
+                _TREE + "subscriptions/unheard.py",
                 "        replacement = replacement_for(",
                 """\
         return
         replacement = replacement_for(""",
             ),
             Edit(
-                _TREE + "unheard.py",
+                _TREE + "subscriptions/unheard.py",
                 """\
         if row.tags:
             self._table.tagged[""",
@@ -355,7 +355,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.TAGS_MAY_GROW: (
             Edit(
-                _TREE + "gates.py",
+                _TREE + "partitions/gates.py",
                 """\
     if not removed:
         return None
@@ -368,7 +368,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
             Edit(
-                _TREE + "gates.py",
+                _TREE + "partitions/gates.py",
                 """\
     kept = intersect(touched, replacement.added, newcomers=newcomers)
 """,
@@ -379,7 +379,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RECEIVER_TAKES_ANY_TAGS: (
             Edit(
-                _TREE + "gates.py",
+                _TREE + "partitions/gates.py",
                 """\
     kept = intersect(touched, replacement.added, newcomers=newcomers)
 """,
@@ -390,7 +390,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.HALF_AN_INTERSECTION: (
             Edit(
-                _TREE + "regions.py",
+                _TREE + "partitions/regions.py",
                 """\
     return region([*_kept(old, new), *_entered(old, new, newcomers)])
 """,
@@ -401,7 +401,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.ISLANDS_AS_BARRIERS: (
             Edit(
-                _TREE + "unheard.py",
+                _TREE + "subscriptions/unheard.py",
                 """\
         dead_end = len(node.path) - 1 == self._state.neighbourhood.radius
 """,
@@ -428,7 +428,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NEWCOMERS_ARE_HEARD: (
             Edit(
-                _TREE + "state.py",
+                _TREE + "broker/state.py",
                 """\
         return self.neighbourhood.newcomers
 """,
@@ -439,14 +439,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.ACKNOWLEDGED_BEFORE_DURABLE: (
             Edit(
-                _TREE + "publication_log.py",
+                _TREE + "storage/publication_log.py",
                 "min(row.durable, done +",
                 "min(row.appended, done +",
             ),
         ),
         Mutant.LOG_RELEASED_ON_APPEND: (
             Edit(
-                _TREE + "publication_log.py",
+                _TREE + "storage/publication_log.py",
                 """\
             self._state.append(LOG, record, lambda: self._on_durable(run.source, last))
 """,
@@ -458,7 +458,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.CLIENTS_BEFORE_LOG: (
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 """\
         if self.log_is_read:
             super()._admit(client, message)
@@ -471,7 +471,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RECOVERED_BEFORE_LOG: (
             Edit(
-                _TREE + "recovery.py",
+                _TREE + "subscriptions/recovery.py",
                 """\
             and self._may_end()
 """,
@@ -480,7 +480,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.EVERY_PARTITION_TAGGED: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
             self.table.set_tags(row, region(tags))
 """,
@@ -496,28 +496,28 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.PARTITIONS_SPREAD_DELTA: (
             Edit(
-                _TREE + "partitions.py",
+                _TREE + "partitions/partition_table.py",
                 "self.reach = 2 * state.parameters.delta",
                 "self.reach = state.parameters.delta",
             ),
         ),
         Mutant.GONE_EARLY: (
             Edit(
-                _TREE + "partitions.py",
+                _TREE + "partitions/partition_table.py",
                 "over = [number for number in self._ended if number not in self._holds]",
                 "over = list(self._ended)",
             ),
         ),
         Mutant.SHORT_VECTORS: (
             Edit(
-                _TREE + "duplicates.py",
+                _TREE + "publications/duplicates.py",
                 "return 2 * state.parameters.delta + 1",
                 "return state.parameters.delta + 1",
             ),
         ),
         Mutant.HOLD_OUT_OF_ORDER: (
             Edit(
-                _TREE + "propagation.py",
+                _TREE + "as_published/propagation.py",
                 """\
         self._state.counters["legitimacy_held"] += entry.publications
         self._blocked[route.hop] = None
@@ -529,7 +529,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.DRAIN_COMPARES_PEERS: (
             Edit(
-                _TREE + "propagation.py",
+                _TREE + "as_published/propagation.py",
                 """\
         return riding.get(transfer.hop) == transfer.session
 """,
@@ -540,7 +540,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_TOMBSTONES: (
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
             if not self._table.add(statement):
                 continue
@@ -548,7 +548,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
                 "",
             ),
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
             if dropped or told_on:
 """,
@@ -557,37 +557,37 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
-            changes.append(ended_change(self._table.statement(statement.home)))
+            changes.append(tombstone_change(self._table.statement(statement.home)))
 """,
                 "",
             ),
         ),
         Mutant.TOMBSTONES_VOLATILE: (
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
-            changes.append(ended_change(self._table.statement(statement.home)))
+            changes.append(tombstone_change(self._table.statement(statement.home)))
 """,
                 "",
             ),
         ),
         Mutant.NO_HOME_AUTHORITY: (
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
         self._table.add(all_but(self._state.broker, self._state.incarnation, living))
 """,
                 "",
             ),
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 "before = min([each.incarnation for each in self._living], default=current)",
                 "before = 0 * current",
             ),
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
         for subscription in message.accepted:
 """,
@@ -596,7 +596,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
             if statement.home == self._state.broker and not self._table.includes(statement):
 """,
@@ -607,7 +607,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RELAYED_OUTLIVES_LEG: (
             Edit(
-                _TREE + "assist.py",
+                _TREE + "relays/assist.py",
                 """\
         for relayed in ended:
 """,
@@ -618,7 +618,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RELAY_RESUMES: (
             Edit(
-                _TREE + "relays.py",
+                _TREE + "relays/passages.py",
                 """\
                 if passage.accepted:
                     self._end(passage, tell=asker)
@@ -628,7 +628,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.SWITCHED_UNTOLD: (
             Edit(
-                _TREE + "assist.py",
+                _TREE + "relays/assist.py",
                 """\
             self._step(event)
         else:
@@ -646,7 +646,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NO_LATERAL_SYNC: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
             elif row.accepted and row.subscription not in known:
                 self._upstream.send(row, node)
@@ -659,7 +659,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.PENDING_NOT_REISSUED: (
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 """\
                 self._reissue.append(local)
 """,
@@ -668,7 +668,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
 """,
             ),
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 """\
             if local.phase is Phase.STARTED
         ]""",
@@ -711,7 +711,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.CONFIRMED_BEFORE_DURABLE: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 """\
         self._state.commit(changes, lambda: self._confirm(row))
 """,
@@ -723,7 +723,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.NOTIFIER_DONE_BEFORE_DURABLE: (
             Edit(
-                _TREE + "unheard.py",
+                _TREE + "subscriptions/unheard.py",
                 """\
         def is_on_disk() -> None:
             self._partitions.release(touched)
@@ -739,7 +739,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.ROWS_STAY_ON_DISK: (
             Edit(
-                _TREE + "unsubscriptions.py",
+                _TREE + "subscriptions/unsubscriptions.py",
                 """\
             changes.extend(map(routing_removal, dropped))
 """,
@@ -748,7 +748,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.RECOVERING_PUBLISHES: (
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 """\
         held = self._state.recovering
 """,
@@ -759,7 +759,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.MISSING_PUBLISHERS_IGNORED: (
             Edit(
-                _TREE + "clients.py",
+                _TREE + "clients/clients.py",
                 "may_confirm=lambda: not self._missing",
                 "may_confirm=lambda: True",
             ),
@@ -800,14 +800,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.TRANSIT_NOT_APPLIED: (
             Edit(
-                _TREE + "notifiers.py",
+                _TREE + "publications/notifiers.py",
                 "self._unheard.on_notifier(message.subscription, replacement, lambda: None)",
                 "pass",
             ),
         ),
         Mutant.ANSWER_FORGETS_CUT: (
             Edit(
-                _TREE + "subscriptions.py",
+                _TREE + "subscriptions/spreading.py",
                 "                raise_cut(cut, answer.cut.items())\n",
                 "",
             ),

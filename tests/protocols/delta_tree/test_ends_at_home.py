@@ -5,9 +5,9 @@ from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.home_table import subscription_change
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.routing_table import LocalSubscription
+from brokerd.protocols.delta_tree.storage.home_table import subscription_change
+from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,

@@ -1,10 +1,15 @@
 """What confirmations and notifiers do to tags: they take away, and never add."""
 
 from brokerd.model.identity import SourceId, SubscriptionId
-from brokerd.protocols.delta_tree.gates import Replacement, refined, replaced, replacement_for
 from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.partitions.gates import (
+    Replacement,
+    refined,
+    replaced,
+    replacement_for,
+)
+from brokerd.protocols.delta_tree.partitions.regions import covers
 
 OF_3, OF_5 = SourceId(3, 0, 1), SourceId(5, 0, 1)
 

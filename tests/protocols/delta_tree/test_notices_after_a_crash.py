@@ -7,7 +7,6 @@ from brokerd.model.identity import PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.home_table import subscription_change
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
@@ -15,7 +14,8 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.routing_table import LocalSubscription
+from brokerd.protocols.delta_tree.storage.home_table import subscription_change
+from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription
 from brokerd.protocols.interface import (
     Deliver,
     Event,

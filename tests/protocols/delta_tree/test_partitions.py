@@ -13,7 +13,11 @@ from brokerd.protocols.delta_tree.messages import (
     RecoveryNotifier,
 )
 from brokerd.protocols.delta_tree.mutants import Mutant, mutated
-from brokerd.protocols.delta_tree.partitions import TOMBSTONE_RANGES, Detector, partition_kind
+from brokerd.protocols.delta_tree.partitions.partition_table import (
+    TOMBSTONE_RANGES,
+    Detector,
+    partition_kind,
+)
 from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,

@@ -4,9 +4,9 @@ import pytest
 
 from brokerd.config import SECOND_NS
 from brokerd.errors import RemoteProtocolError
-from brokerd.protocols.delta_tree.assist import AssistedDeltaTree
 from brokerd.protocols.delta_tree.messages import Relay, Summary, SyncEnd
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.relays.assist import AssistedDeltaTree
 from brokerd.protocols.interface import (
     CloseSession,
     DeadlineReached,

@@ -7,9 +7,9 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Notice
 from brokerd.model.identity import PartitionId, SourceId
+from brokerd.protocols.delta_tree.as_published.tagging import joined, tag_for, withheld_by
 from brokerd.protocols.delta_tree.messages import PublicationCopy, PublicationTag, Summary, Tag
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.tagging import joined, tag_for, withheld_by
 from brokerd.protocols.interface import MessageReceived
 from tests.helpers.exchange import Exchange, blob, run_of
 

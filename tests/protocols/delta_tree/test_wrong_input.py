@@ -17,9 +17,7 @@ from brokerd.model.client_messages import (
 )
 from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import EVERYTHING
-from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.protocols.delta_tree.messages import (
-    EndedSubscriptions,
     PublicationConfirmation,
     PublicationCopy,
     RecoveryNotifier,
@@ -28,10 +26,12 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     SyncEnd,
     Tag,
+    Tombstones,
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.publications import NOTIFIER
+from brokerd.protocols.delta_tree.publications.arrivals import NOTIFIER
+from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
 from brokerd.protocols.interface import MessageReceived, SessionEstablished, SessionLost
 from tests.helpers.exchange import Exchange, blob, run_of
 
@@ -123,25 +123,21 @@ FROM_BROKER_0 = {
     "a notifier without number": notifier(sequence=0),
     "a notifier of a publisher": notifier(source=SOURCE),
     "a notifier of another's tags": notifier(removed=(Tag((3, 7, 8), 7, 1, 1, True),)),
-    "the end of what lives here": over(EndedSubscriptions(1, 1, ((1, 1, 1, 1),))),
-    "the end of what was never issued here": over(EndedSubscriptions(1, 1, ((1, 5, 1, 9),))),
-    "the end of all that is issued here": over(EndedSubscriptions(1, 2, ())),
-    "an end of nobody's subscription": over(EndedSubscriptions(1 << 40, 1, ())),
-    "an end from zero": over(EndedSubscriptions(3, 1, ((1, 0, 1, 4),))),
-    "an end backwards": over(EndedSubscriptions(3, 1, ((1, 4, 1, 3),))),
-    "ends that overlap": over(EndedSubscriptions(3, 1, ((1, 1, 1, 4), (1, 4, 1, 5)))),
-    "ends that touch": over(EndedSubscriptions(3, 1, ((1, 1, 1, 4), (1, 5, 1, 6)))),
+    "the end of what lives here": over(Tombstones(1, 1, ((1, 1, 1, 1),))),
+    "the end of what was never issued here": over(Tombstones(1, 1, ((1, 5, 1, 9),))),
+    "the end of all that is issued here": over(Tombstones(1, 2, ())),
+    "an end of nobody's subscription": over(Tombstones(1 << 40, 1, ())),
+    "an end from zero": over(Tombstones(3, 1, ((1, 0, 1, 4),))),
+    "an end backwards": over(Tombstones(3, 1, ((1, 4, 1, 3),))),
+    "ends that overlap": over(Tombstones(3, 1, ((1, 1, 1, 4), (1, 4, 1, 5)))),
+    "ends that touch": over(Tombstones(3, 1, ((1, 1, 1, 4), (1, 5, 1, 6)))),
     "ends that touch across a restart": over(
-        EndedSubscriptions(3, 1, ((1, 4, 1, LAST_NUMBER), (2, 1, 2, 3)))
+        Tombstones(3, 1, ((1, 4, 1, LAST_NUMBER), (2, 1, 2, 3)))
     ),
-    "an end of more than there can be": over(
-        EndedSubscriptions(3, 1, ((1, 1, 1, LAST_NUMBER + 1),))
-    ),
-    "ends of incarnations out of order": over(
-        EndedSubscriptions(3, 1, ((2, 1, 2, 4), (1, 5, 1, 6)))
-    ),
-    "an end that was said already": over(EndedSubscriptions(3, 2, ((1, 1, 1, 4),))),
-    "one home twice": over(EndedSubscriptions(3, 2, ()), EndedSubscriptions(3, 3, ())),
+    "an end of more than there can be": over(Tombstones(3, 1, ((1, 1, 1, LAST_NUMBER + 1),))),
+    "ends of incarnations out of order": over(Tombstones(3, 1, ((2, 1, 2, 4), (1, 5, 1, 6)))),
+    "an end that was said already": over(Tombstones(3, 2, ((1, 1, 1, 4),))),
+    "one home twice": over(Tombstones(3, 2, ()), Tombstones(3, 3, ())),
     "publications of a notifier": PublicationCopy(run_of(SourceId(0, NOTIFIER, 1), 1, A), (0, 1)),
 }
 
@@ -250,7 +246,7 @@ def test_a_client_that_has_detached_says_nothing_more_but_what_it_has_got():
     [
         Summary((SubscriptionId(1, 1, 9),), False),
         Summary((SubscriptionId(1, 2, 1),), False),
-        Summary((), False, (EndedSubscriptions(1, 1, ((1, 1, 1, 1),)),)),
+        Summary((), False, (Tombstones(1, 1, ((1, 1, 1, 1),)),)),
     ],
     ids=("routes by what was not issued", "nor by a later incarnation", "ends what lives"),
 )

@@ -16,17 +16,17 @@ from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.ended import EndedTable, read_ended
 from brokerd.protocols.delta_tree.messages import (
-    EndedSubscriptions,
     PublicationCopy,
     SubscriptionCopy,
     Summary,
     Tag,
+    Tombstones,
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.partitions.regions import covers
+from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable, read_tombstones
 from brokerd.protocols.interface import (
     Commit,
     Effect,
@@ -48,13 +48,13 @@ class _Memory:
 
     Attributes:
         accepted: subscription → step at which it came; what is over is taken out.
-        ended: what it was told is over.
+        tombstones: what it was told is over.
         received: source → sequence → step at which it first came.
         peers: broker → its incarnation at the other end of the session.
     """
 
     accepted: dict[SubscriptionId, int] = field(default_factory=dict)
-    ended: EndedTable = field(default_factory=EndedTable)
+    tombstones: TombstoneTable = field(default_factory=TombstoneTable)
     received: dict[SourceId, dict[int, int]] = field(default_factory=dict)
     peers: dict[BrokerNumber, int] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ class AwarenessChecker:
             memory = _Memory(dict.fromkeys(map(_id_of_row, rows), 0))
             self._memories[broker.number] = memory
             self._of_incarnations[broker.number, event.incarnation] = memory
-            for statement in read_ended(event.recovered):
+            for statement in read_tombstones(event.recovered):
                 self._end(memory, statement)
         elif type(event) is SessionEstablished and isinstance(event.peer, int):
             self._memories[broker.number].peers[event.peer] = event.incarnation
@@ -111,13 +111,13 @@ class AwarenessChecker:
         memory = self._memories[broker.number]
         if isinstance(message, SubscriptionCopy | UpstreamCopy):
             subscription = message.subscription
-            if subscription not in memory.ended:
+            if subscription not in memory.tombstones:
                 memory.accepted.setdefault(subscription, self._steps)
             if subscription not in self._predicates:
                 self._predicates[subscription] = message.predicate
                 self._behind.clear()
         elif isinstance(message, Summary | Unsubscription):
-            for statement in message.ended:
+            for statement in message.tombstones:
                 self._end(memory, statement)
         elif isinstance(message, PublicationCopy):
             assert isinstance(peer, int), f"{message} from a client"
@@ -127,9 +127,9 @@ class AwarenessChecker:
         elif isinstance(message, Publish):
             self._remember(memory, message.run)
 
-    def _end(self, memory: _Memory, statement: EndedSubscriptions) -> None:
-        if memory.ended.add(statement):
-            for subscription in [each for each in memory.accepted if each in memory.ended]:
+    def _end(self, memory: _Memory, statement: Tombstones) -> None:
+        if memory.tombstones.add(statement):
+            for subscription in [each for each in memory.accepted if each in memory.tombstones]:
                 del memory.accepted[subscription]
 
     def _remember(self, memory: _Memory, run: PublicationRun) -> None:
@@ -149,7 +149,7 @@ class AwarenessChecker:
             for subscription in self._lying_behind(broker.number, peer)
             if subscription in sender.accepted
             and subscription not in here.accepted
-            and subscription not in here.ended
+            and subscription not in here.tombstones
         ]
         if not unknown:
             return

@@ -15,8 +15,6 @@ from typing import Any
 from brokerd.model.client_messages import Connected, Subscribed, Unsubscribed
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, SubscriptionId
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.ended import EndedTable
-from brokerd.protocols.delta_tree.home_table import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
@@ -25,9 +23,11 @@ from brokerd.protocols.delta_tree.messages import (
     Tag,
     Unsubscription,
 )
-from brokerd.protocols.delta_tree.notifiers import NOTIFIER
-from brokerd.protocols.delta_tree.regions import includes
-from brokerd.protocols.delta_tree.rows import ROUTING
+from brokerd.protocols.delta_tree.partitions.regions import includes
+from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.subscriptions.rows import ROUTING
+from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
 from brokerd.protocols.interface import (
     Change,
     Commit,
@@ -156,13 +156,13 @@ def _faults(broker: BrokerView, core: DeltaTree, memory: _Memory, effect: Send) 
                 if source.publisher == NOTIFIER:
                     yield from _gates_on_disk(memory, source, range(first, last + 1))
         case Unsubscription():
-            ended = EndedTable()
-            for statement in message.ended:
-                ended.add(statement)
+            tombstones = TombstoneTable()
+            for statement in message.tombstones:
+                tombstones.add(statement)
             for row in memory.rows.get(SUBSCRIPTIONS, {}).values():
                 subscription = SubscriptionId(broker.number, row[0], row[1])
                 reissued = not row[3] and row[0] < broker.incarnation
-                if subscription in ended and not reissued:
+                if subscription in tombstones and not reissued:
                     yield f"ends {tuple(subscription)}, which is on its disk"
         case Unsubscribed():
             if f"{peer}/{message.number}" in memory.rows.get(SUBSCRIPTIONS, {}):

@@ -8,7 +8,7 @@ Paper: [DFT11] §II (one active session per primary path), §VI (queue order).
 from collections.abc import Sequence
 
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.sessions import Reach
+from brokerd.protocols.delta_tree.sessions.sessions import Reach
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.world.views import BrokerView
 
@@ -126,11 +126,14 @@ def _check_known(broker: BrokerView, core: DeltaTree, brokers: Sequence[BrokerVi
             or not isinstance(core_there, DeltaTree)
         ):
             continue
-        rows, ended = core_there._subscriptions.table.rows, core_there._subscriptions.table.ended
+        table = core_there._subscriptions.table
+        rows, tombstones = table.rows, table.tombstones
         wrong = [
             subscription
             for subscription in known
-            if subscription.home != peer and subscription not in rows and subscription not in ended
+            if subscription.home != peer
+            and subscription not in rows
+            and subscription not in tombstones
         ]
         if wrong:
             raise InvariantViolated(

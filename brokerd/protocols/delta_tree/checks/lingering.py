@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from brokerd.model.client_messages import Subscribe
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.protocols.delta_tree.home_table import ATTACHED, SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.storage.home_table import ATTACHED, SUBSCRIPTIONS
 from brokerd.protocols.interface import (
     Commit,
     DeadlineReached,

@@ -20,7 +20,6 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
 from brokerd.overlay.tree import PrimaryTree
 from brokerd.protocols.delta_tree.core import DeltaTree
-from brokerd.protocols.delta_tree.home_table import SUBSCRIPTIONS
 from brokerd.protocols.delta_tree.messages import (
     PartitionGone,
     PartitionNew,
@@ -35,8 +34,9 @@ from brokerd.protocols.delta_tree.messages import (
     Unsubscription,
     UpstreamCopy,
 )
-from brokerd.protocols.delta_tree.routing_table import Phase
-from brokerd.protocols.delta_tree.rows import ROUTING
+from brokerd.protocols.delta_tree.storage.home_table import SUBSCRIPTIONS
+from brokerd.protocols.delta_tree.subscriptions.routing_table import Phase
+from brokerd.protocols.delta_tree.subscriptions.rows import ROUTING
 from brokerd.protocols.interface import (
     FIRST_INNER_SESSION,
     Commit,

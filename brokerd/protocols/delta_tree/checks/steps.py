@@ -51,7 +51,7 @@ from brokerd.protocols.delta_tree.checks.first_copies import FirstCopyChecker
 from brokerd.protocols.delta_tree.checks.lingering import LingerChecker
 from brokerd.protocols.delta_tree.checks.separation import SeparationChecker
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy, Tag
-from brokerd.protocols.delta_tree.regions import covers
+from brokerd.protocols.delta_tree.partitions.regions import covers
 from brokerd.protocols.interface import (
     Change,
     Commit,

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brokerd.model.identity import PartitionId, SubscriptionId
-from brokerd.protocols.delta_tree.ended import LAST_NUMBER
 from brokerd.protocols.delta_tree.messages import (
-    EndedSubscriptions,
     PartitionGone,
     PartitionNew,
     PublicationConfirmation,
@@ -19,9 +17,11 @@ from brokerd.protocols.delta_tree.messages import (
     Summary,
     SyncEnd,
     Tag,
+    Tombstones,
     Unsubscription,
     UpstreamCopy,
 )
+from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
 from brokerd.protocols.interface import Effect, Record, Send
 from brokerd.simulator.checks.wording import Wording
 
@@ -55,9 +55,9 @@ class DeltaTreeWording(Wording):
                 left = self._but(added)
                 region = self._but(removed).removeprefix(" but for ")
                 return f"notifier: {self.subscription(subscription)} now has {region}{left}"
-            case Summary(accepted=accepted, recovering=recovering, ended=ended):
+            case Summary(accepted=accepted, recovering=recovering, tombstones=tombstones):
                 listed = " ".join(map(self.subscription, accepted)) or "nothing"
-                over = " ".join(text for one in ended for text in self._ranges_over(one))
+                over = " ".join(text for one in tombstones for text in self._ranges_over(one))
                 listed += f", over: {over}" if over else ""
                 return f"summary: {listed}{', recovering' if recovering else ''}"
             case PartitionNew(partitions=partitions):
@@ -72,8 +72,8 @@ class DeltaTreeWording(Wording):
                     for numbers in withdrawn
                 )
                 return f"partitions gone: {listed}"
-            case Unsubscription(ended=ended):
-                return f"over: {' '.join(map(self._over, ended))}"
+            case Unsubscription(tombstones=tombstones):
+                return f"over: {' '.join(map(self._over, tombstones))}"
             case SyncEnd(recovering=recovering):
                 return f"sync end{', recovering' if recovering else ''}"
             case Relay(step="own"):
@@ -94,14 +94,14 @@ class DeltaTreeWording(Wording):
                 return True
         return False
 
-    def _over(self, ended: EndedSubscriptions) -> str:
-        before = f"all before {self.name(ended.home)}@{ended.before}"
-        said = [before] if ended.before > 1 else []
-        return " ".join([*said, *self._ranges_over(ended)])
+    def _over(self, one: Tombstones) -> str:
+        before = f"all before {self.name(one.home)}@{one.before}"
+        said = [before] if one.before > 1 else []
+        return " ".join([*said, *self._ranges_over(one)])
 
-    def _ranges_over(self, ended: EndedSubscriptions) -> Iterator[str]:
-        for begin, first, end, last in ended.ranges:
-            text = self.subscription(SubscriptionId(ended.home, begin, first))
+    def _ranges_over(self, one: Tombstones) -> Iterator[str]:
+        for begin, first, end, last in one.ranges:
+            text = self.subscription(SubscriptionId(one.home, begin, first))
             if (begin, first) == (end, last):
                 yield text
             elif last == LAST_NUMBER:

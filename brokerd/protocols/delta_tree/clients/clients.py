@@ -1,0 +1,488 @@
+"""Clients of one broker: attaching, publishing, subscribing, and what they leave behind.
+
+Paper: none; [DFT11] says nothing about clients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import (
+    Acknowledge,
+    Connect,
+    Detach,
+    Publish,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from brokerd.model.identity import ClientId, SourceId, SubscriptionId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut
+from brokerd.protocols.delta_tree.partitions.regions import Region, region
+from brokerd.protocols.delta_tree.publications.arrivals import Publications
+from brokerd.protocols.delta_tree.publications.deliveries import POSITIONS, position_key
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.storage.home_table import (
+    ATTACHED,
+    SUBSCRIPTIONS,
+    read_home_table,
+    subscription_change,
+)
+from brokerd.protocols.delta_tree.storage.publication_log import LOG, PublicationLog
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    LocalSubscription,
+    Opened,
+    Phase,
+)
+from brokerd.protocols.delta_tree.subscriptions.rows import Rows
+from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
+from brokerd.protocols.interface import Change, Commit, LogEnds, RecordsRead
+from brokerd.protocols.parts.clients.service import ClientService, HostedClient
+from brokerd.protocols.parts.selection import match_run
+
+
+def _nothing() -> None:
+    """What is to be done when there is nothing to be done."""
+
+
+@dataclass(slots=True, eq=False)
+class Client(HostedClient[LocalSubscription]):
+    """A client that has a session here, or had one and may come back.
+
+    Attributes:
+        done_before: what it published below this number was done when it connected.
+        held: requests that wait for the end of the recovery, in order.
+        draining: that it is leaving is on disk, and it has not been answered.
+    """
+
+    done_before: int = 1
+    held: list[Publish | Subscribe] = field(default_factory=list)
+    draining: bool = False
+
+
+class Clients(ClientService[Client, LocalSubscription]):
+    """The clients of one broker."""
+
+    def __init__(
+        self,
+        state: State,
+        subscriptions: Subscriptions,
+        unsubscriptions: Unsubscriptions,
+        publications: Publications,
+        sequences: SourceSequences,
+    ) -> None:
+        super().__init__(state.broker, state, state.deadlines, state.parameters)
+        self._state = state
+        self._subscriptions = subscriptions
+        self._unsubscriptions = unsubscriptions
+        self._publications = publications
+        self._sequences = sequences
+        self._log: PublicationLog | None = None
+        if state.parameters.publication_log:
+            self._log = PublicationLog(state, publications.queue)
+        self._attached: dict[ClientId, int] = {}
+        self._missing: dict[ClientId, None] = {}
+        self._early: list[tuple[Client, int, Connect]] = []
+        self._next_subscription = 0
+        self._reissue: list[LocalSubscription] = []
+        subscriptions.connect(
+            on_confirmed_at_home=self._on_confirmed,
+            on_opened_at_home=self._on_opened,
+            may_confirm=lambda: not self._missing and self.log_is_read,
+        )
+
+    def recover(self, recovered: Rows, logs: Mapping[str, LogEnds]) -> None:
+        """Take over what an earlier incarnation had on disk.
+
+        Started subscriptions go on where they were. Pending ones are issued again under a new
+        id when the recovery is over: confirmations of the old one may still be under way, with
+        cuts from before the crash.
+        """
+        home = read_home_table(self._state.broker, recovered)
+        self._attached = home.attached
+        self._missing = dict.fromkeys(home.attached)
+        for local in home.subscriptions:
+            self._client(local.client).subscriptions[local.number] = local
+            if local.phase is Phase.STARTED:
+                self._open_for_departed(local)
+                self._subscriptions.add_local(local, confirmed=True)
+                for source, withheld in local.late.items():
+                    self._publications.windows.say_withheld(local, source, withheld)
+            else:
+                self._reissue.append(local)
+        for name in dict.fromkeys([*self._clients, *self._missing]):
+            self._client(name)
+            self._linger(name)
+        if self._log is not None:
+            self._log.recover(logs[LOG])
+
+    @property
+    def log_is_read(self) -> bool:
+        """Whether it is known what publications an earlier incarnation has left."""
+        return self._log is None or self._log.is_read
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take what an earlier incarnation has left of publications.
+
+        Until all of it is known no client is let in, as nobody could tell what of its
+        publications is new, and no subscription is confirmed.
+        """
+        assert self._log is not None, f"{event} without a log"
+        self._log.on_records(event)
+        if not self._log.is_read:
+            return
+        for source, last in self._log.durable():
+            self._sequences.hand_out(source, last)
+        early, self._early = self._early, []
+        for client, session, message in early:
+            if client.session == session:
+                self._admit(client, message)
+        self._subscriptions.evaluate_unconfirmed()
+
+    def _open_for_departed(self, local: LocalSubscription) -> None:
+        """Leaves that left while this broker was down are not waited for; nobody asks them."""
+        heard = region(tag for tag in local.tags if not self._state.has_left(tag.node))
+        if heard != local.tags:
+            local.tags = heard
+            row = subscription_change(local, started=True)
+            self._state.machine.emit(Commit((row,), None))
+
+    def settle(self) -> None:
+        """Acknowledge what an event has made durable or done, where a log decides that."""
+        if self._log is not None:
+            self._log.acknowledge()
+
+    def living(self) -> list[SubscriptionId]:
+        """The ids of local subscriptions that are in use; pending ones get new ones."""
+        return [
+            local.subscription
+            for client in self._clients.values()
+            for local in client.subscriptions.values()
+            if local.phase is Phase.STARTED
+        ]
+
+    # ------------------------------------------------------------ sessions
+
+    def _new_client(self, name: ClientId) -> Client:
+        return Client(name)
+
+    def _on_arrived(self, client: Client) -> None:
+        client.draining = False
+        self._publications.queue.client_session(client.name, client.session)
+
+    def _on_gone(self, client: Client) -> None:
+        client.draining = False
+        client.held.clear()
+        self._publications.queue.client_session(client.name, 0)
+        if self._log is not None and client.source is not None:
+            self._log.closed(client.source)
+        for local in client.subscriptions.values():
+            local.claimed = False
+        self._publications.windows.close(client.name)
+        if client.source is not None and self._all_done(client, client.source):
+            self._detach(client.name)
+
+    def _keeps(self, client: Client) -> bool:
+        return bool(client.subscriptions) or client.name in self._attached
+
+    def _all_done(self, client: Client, source: SourceId) -> bool:
+        """Whether the publisher has nothing that it might send again."""
+        known_last = max(self._sequences.received(source), client.done_before - 1)
+        handed_out = self._sequences.handed_out().get(source, 0)
+        return handed_out <= known_last and not self._publications.queue.pending(source)
+
+    def _is_logged(self, source: SourceId) -> bool:
+        """Whether all that a publisher has handed out is on disk, to be sent from there."""
+        handed_out = self._sequences.handed_out().get(source, 0)
+        return self._log is not None and handed_out <= dict(self._log.durable()).get(source, 0)
+
+    def linger_over(self, name: ClientId) -> None:
+        """Unsubscribe for a client what it had here and did not come back for.
+
+        A client that is here keeps the subscriptions it has asked for since it came.
+        """
+        client = self._clients[name]
+        over = [local for local in client.subscriptions.values() if not local.claimed]
+        if over:
+            self._state.machine.record(
+                "subscriptions_given_up", client=name, subscriptions=len(over)
+            )
+            self._end(client, over)
+        if not client.session:
+            self._detach(name)
+            self._forget(name)
+
+    def _forget(self, name: ClientId) -> None:
+        """Nothing of a client that is not here is left to be kept."""
+        super()._forget(name)
+        self._publications.windows.forget(name)
+        self._found(name)
+
+    def _end(
+        self,
+        client: Client,
+        over: Sequence[LocalSubscription],
+        then: Callable[[], None] = _nothing,
+        drain: bool = False,
+    ) -> None:
+        """End subscriptions: here at once, elsewhere and in words when that is on disk.
+
+        Were it told before, a crash could bring back here what is over everywhere else. What
+        the client has claimed it may still get, with `drain`.
+        """
+        changes: list[Change] = []
+        told: list[SubscriptionId] = []
+        for local in over:
+            if local in self._reissue:
+                self._reissue.remove(local)  # its id was over when this broker restarted
+            else:
+                self._subscriptions.remove_local(local)
+                told.append(local.subscription)
+            local.phase = Phase.ENDED
+            del client.subscriptions[local.number]
+            if not (drain and local.claimed):
+                self._publications.windows.give_up(local)
+            changes.append(Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", None))
+            sources = {**self._sequences.all_received(), **local.begins_after}
+            changes.extend(
+                Change(POSITIONS, position_key(client.name, local.number, source), None)
+                for source in sources
+            )
+
+        def on_disk() -> None:
+            self._unsubscriptions.end(told)
+            then()
+
+        if changes:
+            self._state.commit(changes, on_disk)
+        else:  # what has ended before, unasked, may not be on disk yet
+            self._state.when_written(then)
+
+    # ------------------------------------------------------------ requests
+
+    def _admit(self, client: Client, message: Connect) -> None:
+        if self.log_is_read:
+            super()._admit(client, message)
+        else:
+            self._early.append((client, client.session, message))
+
+    def _changes_first(self, client: Client, message: Connect) -> Sequence[Change]:
+        if message.publishes and self._attached.get(client.name) != message.incarnation:
+            return [Change(ATTACHED, client.name, message.incarnation)]
+        return []
+
+    def _on_recorded(self, client: Client, message: Connect) -> None:
+        if message.publishes:
+            self._attached[client.name] = message.incarnation
+
+    def _resume(self, client: Client, message: Connect) -> None:
+        if client.source is not None:
+            client.done_before = message.next_sequence
+            self._sequences.hand_out(client.source, message.highest_sequence)
+            if self._log is not None:
+                self._log.opened(client.source, client.name)
+        for subscription, seen in message.resume:
+            local = client.subscriptions.get(subscription)
+            if local is not None and local.phase is not Phase.PENDING:
+                raise_cut(local.begins_after, seen)
+
+    def _on_connected(self, client: Client) -> None:
+        for local in client.subscriptions.values():
+            if local.phase is Phase.STARTED:  # it may have started while the client was away
+                self._tell(local)
+        self._found(client.name)
+        if client.subscriptions:
+            self._linger(client.name)
+
+    def _subscriptions_of(self, client: Client) -> int:
+        held = sum(isinstance(each, Subscribe) for each in client.held)
+        return len(client.subscriptions) + held
+
+    def on_unsubscribe(self, name: ClientId, message: Unsubscribe) -> None:
+        """End a subscription, also one that is held back yet."""
+        client = self._clients[name]
+        client.held = [
+            each
+            for each in client.held
+            if not isinstance(each, Subscribe) or each.number != message.number
+        ]
+        super().on_unsubscribe(name, message)
+
+    def on_detach(self, name: ClientId, message: Detach) -> None:
+        """End all subscriptions of a client that wants nothing kept for it."""
+        client = self._connected_client(name, "Detach")
+        source, done = client.source, message.done_through
+        handed_out = self._sequences.handed_out().get(source, 0) if source is not None else 0
+        if not 0 <= done <= handed_out:
+            raise RemoteProtocolError(name, f"has {done} done, {handed_out} handed out")
+        client.done_before = max(client.done_before, done + 1)
+        client.leaving = True
+        client.held = [each for each in client.held if isinstance(each, Publish)]
+        session = client.session
+
+        def on_disk() -> None:
+            if client.session == session:
+                client.draining = True
+                self._leave_when_drained(client, at_once=not message.drain)
+
+        self._end(client, list(client.subscriptions.values()), on_disk, message.drain)
+
+    def _leave_when_drained(self, client: Client, *, at_once: bool = False) -> None:
+        if client.draining and (at_once or self._publications.windows.drained(client.name)):
+            client.draining = False
+            session = client.session
+            done = client.source is not None and (
+                self._all_done(client, client.source) or self._is_logged(client.source)
+            )
+            if done and self._attached.pop(client.name, None) is not None:
+                # Told before it was on disk, a restart would wait for who never comes back.
+                change = Change(ATTACHED, client.name, None)
+                self._state.commit([change], lambda: self._answer_ended(client, session, 0))
+            else:
+                self._answer_ended(client, session, 0)
+
+    def _publish(self, client: Client, message: Publish) -> None:
+        """Take publications; while this broker recovers they wait."""
+        held = self._state.recovering
+        if held:
+            # Malformed ones are refused now.
+            match_run(self._subscriptions.table.memo, message.run, client.name)
+            self._sequences.hand_out(message.run.source, message.run.last)
+            if self._log is None:
+                client.held.append(message)  # gone with its session: the client has it still
+        else:
+            self._receive(client, message.run)
+        if self._log is not None:
+            self._log.take(message.run, publish_later=held)
+
+    def _acknowledge(self, client: Client, message: Acknowledge) -> None:
+        self._publications.windows.acknowledge(
+            client.name, message.stream, message.first, message.last
+        )
+        self._leave_when_drained(client)
+
+    def admit(self) -> None:
+        """The recovery is over: issue pending subscriptions again, then do what was held."""
+        reissue, self._reissue = self._reissue, []
+        for local in reissue:
+            local.subscription = self._new_id()
+            self._spread(local)
+        if self._log is not None:
+            for run in self._log.take_unpublished():
+                name = self._numbers.name_of(run.source.publisher)
+                self._publications.receive(run, (self._state.broker,), name, 0)
+        for client in list(self._clients.values()):
+            held, client.held = client.held, []
+            for message in held:
+                if isinstance(message, Publish):
+                    self._receive(client, message.run)
+                elif message.number not in client.subscriptions:
+                    self._make(client, message)
+
+    # ------------------------------------------------------------ steps
+
+    def _receive(self, client: Client, run: PublicationRun) -> None:
+        self._publications.receive(run, (self._state.broker,), client.name, client.session)
+
+    def _claim(self, client: Client, subscription: LocalSubscription) -> None:
+        subscription.claimed = True
+        self._tell(subscription)
+        self._publications.windows.claim(subscription)
+
+    def _subscribe(self, client: Client, message: Subscribe) -> None:
+        if self._state.recovering:
+            client.held.append(message)
+        else:
+            self._make(client, message)
+
+    def _make(self, client: Client, message: Subscribe) -> None:
+        local = LocalSubscription(client.name, message.number, self._new_id(), message.predicate)
+        client.subscriptions[message.number] = local
+        local.claimed = True
+        self._publications.windows.claim(local)
+        self._spread(local)
+
+    def _spread(self, local: LocalSubscription) -> None:
+        self._subscriptions.add_local(local, confirmed=False)
+        if local.phase is Phase.PENDING:
+            self._state.commit(
+                [subscription_change(local, started=False)], lambda: self._tell(local)
+            )
+
+    def _on_confirmed(self, local: LocalSubscription, cut: Cut, tags: Region) -> None:
+        """Every broker but the tagged ones has it: fix where its streams begin, then start it.
+
+        Its publications are queued from now on, and sent when the start is on disk: a broker
+        that crashed in between would otherwise begin the streams elsewhere.
+        """
+        local.phase = Phase.STARTING
+        local.begins_after = cut
+        local.tags = tags
+        local.start_cut = dict(cut)
+        self._publications.windows.hold(local.client)
+        self._state.commit([subscription_change(local, started=True)], lambda: self._start(local))
+
+    def _on_opened(
+        self, local: LocalSubscription, opened: Opened, done: Callable[[], None]
+    ) -> None:
+        """More of the tree is heard: deliver from there once that is on disk.
+
+        A broker that crashed in between would otherwise close what it has delivered from. What
+        comes before the streams of these sources is announced first: brokers that did not know
+        of the subscription may have let it pass, so most of it never came here.
+        """
+        windows = self._publications.windows
+        windows.hold(local.client)
+        for source, partition in opened.items():
+            withheld = local.withhold(source, local.begins_after[source], partition)
+            if withheld is not None:
+                windows.say_withheld(local, source, withheld)
+
+        def is_on_disk() -> None:
+            windows.release(local.client)
+            done()
+
+        self._state.commit([subscription_change(local, started=True)], is_on_disk)
+
+    def _start(self, local: LocalSubscription) -> None:
+        if local.phase is Phase.STARTING:
+            local.phase = Phase.STARTED
+            self._state.machine.record(
+                "subscription_started", client=local.client, number=local.number
+            )
+            self._tell(local)
+        self._publications.windows.release(local.client)
+
+    def _tell(self, local: LocalSubscription) -> None:
+        client = self._clients.get(local.client)
+        ended = local.phase is Phase.ENDED
+        if client is not None and client.connected and local.claimed and not ended:
+            started = local.phase is Phase.STARTED
+            message = Subscribed(local.number, "started" if started else "pending")
+            self._state.machine.send(local.client, message)
+
+    def _new_id(self) -> SubscriptionId:
+        self._next_subscription += 1
+        here, incarnation = self._state.broker, self._state.incarnation
+        subscription = SubscriptionId(here, incarnation, self._next_subscription)
+        self._unsubscriptions.issued(subscription)
+        return subscription
+
+    def _detach(self, name: ClientId) -> None:
+        """Nothing of this publisher is under way: a restart need not wait for it."""
+        if self._attached.pop(name, None) is not None:
+            self._state.machine.emit(Commit((Change(ATTACHED, name, None),), None))
+
+    def _found(self, name: ClientId) -> None:
+        """A publisher that was here before the restart is back, or given up.
+
+        Until all are, this broker confirms no subscription: it could not say after which of
+        their publications the streams begin.
+        """
+        if name in self._missing:
+            del self._missing[name]
+            if not self._missing:
+                self._subscriptions.evaluate_unconfirmed()

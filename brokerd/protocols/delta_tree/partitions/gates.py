@@ -1,0 +1,122 @@
+"""How the part of the tree that a subscription does not hear gets smaller, and only smaller.
+
+A broker that was tagged is back and confirms; the broker that hears this first takes the tags
+under it away, keeps of them what the confirmation still names, and tells everybody towards home.
+Whoever is told cuts its own tags back in the same way. Both ends intersect: the one may hold
+tags that notifiers went past, the other may hear from one that does.
+
+Paper: [DFT11] §VIII-A lines 859-900. Deviates: the paper adds the new tags unconditionally,
+which closes open gates; per subscription, since each has its own tags and its own cut.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.protocols.delta_tree.broker.state import Path
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier, SubscriptionConfirmation
+from brokerd.protocols.delta_tree.partitions.regions import (
+    NOBODY,
+    Region,
+    covers,
+    includes,
+    intersect,
+    region,
+    under,
+)
+
+Cut = dict[SourceId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Of `removed` only `added` is still unaware; where the streams of the rest begin.
+
+    Attributes:
+        source_paths: home … source broker, for each broker with a source in the cut.
+    """
+
+    removed: Region
+    added: Region
+    cut: tuple[tuple[SourceId, int], ...]
+    source_paths: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, message: RecoveryNotifier) -> "Replacement":
+        """What a notifier says."""
+        return cls(message.removed, message.added, message.cut, message.source_paths)
+
+
+def replacement_for(
+    tags: Region,
+    peer: BrokerNumber,
+    message: SubscriptionConfirmation,
+    newcomers: BrokerNumber = NOBODY,
+) -> Replacement | None:
+    """What a confirmation changes in settled tags; None when nothing.
+
+    A restarted broker may confirm again with larger tags than it once had: they are ignored.
+    """
+    removed = under(tags, peer)
+    if not removed:
+        return None
+    added = intersect(removed, message.tags, newcomers=newcomers)
+    if includes(added, removed):
+        return None
+    return Replacement(removed, added, message.cut, message.source_paths)
+
+
+def replaced(
+    tags: Region,
+    cut: Cut,
+    replacement: Replacement,
+    newcomers: BrokerNumber = NOBODY,
+) -> tuple[Region, Region]:
+    """What is left of `tags`, and which of them were touched; raises `cut` for those.
+
+    The cut of a source that is heard already must not rise: it would tear a hole into a stream.
+    """
+    touched = tuple(tag for tag in tags if includes(replacement.removed, (tag,)))
+    raise_covered_cut(cut, touched, replacement.cut, replacement.source_paths, newcomers)
+    left = [tag for tag in tags if tag not in touched]
+    kept = intersect(touched, replacement.added, newcomers=newcomers)
+    return region([*left, *kept]), touched
+
+
+def refined(
+    replacement: Replacement,
+    earlier: Iterable[Replacement],
+    newcomers: BrokerNumber = NOBODY,
+) -> Replacement:
+    """The replacement without what earlier ones have taken away of what it adds.
+
+    Whoever speaks may not have heard those yet: they may have gone past it.
+    """
+    added, cut = replacement.added, dict(replacement.cut)
+    paths = {path[-1]: path for path in replacement.source_paths}
+    for each in earlier:
+        added, touched = replaced(added, cut, each, newcomers)
+        heard = [path for path in each.source_paths if covers(touched, path, newcomers)]
+        paths.update((path[-1], path) for path in heard)
+    return Replacement(replacement.removed, added, tuple(cut.items()), tuple(paths.values()))
+
+
+def raise_cut(cut: Cut, other: Iterable[tuple[SourceId, int]]) -> None:
+    """Raise `cut` to the maximum of both, source by source."""
+    for source, sequence in other:
+        if sequence > cut.get(source, 0):
+            cut[source] = sequence
+
+
+def raise_covered_cut(
+    cut: Cut,
+    tags: Region,
+    other: Iterable[tuple[SourceId, int]],
+    source_paths: Iterable[Path],
+    newcomers: BrokerNumber = NOBODY,
+) -> None:
+    """Raise `cut` to the maximum of both for the sources that `tags` cover."""
+    if not tags:
+        return
+    covered = {path[-1]: covers(tags, path, newcomers) for path in source_paths}
+    raise_cut(cut, [item for item in other if covered[item[0].broker]])

@@ -1,0 +1,281 @@
+"""Publications that arrive: matched once, queued for others, delivered to local clients.
+
+Everything works on runs. One received frame is matched once per distinct attribute blob; the
+publications with the same audience become one queue entry.
+
+Paper: [DFT11] §VI, Fig. 8 lines 1-18.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.as_published.tagging import PublicationTags, Tagging, withheld_by
+from brokerd.protocols.delta_tree.broker.state import Path, State
+from brokerd.protocols.delta_tree.messages import PublicationCopy, SequenceVector, Tag
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partitions.regions import covering
+from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
+from brokerd.protocols.delta_tree.publications.duplicates import (
+    LONGEST_SPAN,
+    DuplicateDetection,
+    SourceSequences,
+    check_vector,
+)
+from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
+from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    Audience,
+    LocalSubscription,
+    Phase,
+    RoutingTable,
+)
+from brokerd.protocols.parts.selection import RunSelection, match_run
+
+
+class Publications:
+    """What one broker does with publications that it receives.
+
+    Attributes:
+        queue: where they are until everybody has them.
+        windows: of the local clients.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        table: RoutingTable,
+        sequences: SourceSequences,
+        duplicates: DuplicateDetection,
+        queue: PublicationQueue,
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._table = table
+        self._sequences = sequences
+        self._duplicates = duplicates
+        self.queue = queue
+        self._tagging = Tagging(state, partitions, table.tags_and_places)
+        self._tags = state.parameters.tag_eval == "pt"
+        self._stamped = state.parameters.carries_vectors
+        self.windows: WithholdingWindows[Entry] = WithholdingWindows(state, queue.delivered)
+
+    # ------------------------------------------------------------ receiving
+
+    def on_copy(self, peer: BrokerNumber, message: PublicationCopy) -> None:
+        """Publications from another broker."""
+        run, path = message.run, message.path
+        own = run.source.broker == self._state.broker or run.source.publisher == NOTIFIER
+        if own or path[:1] != (run.source.broker,):
+            raise RemoteProtocolError(peer, f"{run.source} does not come along {path[:20]}")
+        self._state.check_path(path, peer)
+        if peer not in path[:-1]:
+            raise RemoteProtocolError(peer, f"is not between {run.source} and here")
+        if self._stamped or message.vector is not None:
+            check_vector(self._state, peer, run, path, message.vector)
+        self._tagging.check(peer, message.tags, path)
+        session = self._sessions.current(peer)
+        self.receive(run, path, peer, session, message.vector, message.tags)
+
+    def receive(
+        self,
+        run: PublicationRun,
+        path: Path,
+        sender: Peer,
+        session: int,
+        vector: SequenceVector | None = None,
+        tags: PublicationTags = (),
+    ) -> None:
+        """Queue publications, send them on, and remember who wants them confirmed.
+
+        Raises:
+            RemoteProtocolError: an attribute blob is malformed.
+
+        Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
+        """
+        audiences = match_run(self._table.memo, run, sender)
+        if run.first < 1 or (self._stamped and run.last - run.first >= LONGEST_SPAN):
+            raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
+        self._state.counters["publications_received"] += len(run)
+        receipt = Receipt(sender, session, run.source, run.first, run.last)
+        received = self._duplicates.old_until(run, path, vector)
+        fresh: PublicationRun | None = run
+        if run.first <= received:
+            self.queue.receive_again(receipt, min(run.last, received))
+            fresh = run.after(received)
+            self._state.counters["duplicates_received"] += len(run) - (len(fresh) if fresh else 0)
+            if fresh is not None:
+                audiences = match_run(self._table.memo, fresh, sender)
+        if fresh is not None:
+            self._sequences.receive(run.source, fresh.last, path)
+            stamps = self._duplicates.accept(fresh, vector) if self._stamped else None
+            if self._tags:
+                tags = self._tagging.tagged(tags, path)
+            for part in self._where_streams_begin(fresh, audiences):
+                if part is not fresh:
+                    audiences = match_run(self._table.memo, part, sender)
+                self._queue_up(part, audiences, path, receipt, stamps, tags)
+        if receipt.remaining == 0:
+            self.queue.confirm(receipt)
+
+    def _where_streams_begin(
+        self, run: PublicationRun, audiences: Sequence[Audience]
+    ) -> list[PublicationRun]:
+        """The run, cut where the stream of a local subscription begins within it."""
+        source, first, last = run.source, run.first, run.last
+        beginnings: list[int] = []
+        for audience in audiences:
+            for local in audience.local:
+                begins_after = local.begins_after.get(source, 0)
+                if first <= begins_after < last:
+                    beginnings.append(begins_after)
+        parts: list[PublicationRun] = []
+        rest: PublicationRun | None = run
+        for beginning in sorted(beginnings):
+            if rest is not None and (part := rest.up_to(beginning)) is not None:
+                parts.append(part)
+                rest = rest.after(beginning)
+        if rest is not None:
+            parts.append(rest)
+        return parts
+
+    def _queue_up(
+        self,
+        run: PublicationRun,
+        audiences: Sequence[Audience],
+        path: Path,
+        receipt: Receipt,
+        vector: SequenceVector | None,
+        tags: PublicationTags,
+    ) -> None:
+        """Make queue entries, one per audience, and send them.
+
+        Whom a publication is for is decided here, once: what is subscribed later must not
+        change it, or a later publication might reach a home broker before an earlier one.
+        """
+        queue = self.queue
+        routes, careful = queue.routes, queue.careful
+        behind_sender = 0
+        if isinstance(receipt.peer, int):
+            behind_sender = self._table.homes_behind(
+                self._state.neighbourhood.direction(receipt.peer)
+            )
+        places_by_audience: dict[Audience, list[int]] = {}
+        for place, audience in enumerate(audiences):
+            places_by_audience.setdefault(audience, []).append(place)
+        selection = RunSelection(run)
+        sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
+        deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
+        deliveries = {}
+        notices: dict[LocalSubscription, tuple[PartitionId, list[int], list[Entry]]] = {}
+        for audience, places in places_by_audience.items():
+            destinations = audience.homes & ~behind_sender
+            by_client, withheld = self._local_audience(audience, run, path, tags)
+            if not destinations and not by_client and not withheld:
+                continue
+            entry = queue.new_entry(run, selection, places, path, receipt)
+            entry.vector = vector
+            entry.tags = tags
+            for route in routes:
+                reached = destinations & route.destinations
+                if reached and (not careful or queue.propagation.may_go(entry, route)):
+                    destinations &= ~reached
+                    transfer = queue.new_transfer(entry, route, reached)
+                    places_sent, transfers = sends.setdefault(route.hop, ([], []))
+                    places_sent.extend(places)
+                    transfers.append(transfer)
+            entry.unsent = destinations
+            for client, subscriptions in by_client.items():
+                deliveries.setdefault(client, []).append((places, subscriptions, entry))
+            for local, partition in withheld:
+                _, places_withheld, entries = notices.setdefault(local, (partition, [], []))
+                places_withheld.extend(places)
+                entries.append(entry)
+        for hop, (places, transfers) in sends.items():
+            queue.note_sent(hop, transfers)
+            queue.send(hop, selection.having(sorted(places)), path, vector, tags)
+        for client, parts in deliveries.items():
+            self._deliver(client, selection, len(audiences), parts)
+        for local, (partition, places, entries) in notices.items():
+            for entry in entries:
+                entry.deliveries += 1
+            part = selection.having(sorted(places))
+            self._state.counters["publications_withheld"] += len(part)
+            self.windows.withhold(local, part, partition, tuple(entries))
+
+    def _local_audience(
+        self, audience: Audience, run: PublicationRun, path: Path, tags: PublicationTags
+    ) -> tuple[
+        dict[ClientId, tuple[LocalSubscription, ...]], list[tuple[LocalSubscription, PartitionId]]
+    ]:
+        """The local subscriptions that get the run, by client, and those it is withheld from.
+
+        Paper: [DFT11] §VI lines 663-675 (safety check). Deviates: a cut per source in place
+        of a test per publication; the source is looked for on its own path, not in tags that
+        the publication gathered.
+        """
+        found: dict[ClientId, tuple[LocalSubscription, ...]] = {}
+        withheld: list[tuple[LocalSubscription, PartitionId]] = []
+        if not audience.local:
+            return found, withheld
+        for local in audience.local:
+            begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
+            if not begun or local.begins_after.get(run.source, 0) >= run.first:
+                continue
+            tag = self._withholding(local, path, tags) if local.tags else None
+            if tag is not None:
+                withheld.append((local, tag.partition))
+            else:
+                found[local.client] = (*found.get(local.client, ()), local)
+        return found, withheld
+
+    def _withholding(
+        self, local: LocalSubscription, path: Path, tags: PublicationTags
+    ) -> Tag | None:
+        """The tag of a subscription for which it does not get what comes along a path.
+
+        Paper: [DFT11] §VI lines 663-675.
+        """
+        covered = covering(local.tags, path[::-1], self._state.newcomers)
+        if not self._tags:
+            return covered
+        withheld = withheld_by(local.tags, tags)
+        if (covered is None) != (withheld is None):
+            missing = withheld is None
+            self._state.counters["tags_missing" if missing else "tags_extra"] += 1
+            self._state.machine.record(
+                "missing_tag" if missing else "extra_tag",
+                client=local.client,
+                number=local.number,
+                path=list(path),
+            )
+        return withheld
+
+    def _deliver(
+        self,
+        client: ClientId,
+        selection: RunSelection,
+        table_length: int,
+        parts: list[tuple[list[int], tuple[LocalSubscription, ...], Entry]],
+    ) -> None:
+        """Queue for one client what it gets of one run: in order, one copy of each."""
+        entries = tuple(entry for _, _, entry in parts)
+        subscriptions = parts[0][1]
+        if all(part[1] == subscriptions for part in parts):
+            places = sorted(place for part in parts for place in part[0])
+            pieces = [(subscriptions, selection.having(places))]
+        else:
+            wanted: list[tuple[LocalSubscription, ...]] = [()] * table_length
+            for those, subscriptions, _ in parts:
+                for place in those:
+                    wanted[place] = subscriptions
+            pieces = [piece for piece in selection.stretches(wanted) if piece[0]]
+        for entry in entries:
+            entry.deliveries += len(pieces)
+        for subscriptions, run in pieces:
+            self.windows.deliver(client, run, subscriptions, entries)

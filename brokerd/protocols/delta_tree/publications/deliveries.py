@@ -1,0 +1,74 @@
+"""What the clients of a δ-tree broker have still to get, what is withheld, and how far they got."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from brokerd.model.client_messages import Notice
+from brokerd.model.identity import ClientId, PartitionId, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription, Withheld
+from brokerd.protocols.interface import Change, Commit
+from brokerd.protocols.parts.clients.windows import Delivery, DeliveryWindows
+
+POSITIONS = "positions"
+FLUSH_POSITIONS = "flush positions"
+FLUSH_INTERVAL_NS = 100_000_000
+
+Entry = TypeVar("Entry")
+
+
+class WithholdingWindows(DeliveryWindows[Entry, LocalSubscription]):
+    """The deliveries of all clients of one broker."""
+
+    def __init__(self, state: State, on_done: Callable[[Entry], None]) -> None:
+        super().__init__(state.machine, state.parameters.client_window, on_done, state.counters)
+        self._state = state
+        self._positions: dict[tuple[LocalSubscription, SourceId], int] = {}
+
+    def withhold(
+        self,
+        local: LocalSubscription,
+        run: PublicationRun,
+        partition: PartitionId,
+        entries: tuple[Entry, ...],
+    ) -> None:
+        """Queue a notice that a subscription does not get these, nor what came before them.
+
+        What was announced before this broker restarted may come again. It is announced again,
+        whole, so that what the client answers covers it; the client knows what it was told.
+        """
+        fresh = local.withhold(run.source, run.last, partition)
+        first = run.first if fresh is None else min(run.first, fresh[0])
+        notice = Notice(local.number, run.source, ((first, run.last),), partition)
+        self.deliver(local.client, run, (local,), entries, notice)
+
+    def say_withheld(self, local: LocalSubscription, source: SourceId, withheld: Withheld) -> None:
+        """Queue a notice of publications that need not have come here."""
+        first, last, partition = withheld
+        notice = Notice(local.number, source, ((first, last),), partition)
+        self.announce(local.client, (local,), source, last, notice)
+
+    def flush_positions(self) -> None:
+        """Hand the positions reached since the last time to the disk, lazily."""
+        changes = [
+            Change(POSITIONS, position_key(local.client, local.number, source), last)
+            for (local, source), last in self._positions.items()
+            if not local.is_over
+        ]
+        self._positions.clear()
+        if changes:
+            self._state.machine.emit(Commit(tuple(changes), None))
+
+    def _advance(self, finished: Iterable[Delivery[Entry, LocalSubscription]]) -> None:
+        for delivery in finished:
+            for local in delivery.subscriptions:
+                self._positions[local, delivery.left.source] = delivery.left.last
+        key = (FLUSH_POSITIONS, -1)
+        if key not in self._state.deadlines:
+            self._state.deadlines.set(key, self._state.machine.now_ns + FLUSH_INTERVAL_NS)
+
+
+def position_key(client: ClientId, number: int, source: SourceId) -> str:
+    """The key of a row of the positions table."""
+    return f"{client}/{number}/{source.broker}.{source.publisher}.{source.incarnation}"

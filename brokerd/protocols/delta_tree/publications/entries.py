@@ -1,0 +1,187 @@
+"""What the publication queue holds: entries, what was sent of them, and who waits for them."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.broker.state import Path
+from brokerd.protocols.delta_tree.messages import (
+    PublicationTag,
+    RecoveryNotifier,
+    SequenceVector,
+)
+from brokerd.protocols.parts.selection import RunSelection
+
+FRAME_PAYLOAD_BYTES = 256 << 10
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """A hop in use, and the home brokers reached through it, as a bit set."""
+
+    hop: BrokerNumber
+    session: int
+    destinations: int
+
+
+@dataclass(slots=True, eq=False)
+class Receipt:
+    """A frame of publications that its sender wants confirmed.
+
+    `remaining` counts the queue entries that must be done first: those made of the frame, and
+    those that were pending when it brought the same publications again.
+    """
+
+    peer: Peer
+    session: int
+    source: SourceId
+    first: int
+    last: int
+    remaining: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One entry as it was sent to one hop on one session.
+
+    Attributes:
+        destinations: home brokers it is for, as a bit set.
+        first, last: what the hop has not confirmed lies between.
+        left: exactly that, once a confirmation has covered a part; None while it is all.
+    """
+
+    entry: "Entry"
+    hop: BrokerNumber
+    session: int
+    destinations: int
+    first: int
+    last: int
+    left: PublicationRun | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Publications of one source with one audience, until that has all of them.
+
+    Attributes:
+        selection, places: which publications of which frame.
+        frame_first: the first sequence of what was new in that frame.
+        first, last, publications: their extent and number.
+        path: source broker … here.
+        receipts: frames that wait for this entry.
+        unsent: home brokers to which no hop leads at present, as a bit set.
+        transfers: hop → what was sent to it and is not confirmed.
+        deliveries: how many deliveries to local clients are not acknowledged.
+        notifier: what the entry is instead of publications, if it is that.
+        vector: stamps of its publications, this broker's first, where vectors are in use.
+        tags: of its publications, where home brokers go by them.
+    """
+
+    source: SourceId
+    selection: RunSelection
+    places: tuple[int, ...]
+    frame_first: int
+    first: int
+    last: int
+    publications: int
+    path: Path
+    receipts: list[Receipt]
+    unsent: int = 0
+    transfers: dict[BrokerNumber, Transfer] = field(default_factory=dict)
+    deliveries: int = 0
+    done: bool = False
+    notifier: RecoveryNotifier | None = None
+    vector: SequenceVector | None = None
+    tags: tuple[PublicationTag, ...] = ()
+
+    @property
+    def order(self) -> int:
+        """Its frame's place in the queue of this broker, where vectors are in use."""
+        assert self.vector is not None, f"{self} has no vector"
+        own = self.vector.stamps[0]
+        assert own is not None, f"{self} has no stamp of this broker"
+        return own.number + self.frame_first - self.vector.sequence
+
+    def run(self) -> PublicationRun:
+        """The publications themselves."""
+        return self.selection.having(self.places)
+
+
+class SourceQueue:
+    """The entries of one source that are not done, in the order of their frames.
+
+    Frames follow one another without overlap; entries of one frame may interleave. Where vectors
+    have taken an old frame for a new one that is not so, and everything is looked at.
+    """
+
+    __slots__ = ("_done_in_front", "_entries", "_frame_firsts", "_in_order", "_living")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._frame_firsts: list[int] = []
+        self._in_order = True
+        self._living = 0
+        self._done_in_front = 0
+
+    def __len__(self) -> int:
+        return self._living
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter([entry for entry in self._entries if not entry.done])
+
+    def append(self, entry: Entry) -> None:
+        """Add an entry of the newest frame."""
+        if self._frame_firsts and entry.frame_first < self._frame_firsts[-1]:
+            self._in_order = False
+        self._entries.append(entry)
+        self._frame_firsts.append(entry.frame_first)
+        self._living += 1
+
+    def end(self, entry: Entry) -> None:
+        """The entry is done; forget it."""
+        entry.done = True
+        self._living -= 1
+        if self._living < len(self._entries) // 2:
+            self._entries = [entry for entry in self._entries if not entry.done]
+            self._frame_firsts = [entry.frame_first for entry in self._entries]
+            self._done_in_front = 0
+
+    def done_below(self) -> int:
+        """All publications numbered below are done; some more may be. The queue is not empty."""
+        while self._entries[self._done_in_front].done:
+            self._done_in_front += 1
+        return self._frame_firsts[self._done_in_front]
+
+    def between(self, first: int, last: int) -> list[Entry]:
+        """The entries that may hold a publication numbered in [first, last]."""
+        firsts = self._frame_firsts
+        found = self._entries
+        if self._in_order:
+            start = bisect_right(firsts, first)
+            if start:
+                start = bisect_left(firsts, firsts[start - 1])
+            found = found[start : bisect_right(firsts, last)]
+        return [e for e in found if not e.done and e.last >= first and e.first <= last]
+
+
+def pack_frames(transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+    """Transfers of one source, by first sequence, packed into frames of bounded size.
+
+    Entries that interleave, which were made of one received frame, stay in one frame: were
+    they sent one after the other, the second would be taken for old.
+    """
+    frame: list[Transfer] = []
+    size = 0
+    last = 0
+    for transfer in transfers:
+        run = transfer.entry.run()
+        if frame and run.first > last and size + run.payload_bytes() > FRAME_PAYLOAD_BYTES:
+            yield frame
+            frame, size = [], 0
+        frame.append(transfer)
+        size += run.payload_bytes()
+        last = max(last, run.last)
+    if frame:
+        yield frame

@@ -1,0 +1,159 @@
+"""Recovery notifiers: publications whose only reader is the home broker of a subscription.
+
+They are queued, sent, confirmed and sent again as publications are, so none overtakes what its
+sender had queued before; and every broker on the way applies what it passes on.
+
+Paper: [DFT11] §VIII-A lines 859-900.
+"""
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, SourceId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier
+from brokerd.protocols.delta_tree.partitions.gates import Replacement
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.publications.duplicates import DuplicateDetection
+from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    RoutedSubscription,
+    check_region,
+)
+from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.parts.selection import RunSelection
+
+NOTIFIER = 1 << 32
+"""The publisher number of recovery notifiers; no publisher has it."""
+
+
+class Notifiers:
+    """The recovery notifiers that one broker makes and passes on."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        subscriptions: Subscriptions,
+        duplicates: DuplicateDetection,
+        queue: PublicationQueue,
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._partitions = partitions
+        self._table = subscriptions.table
+        self._unheard = subscriptions.unheard
+        self._duplicates = duplicates
+        self._queue = queue
+        self._stamped = state.parameters.carries_vectors
+        self._made = 0
+        self._received: dict[SourceId, int] = {}
+        subscriptions.unheard.tell_home_by(self.notify)
+
+    def notify(self, row: RoutedSubscription, replacement: Replacement) -> None:
+        """Tell the home of a subscription, and all on the way, that a region has shrunk.
+
+        Paper: [DFT11] §VIII-A lines 859-900.
+        """
+        self._made += 1
+        self._state.counters["notifiers_sent"] += 1
+        notifier = RecoveryNotifier(
+            SourceId(self._state.broker, NOTIFIER, self._state.incarnation),
+            self._made,
+            row.path[::-1],
+            row.subscription,
+            replacement.removed,
+            replacement.added,
+            replacement.cut,
+            replacement.source_paths,
+        )
+        self._add(notifier, [])
+
+    def on_notifier(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
+        """A notifier from another broker: apply it, pass it on, keep it until it is home."""
+        self._check(peer, message)
+        source, sequence = message.source, message.sequence
+        receipt = Receipt(peer, self._sessions.current(peer), source, sequence, sequence)
+        if sequence <= self._received.get(source, 0):
+            self._queue.receive_again(receipt, sequence)
+            if receipt.remaining == 0:
+                self._queue.confirm(receipt)
+        else:
+            self._forget_earlier(source)
+            self._received[source] = sequence
+            replacement = Replacement.of(message)
+            if self._state.has_left(message.subscription.home):
+                self._queue.confirm(receipt)  # in the name of who is not there to be told
+            elif message.subscription.home == self._state.broker:
+                entry = self._add(message, [receipt])
+                self._unheard.on_notifier(
+                    message.subscription, replacement, lambda: self._queue.delivered(entry)
+                )
+            else:
+                self._unheard.on_notifier(message.subscription, replacement, lambda: None)
+                self._add(message, [receipt])
+
+    def _forget_earlier(self, source: SourceId) -> None:
+        """What an earlier incarnation of an emitter told is applied, and passed on.
+
+        Should an old notifier come once more, it is applied once more, which changes nothing.
+        """
+        if source in self._received:
+            return
+        for known in [each for each in self._received if each.broker == source.broker]:
+            if known.incarnation < source.incarnation and not self._queue.pending(known):
+                del self._received[known]
+
+    def _check(self, peer: BrokerNumber, message: RecoveryNotifier) -> None:
+        path, here = message.path, self._state.broker
+        if here not in path[1:] or peer not in path[: path.index(here)]:
+            raise RemoteProtocolError(peer, f"a notifier along {path[:20]}")
+        self._state.check_path(path[: path.index(here) + 1], peer)
+        source = message.source
+        if (
+            source.publisher != NOTIFIER
+            or source.broker != path[0]
+            or message.sequence < 1
+            or path[-1] != message.subscription.home
+        ):
+            raise RemoteProtocolError(peer, f"notifier {message.sequence} of {source}")
+        if not self._state.has_left(path[-1]):
+            self._table.check_home_path(path[path.index(here) :], peer)
+        tags = (*message.removed, *message.added)
+        check_region(peer, path[::-1], tags, message.cut, message.source_paths)
+
+    def _add(self, notifier: RecoveryNotifier, receipts: list[Receipt]) -> Entry:
+        sequence = notifier.sequence
+        run = PublicationRun(notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ())
+        entry = Entry(
+            notifier.source,
+            RunSelection(run),
+            (0,),
+            sequence,
+            sequence,
+            sequence,
+            1,
+            notifier.path,
+            receipts,
+            notifier=notifier,
+        )
+        if self._stamped:
+            entry.vector = self._duplicates.accept(run, None)
+        queue = self._queue
+        queue.add(entry)
+        self._partitions.hold(notifier.removed)
+        home = notifier.subscription.home
+        if home == self._state.broker:
+            entry.deliveries = 1
+            return entry
+        self._table.learn_home(notifier.path[notifier.path.index(self._state.broker) :])
+        entry.unsent = 1 << home
+        for route in queue.routes:
+            if route.destinations & entry.unsent and queue.propagation.may_go(entry, route):
+                entry.unsent = 0
+                transfer = queue.new_transfer(entry, route, 1 << home)
+                queue.note_sent(route.hop, [transfer])
+                self._state.machine.send(route.hop, notifier)
+        return entry

@@ -1,0 +1,413 @@
+"""The publication queue: entries, sent to next hops, kept until confirmed, sent again.
+
+An entry is done when every home broker of its audience has confirmed it and every local client
+has acknowledged it; a frame is confirmed to its sender when all entries made of it are done.
+
+Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import PublishAcknowledged
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.model.publication import PublicationRun, merge_runs, without
+from brokerd.protocols.delta_tree.as_published.propagation import Propagation, pack_stamped
+from brokerd.protocols.delta_tree.as_published.tagging import PublicationTags, joined
+from brokerd.protocols.delta_tree.broker.state import Path, State
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    SequenceVector,
+)
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.publications.entries import (
+    Entry,
+    Receipt,
+    Route,
+    SourceQueue,
+    Transfer,
+    pack_frames,
+)
+from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import RoutingTable
+from brokerd.protocols.parts.selection import RunSelection
+
+
+class PublicationQueue:
+    """The publication queue of one broker.
+
+    Attributes:
+        propagation: what must wait although there is a hop.
+        careful: whether that has to be asked at all.
+        publications: how many are in the queue.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        table: RoutingTable,
+        sequences: SourceSequences,
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._partitions = partitions
+        self._table = table
+        self._sequences = sequences
+        self.propagation = Propagation(state, sessions)
+        self._stamped = state.parameters.carries_vectors
+        self.careful = self.propagation.careful
+        self._queue: dict[SourceId, SourceQueue] = {}
+        self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
+        self._routes: list[Route] = []
+        self._routed_homes = 0
+        self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
+        self._client_sessions: dict[ClientId, int] = {}
+        self._on_logged_done: Callable[[SourceId], None] | None = None
+        self.publications = 0
+        self._over_limit = False
+
+    @property
+    def entries(self) -> Mapping[SourceId, SourceQueue]:
+        """What is not done, by source."""
+        return self._queue
+
+    @property
+    def routes(self) -> list[Route]:
+        """The hops in use; each home broker is behind at most one of them."""
+        if len(self._table.paths_home) != self._routed_homes:
+            self._routes = self._find_routes()
+        return self._routes
+
+    def acknowledge_by(self, on_done: Callable[[SourceId], None]) -> None:
+        """Leave acknowledging to a publication log, which is told whenever something is done."""
+        self._on_logged_done = on_done
+
+    def forget_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left the tree: what was for it is for nobody, whatever way it went."""
+        self._sent.pop(broker, None)
+        others = ~(1 << broker)
+        for queue in list(self._queue.values()):
+            for entry in queue:
+                entry.transfers.pop(broker, None)
+                for transfer in entry.transfers.values():
+                    transfer.destinations &= others
+                entry.unsent &= others
+                self._end_if_done(entry)
+
+    def client_session(self, client: ClientId, session: int) -> None:
+        """The session of a client, 0 when it has none."""
+        if session:
+            self._client_sessions[client] = session
+        else:
+            self._client_sessions.pop(client, None)
+
+    def payload_bytes(self) -> int:
+        """The size of the payloads of all publications that are not done."""
+        return sum(entry.run().payload_bytes() for queue in self._queue.values() for entry in queue)
+
+    def pending(self, source: SourceId) -> bool:
+        """Whether any publication of the source is not done."""
+        return source in self._queue
+
+    def done_through(self, source: SourceId) -> int:
+        """All publications of the source up to this number that were received are done."""
+        queue = self._queue.get(source)
+        return self._sequences.received(source) if queue is None else queue.done_below() - 1
+
+    # ------------------------------------------------------------ entries
+
+    def new_entry(
+        self,
+        run: PublicationRun,
+        selection: RunSelection,
+        places: list[int],
+        path: Path,
+        receipt: Receipt,
+    ) -> Entry:
+        """Queue those publications of a frame that have one audience."""
+        first, last, publications = selection.extent(places)
+        entry = Entry(
+            run.source,
+            selection,
+            tuple(places),
+            run.first,
+            first,
+            last,
+            publications,
+            path,
+            [receipt],
+        )
+        self.add(entry)
+        return entry
+
+    def add(self, entry: Entry) -> None:
+        """Queue an entry, the newest of its source."""
+        for receipt in entry.receipts:
+            receipt.remaining += 1
+        queue = self._queue.get(entry.source)
+        if queue is None:
+            queue = self._queue[entry.source] = SourceQueue()
+        queue.append(entry)
+        self.publications += entry.publications
+
+    def new_transfer(self, entry: Entry, route: Route, destinations: int) -> Transfer:
+        """An entry is about to go along a route."""
+        transfer = Transfer(entry, route.hop, route.session, destinations, entry.first, entry.last)
+        entry.transfers[route.hop] = transfer
+        return transfer
+
+    def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
+        """Remember what of one run was sent to a hop, ordered by first sequence."""
+        by_source = self._sent.setdefault(hop, {})
+        for transfer in sorted(transfers, key=_first):
+            of_source = by_source.setdefault(transfer.entry.source, deque())
+            disordered = bool(of_source) and of_source[-1].first > transfer.first
+            of_source.append(transfer)
+            if disordered:  # vectors took an old frame for a new one
+                by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
+
+    def receive_again(self, receipt: Receipt, last: int) -> None:
+        """Let the receipt wait for what is still pending of publications that came before."""
+        queue = self._queue.get(receipt.source)
+        for entry in queue.between(receipt.first, last) if queue is not None else ():
+            entry.receipts.append(receipt)
+            receipt.remaining += 1
+
+    # ------------------------------------------------------------ confirming
+
+    def on_confirmation(self, peer: BrokerNumber, message: PublicationConfirmation) -> None:
+        """A hop is done with what it received on this session in the given ranges.
+
+        Paper: [DFT11] Fig. 8, lines 19-27.
+        """
+        for source, first, last in message.ranges:
+            if not 1 <= first <= last:
+                raise RemoteProtocolError(peer, f"range [{first}, {last}] of {source}")
+        sent = self._sent.get(peer, {})
+        for source, first, last in message.ranges:
+            transfers = sent.get(source)
+            if not transfers:
+                continue
+            kept: list[Transfer] = []
+            while transfers and transfers[0].first <= last:
+                transfer = transfers.popleft()
+                if first <= transfer.first and transfer.last <= last:
+                    del transfer.entry.transfers[peer]
+                    self._end_if_done(transfer.entry)
+                else:
+                    self._cut_transfer(transfer, first, last)
+                    kept.append(transfer)
+            _put_back(transfers, kept)
+            if not transfers:
+                del sent[source]
+        if self.careful and self.propagation.blocks:
+            self.reroute()
+
+    def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
+        """Take [first, last], which is not all of it, out of a transfer."""
+        left = without(transfer.left or transfer.entry.run(), first, last)
+        assert left is not None, f"[{first}, {last}] leaves nothing of {transfer}"
+        transfer.left, transfer.first, transfer.last = left, left.first, left.last
+
+    def delivered(self, entry: Entry) -> None:
+        """A delivery to a local client is acknowledged, or nobody's any more."""
+        entry.deliveries -= 1
+        self._end_if_done(entry)
+
+    def _end_if_done(self, entry: Entry) -> None:
+        if entry.transfers or entry.unsent or entry.deliveries:
+            return
+        queue = self._queue[entry.source]
+        queue.end(entry)
+        if not queue:
+            del self._queue[entry.source]
+        if entry.notifier is not None:
+            self._partitions.release(entry.notifier.removed)
+        self.publications -= entry.publications
+        for receipt in entry.receipts:
+            receipt.remaining -= 1
+            if receipt.remaining == 0:
+                self.confirm(receipt)
+
+    def confirm(self, receipt: Receipt) -> None:
+        """Note that a frame is to be confirmed, if the session it came on still is there.
+
+        A confirmation that nobody hears is made again when the sender sends the frame again.
+        """
+        peer = receipt.peer
+        if isinstance(peer, int):
+            session = self._sessions.current(peer)
+        elif self._on_logged_done is not None:
+            self._on_logged_done(receipt.source)
+            return
+        else:
+            session = self._client_sessions.get(peer, 0)
+        if session != receipt.session:
+            return
+        ranges = self._confirmations.setdefault(peer, [])
+        if ranges and ranges[-1][0] == receipt.source and ranges[-1][2] + 1 == receipt.first:
+            ranges[-1] = (receipt.source, ranges[-1][1], receipt.last)
+        else:
+            ranges.append((receipt.source, receipt.first, receipt.last))
+
+    def send_confirmations(self) -> None:
+        """Send what was noted: one message per broker, ranges joined where they touch."""
+        for peer, ranges in self._confirmations.items():
+            if isinstance(peer, int):
+                self._state.counters["confirmations_sent"] += 1
+                self._state.machine.send(peer, PublicationConfirmation(tuple(ranges)))
+            else:
+                for _, first, last in ranges:
+                    self._state.machine.send(peer, PublishAcknowledged(first, last))
+        self._confirmations.clear()
+
+    # ------------------------------------------------------------ routing
+
+    def reroute(self) -> None:
+        """Send again, in queue order, whatever is unconfirmed and has another way now.
+
+        All of it goes out before anything newer: whenever the next hop of a destination
+        changes, its publications reach the new hop in order. A session that is over never
+        counts as the same way, even to the same broker.
+
+        Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
+        """
+        self._routes = self._find_routes()
+        riding = self.propagation.riding(self._routes)
+        sessions_used = {
+            hop: next(iter(by_source.values()))[0].session
+            for hop, by_source in self._sent.items()
+            if by_source
+        }
+        for hop, session in sessions_used.items():
+            if riding.get(hop) != session:
+                del self._sent[hop]
+        sends: dict[BrokerNumber, list[Transfer]] = {}
+        entries = [entry for queue in self._queue.values() for entry in queue]
+        if self._stamped:
+            entries.sort(key=lambda entry: entry.order)
+        homeless = [self._homeless(entry, riding) for entry in entries]
+        self.propagation.begin(entries, self._routes)
+        for entry, destinations in zip(entries, homeless, strict=True):
+            if destinations:
+                self._reroute_entry(entry, destinations, sends)
+            else:
+                self._end_if_done(entry)  # all it was for has left, and who was to confirm that
+        for hop, transfers in sends.items():
+            self._send_again(hop, transfers)
+
+    def _homeless(self, entry: Entry, riding: dict[BrokerNumber, int]) -> int:
+        """Take back what was sent where it cannot stay; the home brokers that wait for it."""
+        homeless = entry.unsent
+        for transfer in list(entry.transfers.values()):
+            if not self.propagation.stays(transfer, riding):
+                homeless |= transfer.destinations
+                del entry.transfers[transfer.hop]
+        return homeless
+
+    def _reroute_entry(
+        self, entry: Entry, homeless: int, sends: dict[BrokerNumber, list[Transfer]]
+    ) -> None:
+        for route in self._routes:
+            reached = homeless & route.destinations
+            if reached and (not self.careful or self.propagation.may_go(entry, route)):
+                homeless &= ~reached
+                assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
+                transfer = self.new_transfer(entry, route, reached)
+                sends.setdefault(route.hop, []).append(transfer)
+        entry.unsent = homeless
+        self._end_if_done(entry)
+
+    def _find_routes(self) -> list[Route]:
+        """The hops in use; each destination is behind at most one of them."""
+        self._routed_homes = len(self._table.paths_home)
+        destinations: dict[BrokerNumber, int] = {}
+        for home, path in self._table.paths_home.items():
+            node = self._sessions.next_hop(path)
+            if node is not None:
+                destinations[node.broker] = destinations.get(node.broker, 0) | 1 << home
+        return [
+            Route(hop, self._sessions.current(hop), reached)
+            for hop, reached in destinations.items()
+        ]
+
+    # ------------------------------------------------------------ sending
+
+    def send(
+        self,
+        hop: BrokerNumber,
+        run: PublicationRun,
+        path: Path,
+        vector: SequenceVector | None,
+        tags: PublicationTags,
+    ) -> None:
+        """Send publications, which have been noted as sent, to a hop."""
+        self._state.counters["publications_forwarded"] += len(run)
+        onward = path + self._state.neighbourhood.paths[hop][1:]
+        if vector is not None:
+            vector = self.propagation.vector_for(vector, hop, len(run))
+        self._state.machine.send(hop, PublicationCopy(run, onward, vector, tags))
+
+    def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
+        """Send entries of any number of frames and sources, each source in sequence order."""
+        groups: Iterable[list[Transfer]]
+        if self._stamped:
+            groups = pack_stamped(transfers)
+        else:
+            by_source: dict[SourceId, list[Transfer]] = {}
+            for transfer in transfers:
+                by_source.setdefault(transfer.entry.source, []).append(transfer)
+            groups = by_source.values()
+        for of_source in groups:
+            of_source.sort(key=_first)
+            self.note_sent(hop, of_source)
+            if of_source[0].entry.notifier is not None:
+                for transfer in of_source:
+                    self._state.machine.send(hop, transfer.entry.notifier)
+                continue
+            for frame in pack_frames(of_source):
+                run = merge_runs([transfer.entry.run() for transfer in frame])
+                self._state.counters["resent_publications"] += len(run)
+                tags = joined([transfer.entry.tags for transfer in frame])
+                self.send(hop, run, frame[0].entry.path, frame[0].entry.vector, tags)
+
+    # ------------------------------------------------------------ limits
+
+    def watch_limit(self) -> None:
+        """Put it on record when the queue grows over its limit, once each time.
+
+        Nothing is dropped or refused: a publisher's window bounds what it has in here, for
+        nothing is acknowledged before it is confirmed.
+        """
+        limit = self._state.parameters.queue_limit
+        if self.publications > limit and not self._over_limit:
+            self._over_limit = True
+            self._state.machine.record(
+                "queue_over_limit", publications=self.publications, limit=limit
+            )
+        elif self._over_limit and self.publications < limit // 2:
+            self._over_limit = False
+
+
+def _put_back(transfers: deque[Transfer], kept: list[Transfer]) -> None:
+    """Add transfers of which parts are confirmed; all stay ordered by first sequence.
+
+    What is left of one may begin behind another one, for the entries of one frame alternate
+    where its publications differ in audience.
+    """
+    if not kept:
+        return
+    last = max(map(_first, kept))
+    while transfers and transfers[0].first < last:
+        kept.append(transfers.popleft())
+    kept.sort(key=_first)
+    transfers.extendleft(reversed(kept))
+
+
+def _first(transfer: Transfer) -> int:
+    return transfer.first

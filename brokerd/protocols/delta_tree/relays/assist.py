@@ -1,0 +1,576 @@
+"""Sessions that a third broker relays, for live brokers whose link is down.
+
+On A-B-C with the link A-B cut, the tree's protocol can only wait: for C the way to A is B, and B
+has none. So A asks C, with which it has a session, for one with B through C; what both ends then
+have is a session like any other, as far as the protocol can tell: another instance, in order, or
+over for both. Nothing else of the protocol knows of it. It ends when the direct session is back.
+
+With at most δ brokers and links down, any δ brokers within δ + 1 links of both ends hold one that
+both can reach: each failure takes away one of them at most, and the missing link itself none. So
+asking δ of them is enough. PROTOCOL.md §9 has the steps and the whole argument.
+
+Paper: [DFT11] §II lines 284-304, which makes activity one-sided; silent on what follows.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.protocols.delta_tree.core import DEPARTED, DeltaTree
+from brokerd.protocols.delta_tree.messages import Relay
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.relays.passages import (
+    NOWHERE,
+    Channel,
+    Leg,
+    Name,
+    Passage,
+    Passages,
+)
+from brokerd.protocols.delta_tree.sessions.sessions import Reach
+from brokerd.protocols.interface import (
+    FIRST_INNER_SESSION,
+    CloseSession,
+    CoreStatus,
+    CoreWrapper,
+    DeadlineReached,
+    Effect,
+    Event,
+    Instant,
+    LossReason,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
+    Persisted,
+    Record,
+    RecordsRead,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    TopologyGrown,
+    TopologyShrunk,
+)
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+
+"""Numbers of relayed sessions begin here; those of direct ones are small."""
+
+OWN = Relay("own", 0, 0, 0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class RelayedSession(Channel):
+    """A relayed session with another broker, at one of its ends.
+
+    Attributes:
+        peer: the other end.
+        relay: the broker in the middle.
+        session: its number here.
+        incarnation: of the peer.
+        proven: the peer is known to have it up too.
+    """
+
+    peer: BrokerNumber = -1
+    relay: BrokerNumber = -1
+    session: int = 0
+    incarnation: int = 0
+    proven: bool = False
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What this broker has asked in order to meet a peer: whom, under which number."""
+
+    number: int
+    relays: dict[BrokerNumber, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A peer wants to meet this broker."""
+
+    name: Name
+    incarnation: int
+
+
+class AssistedDeltaTree(CoreWrapper):
+    """A δ-tree broker (DeliveryProtocol) with relayed sessions beside its direct ones.
+
+    Attributes:
+        core: the protocol itself; to it a relayed session is a session.
+        watch: told of each step of the core, where anybody wants to know.
+    """
+
+    def __init__(self, core: DeltaTree, parameters: DeltaTreeParameters) -> None:
+        self.core: DeltaTree = core
+        self._broker = core.neighbourhood.center
+        self._parameters = parameters
+        self._now_ns: Instant = 0
+        self._effects: list[Effect] = []
+        self._legs: dict[BrokerNumber, Leg] = {}
+        self._relayed: dict[BrokerNumber, RelayedSession] = {}
+        self._asked: dict[BrokerNumber, _Asked] = {}
+        self._offers: dict[tuple[BrokerNumber, BrokerNumber], _Offer] = {}
+        self._passages = Passages(self._legs, self._send_relay)
+        self._candidates: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
+        self._direct_again: DeadlineQueue[BrokerNumber] = DeadlineQueue()
+        self._waits_ns: dict[BrokerNumber, int] = {}
+        self._numbers = 0
+        self._busy = False
+        self._counters = {"relayed_sessions_established": 0, "messages_relayed": 0}
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            SessionEstablished: self._on_established,
+            SessionLost: self._on_lost,
+            OpenFailed: self._on_open_failed,
+            TopologyGrown: self._on_grown,
+            TopologyShrunk: self._on_shrunk,
+            MessageReceived: self._on_message,
+            DeadlineReached: self._on_deadline,
+        }
+        self._steps: dict[str, Callable[[BrokerNumber, Relay], None]] = {
+            "ask": self._on_ask,
+            "accept": self._on_accept,
+            "close": self._on_close,
+            "carry": self._on_carry,
+            "own": self._on_own,
+        }
+
+    # ------------------------------------------------------------ what a driver asks for
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol."""
+        if not self._busy and self._is_plain(event):
+            effects = self.core.handle(event, now_ns)
+            if self.watch is not None:
+                self.watch(event, effects)
+            return effects
+        self._now_ns = now_ns
+        try:
+            self._handlers.get(type(event), self._step)(event)
+        finally:
+            effects, self._effects = self._effects, []
+        self._busy = bool(self._relayed) or any(
+            leg.incoming or leg.outgoing or leg.known_as != leg.session
+            for leg in self._legs.values()
+        )
+        return effects
+
+    @staticmethod
+    def _is_plain(event: Event) -> bool:
+        """Whether it can have nothing to do with sessions."""
+        if type(event) is MessageReceived:
+            return type(event.message) is not Relay
+        return type(event) in (Persisted, RecordsRead)
+
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        own, ours = self.core.next_deadline(), self._direct_again.earliest()
+        return own if ours is None else ours if own is None else min(own, ours)
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self.core.clients_behind()
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        return {
+            **self.core.statistics(), **self._counters, "sessions_relayed": len(self._relayed),
+        }  # fmt: skip
+
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol."""
+        return self.core.aftermath()
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol. `relayed`: with whom there is a session through a third broker."""
+        status = self.core.status()
+        return replace(status, detail={**status.detail, "relayed": list(self._relayed)})
+
+    def session_with(self, peer: BrokerNumber) -> int:
+        """The number by which the core knows its session with a peer; 0 when there is none."""
+        relayed, leg = self._relayed.get(peer), self._legs.get(peer)
+        if relayed is not None:
+            return relayed.session
+        return leg.known_as if leg is not None else 0
+
+    # ------------------------------------------------------------ direct sessions
+
+    def _on_established(self, event: SessionEstablished) -> None:
+        peer = event.peer
+        if isinstance(peer, str) or not self.core.sessions.knows(peer):
+            self._step(event)
+            return
+        self._legs[peer] = Leg(peer, event.session, event.session, self._now_ns)
+        relayed = self._relayed.get(peer)
+        if relayed is None:
+            self._step(event)
+        else:
+            self._end(relayed, "closed_by_us", tell=True)
+            self._step(event)
+        self._passages.leg_established(peer)
+        self._review()
+
+    def _on_lost(self, event: SessionLost) -> None:
+        peer = event.peer
+        if isinstance(peer, str) or peer not in self._legs:
+            self._step(event)
+            return
+        leg = self._legs.pop(peer)
+        self._offers = {key: offer for key, offer in self._offers.items() if key[1] != peer}
+        for asked in self._asked.values():
+            asked.relays.pop(peer, None)
+        self._passages.leg_lost(peer)
+        ended = [relayed for relayed in self._relayed.values() if relayed.relay == peer]
+        self._step(replace(event, session=leg.known_as))
+        for relayed in ended:
+            self._end(relayed, "closed_by_peer", tell=False)
+        if self._now_ns - leg.since_ns >= self._waits_ns.get(peer, 0):
+            self._waits_ns.pop(peer, None)
+        if peer not in self._waits_ns and self._reach(peer) is Reach.UNREACHABLE:
+            self._effects.append(OpenSession(peer))  # it may have been taken for dead wrongly
+        self._review()
+
+    def _on_open_failed(self, event: OpenFailed) -> None:
+        peer = event.peer
+        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
+        if peer in self._relayed:
+            return  # what matters to the core is that it has a session
+        self._step(event)
+        self._review()
+        asked = self._asked.get(peer)
+        if asked is not None:
+            self._insist(peer, asked)
+
+    def _on_grown(self, event: TopologyGrown) -> None:
+        self._candidates.clear()
+        self._step(event)
+        self._review()
+
+    def _on_shrunk(self, event: TopologyShrunk) -> None:
+        """A leaf has left: nothing is with it, through it or for it any more.
+
+        Its leg ends as any other, with the driver's SessionLost.
+        """
+        gone = event.broker
+        self._candidates.clear()
+        was_relayed = gone in self._relayed
+        self._step(event)
+        if was_relayed:  # what was to take the place of the relayed session may be under way
+            self._effects.append(CloseSession(gone, DEPARTED))
+        self._withdraw(gone)
+        self._waits_ns.pop(gone, None)
+        self._direct_again.cancel(gone)
+        self._offers = {key: offer for key, offer in self._offers.items() if gone not in key}
+        for asked in self._asked.values():
+            asked.relays.pop(gone, None)
+        self._passages.forget(gone)
+        self._review()
+
+    def _on_deadline(self, event: DeadlineReached) -> None:
+        for peer in self._direct_again.due(self._now_ns):
+            if self.core.sessions.node(peer).active:
+                self._effects.append(OpenSession(peer))
+            self._waits_ns[peer] = min(2 * self._waits_ns[peer], self._parameters.retry_limit_ns)
+            self._direct_again.set(peer, self._now_ns + self._waits_ns[peer])
+        due = self.core.next_deadline()
+        if due is not None and due <= self._now_ns:
+            self._step(event)
+            self._review()
+
+    # ------------------------------------------------------------ messages
+
+    def _on_message(self, event: MessageReceived) -> None:
+        peer, message = event.peer, event.message
+        if isinstance(peer, str):
+            self._step(event)
+            return
+        leg = self._legs.get(peer)
+        is_relay = type(message) is Relay
+        if leg is None or leg.session != event.session:
+            if not is_relay:
+                self._step(event)
+            return
+        if is_relay:
+            self._steps[message.step](leg.peer, message)
+        elif leg.incoming is None:
+            self._step(replace(event, session=leg.known_as))
+        else:
+            self._take_in(leg, leg.incoming, message)
+
+    def _take_in(self, leg: Leg, channel: Channel, message: Any) -> None:
+        """A message of something relayed: for this broker, or to be passed on."""
+        if isinstance(channel, RelayedSession):
+            if channel.over:
+                return
+            channel.proven = True
+            if channel.peer in self._asked:
+                self._review()
+            self._take(channel, message)
+        elif isinstance(channel, Passage) and not channel.over:
+            asker, target, _ = channel.name
+            self._counters["messages_relayed"] += 1
+            self._send_through(asker if leg.peer == target else target, channel, message)
+
+    def _take(self, relayed: RelayedSession, message: Any) -> None:
+        try:
+            self._step(MessageReceived(relayed.peer, relayed.session, message))
+        except RemoteProtocolError as error:
+            # The fault of the broker at the other end, not of the one in the middle.
+            details = {"peer": relayed.peer, "reason": error.reason}
+            self._effects.append(Record("protocol_error", details))
+            self._end(relayed, "protocol_error", tell=True)
+            self._review()
+
+    def _on_ask(self, peer: BrokerNumber, message: Relay) -> None:
+        asker, target, _ = message.name
+        if target == self._broker:
+            self._check_end(peer, asker, message)
+            relayed = self._relayed.get(asker)
+            if relayed is not None and (relayed.name, relayed.relay) == (message.name, peer):
+                return
+            if not self.core.sessions.knows(asker):
+                return  # one of us does not know yet who has joined or left; it will ask again
+            self._offers[asker, peer] = _Offer(message.name, message.incarnation)
+            self._review()
+            return
+        self._check_middle(peer, message)
+        if asker != peer:
+            raise RemoteProtocolError(peer, f"asks in the name of broker {asker}")
+        if not self.core.sessions.knows(target):
+            return
+        if not self._passages.ask(message) and self._reach(target) is Reach.NOT_WANTED:
+            self._effects.append(OpenSession(target))
+
+    def _on_accept(self, peer: BrokerNumber, message: Relay) -> None:
+        asker, target, number = message.name
+        if asker != self._broker:
+            self._check_middle(peer, message)
+            if target != peer:
+                raise RemoteProtocolError(peer, f"accepts in the name of broker {target}")
+            self._passages.accept(message)
+            return
+        self._check_end(peer, target, message)
+        asked = self._asked.get(target)
+        if asked is None or asked.number != number or peer not in asked.relays:
+            self._send_relay(peer, Relay("close", *message.name, 0))
+            return
+        del asked.relays[peer]
+        self._withdraw(target)
+        old = self._relayed.get(target)
+        if old is not None:  # both ends asked; the smaller number's way is kept
+            self._end(old, "closed_by_us", tell=True)
+        self._begin(RelayedSession(message.name, False, target, peer), message.incarnation, True)
+
+    def _on_close(self, peer: BrokerNumber, message: Relay) -> None:
+        asker, target, _ = message.name
+        if self._broker not in (asker, target):
+            self._check_middle(peer, message)
+            self._passages.close(peer, message)
+            return
+        other = target if asker == self._broker else asker
+        self._check_end(peer, other, message)
+        offer = self._offers.get((other, peer))
+        if offer is not None and offer.name == message.name:
+            del self._offers[other, peer]
+        relayed = self._relayed.get(other)
+        if relayed is not None and (relayed.name, relayed.relay) == (message.name, peer):
+            self._end(relayed, "closed_by_peer", tell=False)
+            self._review()
+
+    def _on_carry(self, peer: BrokerNumber, message: Relay) -> None:
+        asker, target, _ = message.name
+        channel: Channel
+        if self._broker in (asker, target):
+            other = target if asker == self._broker else asker
+            self._check_end(peer, other, message)
+            relayed = self._relayed.get(other)
+            here = relayed is not None and (relayed.name, relayed.relay) == (message.name, peer)
+            channel = relayed if relayed is not None and here else NOWHERE
+        else:
+            self._check_middle(peer, message)
+            channel = self._passages.find(message.name)
+        self._legs[peer].incoming = channel
+
+    def _on_own(self, peer: BrokerNumber, _message: Relay) -> None:
+        self._legs[peer].incoming = None
+
+    def _check_end(self, peer: BrokerNumber, other: BrokerNumber, message: Relay) -> None:
+        if other in (peer, self._broker) or message.number < 1:
+            raise RemoteProtocolError(peer, f"relays a session with broker {other}: {message}")
+
+    def _check_middle(self, peer: BrokerNumber, message: Relay) -> None:
+        asker, target, number = message.name
+        if asker == target or peer not in (asker, target) or number < 1:
+            raise RemoteProtocolError(peer, f"cannot be asked of broker {self._broker}: {message}")
+
+    # ------------------------------------------------------------ relayed sessions
+
+    def _review(self) -> None:
+        """Accept what can be accepted; ask for whom there is no way to, and for nobody else."""
+        for (asker, relay), offer in list(self._offers.items()):
+            if self._may_accept(asker, offer):
+                del self._offers[asker, relay]
+                self._accept(asker, relay, offer)
+        for peer in [peer for peer in self._asked if not self._still_asks(peer)]:
+            self._withdraw(peer)
+        for node in list(self.core.sessions.unreachable):
+            if node.reach is Reach.UNREACHABLE:
+                self._ask(node.broker)
+
+    def _may_accept(self, asker: BrokerNumber, offer: _Offer) -> bool:
+        """Whether there is no better session now; an offer that is not taken stands.
+
+        Where an own attempt has had no answer yet, it mostly will. A newer offer by the same
+        asker says that it has lost the older one.
+        """
+        relayed = self._relayed.get(asker)
+        if relayed is not None:
+            theirs = relayed.name[0] == asker
+            newer = (offer.incarnation, offer.name[2]) > (relayed.incarnation, relayed.name[2])
+            return theirs and newer
+        return asker not in self._legs and self._reach(asker) is not Reach.TRYING
+
+    def _accept(self, asker: BrokerNumber, relay: BrokerNumber, offer: _Offer) -> None:
+        old = self._relayed.get(asker)
+        if old is not None:
+            self._end(old, "closed_by_peer", tell=True)
+        if asker < self._broker:
+            self._withdraw(asker)
+        self._send_relay(relay, Relay("accept", *offer.name, self._incarnation))
+        self._begin(RelayedSession(offer.name, False, asker, relay), offer.incarnation, False)
+
+    def _still_asks(self, peer: BrokerNumber) -> bool:
+        """Whether an ask has to stand.
+
+        Both ends may ask at the same time, and only one way may be kept: the larger number takes
+        its own asks back as it accepts, the smaller one when the way is seen to be up.
+        """
+        relayed = self._relayed.get(peer)
+        if relayed is not None:
+            return not relayed.proven and relayed.name[0] == peer and self._broker < peer
+        return self._reach(peer) is Reach.UNREACHABLE
+
+    def _ask(self, peer: BrokerNumber) -> None:
+        asked = self._asked.get(peer)
+        if asked is None:
+            self._numbers += 1
+            asked = self._asked[peer] = _Asked(self._numbers)
+        for relay in self._candidates_for(peer):
+            if len(asked.relays) >= self._parameters.delta:
+                return
+            if relay in self._legs and relay not in asked.relays:
+                asked.relays[relay] = None
+                self._send_ask(peer, asked, relay)
+
+    def _insist(self, peer: BrokerNumber, asked: _Asked) -> None:
+        """Have everybody asked try again, and try those that cannot be asked yet."""
+        for relay in asked.relays:
+            self._send_ask(peer, asked, relay)
+        missing = self._parameters.delta - len(asked.relays)
+        others = [relay for relay in self._candidates_for(peer) if relay not in self._legs]
+        for relay in others[: max(0, missing)]:
+            if self._reach(relay) is Reach.NOT_WANTED:
+                self._effects.append(OpenSession(relay))
+
+    def _withdraw(self, peer: BrokerNumber) -> None:
+        asked = self._asked.pop(peer, None)
+        if asked is not None:
+            for relay in asked.relays:
+                self._send_relay(relay, Relay("close", self._broker, peer, asked.number, 0))
+
+    def _begin(self, relayed: RelayedSession, incarnation: int, proven: bool) -> None:
+        peer = relayed.peer
+        self._numbers += 1
+        relayed.session = FIRST_INNER_SESSION + self._numbers
+        relayed.incarnation, relayed.proven = incarnation, proven
+        self._relayed[peer] = relayed
+        self._counters["relayed_sessions_established"] += 1
+        self._step(SessionEstablished(peer, relayed.session, incarnation))
+        if peer not in self._waits_ns:  # that it is alive is news: the link may be back, too
+            self._waits_ns[peer] = self._parameters.retry_first_ns
+            self._effects.append(OpenSession(peer))
+        self._direct_again.set(peer, self._now_ns + self._waits_ns[peer])
+        self._review()
+
+    def _end(self, relayed: RelayedSession, reason: LossReason, *, tell: bool) -> None:
+        if relayed.over:
+            return
+        relayed.over = True
+        del self._relayed[relayed.peer]
+        self._direct_again.cancel(relayed.peer)
+        if tell:
+            self._send_relay(relayed.relay, Relay("close", *relayed.name, 0))
+        self._step(SessionLost(relayed.peer, relayed.session, reason))
+
+    def _candidates_for(self, peer: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """Who may know both ends, the nearest to the peer first: those need no new session."""
+        found = self._candidates.get(peer)
+        if found is None:
+            paths, radius = self.core.neighbourhood.paths, self.core.neighbourhood.radius
+            distances = {other: _distance(path, paths[peer]) for other, path in paths.items()}
+            near = [other for other in paths if other != peer and distances[other] <= radius]
+            found = tuple(sorted(near, key=distances.__getitem__))
+            self._candidates[peer] = found
+        return found
+
+    # ------------------------------------------------------------ the core, and the way out
+
+    @property
+    def _incarnation(self) -> int:
+        return self.core.incarnation
+
+    def _reach(self, peer: BrokerNumber) -> Reach:
+        sessions = self.core.sessions
+        return sessions.node(peer).reach if sessions.knows(peer) else Reach.NOT_WANTED
+
+    def _step(self, event: Event) -> None:
+        """Let the core handle an event, and do what it wants done."""
+        effects = self.core.handle(event, self._now_ns)
+        if self.watch is not None:
+            self.watch(event, effects)
+        for effect in effects:
+            if type(effect) is Send and isinstance(effect.peer, int):
+                self._send(effect.peer, effect)
+            elif type(effect) is CloseSession and effect.peer in self._relayed:
+                assert isinstance(effect.peer, int), f"a relayed session with {effect.peer!r}"
+                self._end(self._relayed[effect.peer], "closed_by_us", tell=True)
+            else:
+                self._effects.append(effect)
+
+    def _send(self, peer: BrokerNumber, effect: Send) -> None:
+        relayed = self._relayed.get(peer)
+        if relayed is not None:
+            self._send_through(relayed.relay, relayed, effect.message)
+            return
+        leg = self._legs.get(peer)
+        if leg is not None and leg.outgoing is not None:
+            leg.outgoing = None
+            self._effects.append(Send(peer, OWN))
+        self._effects.append(effect)
+
+    def _send_through(self, relay: BrokerNumber, channel: Channel, message: Any) -> None:
+        leg = self._legs.get(relay)
+        if leg is None:
+            return  # only a mutant gets here
+        if leg.outgoing is not channel:
+            leg.outgoing = channel
+            self._effects.append(Send(relay, Relay("carry", *channel.name, 0)))
+        self._effects.append(Send(relay, message))
+
+    def _send_ask(self, peer: BrokerNumber, asked: _Asked, relay: BrokerNumber) -> None:
+        ask = Relay("ask", self._broker, peer, asked.number, self._incarnation)
+        self._send_relay(relay, ask)
+
+    def _send_relay(self, peer: BrokerNumber, message: Relay) -> None:
+        self._effects.append(Send(peer, message))
+
+
+def _distance(one: tuple[BrokerNumber, ...], other: tuple[BrokerNumber, ...]) -> int:
+    """How many links lie between the ends of two paths that begin at the same broker."""
+    shared = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        shared += 1
+    return len(one) + len(other) - 2 * shared

@@ -1,0 +1,380 @@
+"""The subscription routing table (SRT): its rows, and what is found with their help.
+
+Whom a publication is for, the way to each home broker, and what each peer is known to route by.
+What may be done to a row, and when, is decided elsewhere: `spreading.py`, `unheard.py`,
+`upstream_copies.py`.
+
+Paper: [DFT11] §V.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.matching.index import MatchingIndex
+from brokerd.matching.memo import MatchMemo
+from brokerd.model.identity import (
+    BrokerNumber,
+    ClientId,
+    PartitionId,
+    SourceId,
+    SubscriptionId,
+)
+from brokerd.model.predicate import Attributes, Predicate
+from brokerd.protocols.delta_tree.broker.state import Path, State, is_plain_path
+from brokerd.protocols.delta_tree.messages import (
+    SubscriptionCopy,
+    Tag,
+    Tombstones,
+    UpstreamCopy,
+)
+from brokerd.protocols.delta_tree.partitions.gates import Cut, Replacement
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partitions.regions import Region, region
+from brokerd.protocols.delta_tree.subscriptions.tombstones import TombstoneTable
+
+Withheld = tuple[int, int, PartitionId]
+"""First and last sequence of a source that a subscription does not get, and by which partition."""
+
+Opened = dict[SourceId, PartitionId]
+"""Sources that a subscription has begun to hear, with the partition that was in the way."""
+
+
+class Phase(Enum):
+    """How far a subscription of a local client is."""
+
+    PENDING = "pending"
+    STARTING = "starting"  # confirmed; that and the cut are on their way to disk
+    STARTED = "started"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class LocalSubscription:
+    """A subscription of a client of this broker.
+
+    Attributes:
+        begins_after: per source, the sequence after which its stream begins here: the start
+            cut, raised by what the client had before this broker restarted.
+        claimed: the client has asked for it on its current session.
+        tags: the part of the tree that it does not hear; only shrinks after the start.
+        start_cut: `begins_after` as it was at the start.
+        late: per source that it did not hear at the start, what it has been told it does not
+            get: first and last sequence, and by which partition.
+    """
+
+    client: ClientId
+    number: int
+    subscription: SubscriptionId
+    predicate: Predicate
+    phase: Phase = Phase.PENDING
+    begins_after: Cut = field(default_factory=dict)
+    claimed: bool = False
+    tags: Region = ()
+    start_cut: Cut = field(default_factory=dict)
+    late: dict[SourceId, Withheld] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase is Phase.ENDED
+
+    def withhold(self, source: SourceId, last: int, partition: PartitionId) -> Withheld | None:
+        """Nothing of a source comes up to `last`: what of this is to be told; None if nothing."""
+        known = self.late.get(source)
+        told = known[1] if known else self.start_cut.get(source, 0)
+        if last <= told:
+            return None
+        self.late[source] = (known[0] if known else told + 1, last, partition)
+        return told + 1, last, partition
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one broker's confirmation said of everything behind it."""
+
+    tags: Region
+    cut: Cut
+
+
+@dataclass(slots=True, eq=False)
+class RoutedSubscription:
+    """A row of the subscription routing table (SRT).
+
+    Attributes:
+        path: home … here.
+        accepted: this broker routes by it.
+        senders: who sent it from the home side and wants it confirmed.
+        answers: brokers behind this one that confirmed, each for all behind itself.
+        confirming: every broker behind this one has it; that this one has is going to disk.
+        confirmed: it is on disk.
+        durable: the row itself is.
+        tags: what the confirmations did not speak for, as notifiers have reduced it since.
+        cut: the highest of all cuts that came with confirmations.
+        source_paths: home … source broker, for the sources in it.
+        replacements: what notifiers said before all was heard here; late answers need it.
+        sent: broker → session on which it was sent there.
+        sent_upstream: the same for upstream copies.
+    """
+
+    subscription: SubscriptionId
+    predicate: Predicate
+    path: Path
+    accepted: bool = False
+    local: LocalSubscription | None = None
+    senders: dict[BrokerNumber, None] = field(default_factory=dict)
+    answers: dict[BrokerNumber, Answer] = field(default_factory=dict)
+    confirming: bool = False
+    confirmed: bool = False
+    durable: bool = False
+    tags: Region = ()
+    cut: Cut = field(default_factory=dict)
+    source_paths: dict[BrokerNumber, Path] = field(default_factory=dict)
+    replacements: list[Replacement] = field(default_factory=list)
+    sent: dict[BrokerNumber, int] = field(default_factory=dict)
+    sent_upstream: dict[BrokerNumber, int] = field(default_factory=dict)
+
+    @property
+    def towards_home(self) -> BrokerNumber:
+        """The tree neighbour on the home side; -1 at home."""
+        return self.path[-2] if self.local is None else -1
+
+    @property
+    def settled(self) -> bool:
+        """Whether the answers are in, if not yet on disk; tags only shrink from then on."""
+        return self.confirming or self.confirmed
+
+    @property
+    def unheard(self) -> Region:
+        """Its tags; while answers are awaited, those that have come with some.
+
+        Who gave them may crash, and then neither knows of them nor takes them back.
+        """
+        if self.settled:
+            return self.tags
+        return region(tag for answer in self.answers.values() for tag in answer.tags)
+
+
+@dataclass(slots=True, eq=False)
+class Audience:
+    """Who wants publications with certain attributes.
+
+    Attributes:
+        homes: the home brokers, this one excepted, as a bit set.
+        local: subscriptions of this broker's clients.
+    """
+
+    homes: int
+    local: tuple[LocalSubscription, ...]
+
+
+class RoutingTable:
+    """The SRT of one broker.
+
+    Attributes:
+        rows: by subscription, in the order in which they came.
+        unconfirmed: those that are not confirmed.
+        tagged: those that wait for brokers which could not be reached.
+        known: peer → what it is known to route by.
+        memo: attributes → whom publications with them are for.
+        paths_home: home broker → path from here to it; kept when its last subscription ends,
+            for publications under way.
+        tombstones: of subscriptions that are over for ever.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        partitions: PartitionTable,
+        decode_attributes: Callable[[bytes], Attributes],
+    ) -> None:
+        self._state = state
+        self._partitions = partitions
+        self.rows: dict[SubscriptionId, RoutedSubscription] = {}
+        self.unconfirmed: dict[SubscriptionId, RoutedSubscription] = {}
+        self.tagged: dict[SubscriptionId, RoutedSubscription] = {}
+        self.known: dict[BrokerNumber, set[SubscriptionId]] = {
+            broker: set() for broker in state.neighbourhood.paths
+        }
+        self._index: MatchingIndex[SubscriptionId] = MatchingIndex()
+        self.memo: MatchMemo[SubscriptionId, Audience] = MatchMemo(
+            self._index, decode_attributes, conclude=self._audience
+        )
+        self._audiences: dict[tuple[int, tuple[LocalSubscription, ...]], Audience] = {}
+        self.paths_home: dict[BrokerNumber, Path] = {}
+        self._homes_behind: dict[BrokerNumber, int] = dict.fromkeys(
+            state.neighbourhood.neighbours[state.broker], 0
+        )
+        self.tombstones = TombstoneTable()
+
+    def tags_and_places(self) -> Iterator[tuple[Path, Tag]]:
+        """The tags of all subscriptions that are tagged, each with the path home … here."""
+        for row in self.tagged.values():
+            for tag in row.tags:
+                yield row.path, tag
+
+    # ------------------------------------------------------------ brokers
+
+    def homes_behind(self, neighbour: BrokerNumber) -> int:
+        """The known home brokers on `neighbour`'s side, as a bit set."""
+        return self._homes_behind[neighbour]
+
+    def learn_home(self, path: Path) -> None:
+        """Remember the way from here to a home broker."""
+        home = path[-1]
+        if home not in self.paths_home:
+            self.paths_home[home] = path
+            self._homes_behind[path[1]] |= 1 << home
+
+    def add_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has joined within the neighbourhood; it knows nothing."""
+        self.known[broker] = set()
+        if self._state.neighbourhood.direction(broker) == broker:
+            self._homes_behind[broker] = 0
+
+    def remove_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left, with nothing of its own."""
+        self.known.pop(broker)
+        if broker in self.paths_home:
+            path = self.paths_home.pop(broker)
+            self._homes_behind[path[1]] &= ~(1 << broker)
+        self._homes_behind.pop(broker, None)
+
+    def check_home_path(self, path: Path, peer: BrokerNumber) -> None:
+        """Make sure that the way from here to a home broker is the known one.
+
+        Raises:
+            RemoteProtocolError: it is not, or cannot be one.
+        """
+        known = self.paths_home.get(path[-1], path)
+        plain = len(path) < 2 or path[1] in self._homes_behind
+        if known != path or not is_plain_path(path) or not plain:
+            raise RemoteProtocolError(peer, f"two paths to broker {path[-1]}")
+
+    def check_copy(self, peer: BrokerNumber, message: SubscriptionCopy | UpstreamCopy) -> None:
+        """Make sure that a subscription that arrives can be the one that is known.
+
+        Raises:
+            RemoteProtocolError: it cannot; the fault of the peer that sent it.
+        """
+        self._state.check_path(message.path, peer)
+        if message.path[0] != message.subscription.home:
+            raise RemoteProtocolError(peer, f"{message.subscription} does not begin at its home")
+        row = self.rows.get(message.subscription)
+        path_home = self.paths_home.get(message.path[0])
+        if path_home is not None and path_home != message.path[::-1]:
+            raise RemoteProtocolError(peer, f"two paths to broker {message.path[0]}")
+        if row is not None and row.predicate != message.predicate:
+            raise RemoteProtocolError(peer, f"two predicates for {message.subscription}")
+
+    # ------------------------------------------------------------ rows
+
+    def row_of(self, message: SubscriptionCopy | UpstreamCopy) -> RoutedSubscription:
+        """The row of a subscription that arrives, which may be its first."""
+        row = self.rows.get(message.subscription)
+        if row is None:
+            row = RoutedSubscription(message.subscription, message.predicate, message.path)
+            self.put(row)
+        return row
+
+    def put(self, row: RoutedSubscription) -> None:
+        """Have a new row."""
+        self.rows[row.subscription] = row
+        if not row.confirmed:
+            self.unconfirmed[row.subscription] = row
+        if row.local is None:
+            self.learn_home(row.path[::-1])
+
+    def accept(self, row: RoutedSubscription) -> None:
+        """Route by a subscription from now on.
+
+        Paper: [DFT11] §V lines 388-391.
+        """
+        if not row.accepted:
+            row.accepted = True
+            self._index.add(row.subscription, row.predicate)
+            self._forget_matches()
+
+    def set_tags(self, row: RoutedSubscription, tags: Region) -> None:
+        """Give a row its tags; partitions of ours stay in the table while a row names them."""
+        self._partitions.hold(tags)
+        self._partitions.release(row.tags)
+        row.tags = tags
+
+    def remove(self, row: RoutedSubscription) -> None:
+        """Be without a row."""
+        del self.rows[row.subscription]
+        self.set_tags(row, ())
+        self.unconfirmed.pop(row.subscription, None)
+        self.tagged.pop(row.subscription, None)
+        for known in self.known.values():
+            known.discard(row.subscription)
+        if row.accepted:
+            self._index.remove(row.subscription)
+            self._forget_matches()
+
+    def drop(self, statement: Tombstones) -> list[SubscriptionId]:
+        """Route no more by other homes' subscriptions that a statement ends; returns which.
+
+        What is queued for them runs out: their home lets it pass, and confirms it.
+        """
+        rows = self.rows
+        listed = [
+            SubscriptionId(statement.home, begin, first)
+            for begin, first, end, last in statement.ranges
+            if (begin, first) == (end, last)
+        ]
+        if statement.before or len(listed) < len(statement.ranges):
+            table = TombstoneTable()
+            table.add(statement)
+            listed = [each for each in rows if each in table]
+        over = [each for each in listed if each in rows and rows[each].local is None]
+        for subscription in over:
+            self.remove(rows[subscription])
+        return over
+
+    # ------------------------------------------------------------ matching
+
+    def _audience(self, subscriptions: tuple[SubscriptionId, ...]) -> Audience:
+        homes = 0
+        local: list[LocalSubscription] = []
+        for subscription in subscriptions:
+            row = self.rows[subscription]
+            if row.local is None:
+                homes |= 1 << subscription.home
+            else:
+                local.append(row.local)
+        # Whom it is for decides, not by which subscriptions: fewer audiences, fewer entries.
+        return self._audiences.setdefault((homes, tuple(local)), Audience(homes, tuple(local)))
+
+    def _forget_matches(self) -> None:
+        self.memo.forget()
+        self._audiences.clear()
+
+
+def check_region(
+    peer: BrokerNumber,
+    onward: Path,
+    tags: tuple[Tag, ...],
+    cut: tuple[tuple[SourceId, int], ...],
+    source_paths: tuple[Path, ...],
+) -> None:
+    """Make sure that tags and cut speak of what lies at or behind the end of `onward` only.
+
+    Args:
+        onward: home … the broker that speaks.
+
+    Raises:
+        RemoteProtocolError: they do not; the fault of the peer that sent them.
+    """
+    for tag in tags:
+        if tag.detector not in tag.path[len(onward) - 1 : -1] or not tag.number:
+            raise RemoteProtocolError(peer, f"no partition: {tag}"[:300])
+    for path in (*[tag.path for tag in tags], *source_paths):
+        if path[: len(onward)] != onward or not is_plain_path(path):
+            raise RemoteProtocolError(peer, f"{path[:20]} does not lead on from {onward[:20]}")
+    known = dict.fromkeys(path[-1] for path in source_paths)
+    for source, sequence in cut:
+        if sequence < 0 or source.broker not in known:
+            raise RemoteProtocolError(peer, f"impossible cut {sequence} of {source}")

@@ -1,0 +1,392 @@
+"""The subscription routing table: spreading subscriptions, confirming them, starting them.
+
+A subscription floods away from its home broker. Every broker routes by it at once, and
+confirms it towards home when every broker behind it has confirmed. At home it starts when all
+confirmations are in; its stream then begins, per source, after the *cut* that the
+confirmations brought. Brokers that nobody could reach meanwhile are *tagged*: sources there
+are not heard until they, too, have confirmed, which a recovery notifier tells.
+
+Paper: [DFT11] §V, Figs. 5-6. Deviates: routable on arrival instead of on confirmation; the
+start cut, without which the paper's safety condition still allows a gap.
+"""
+
+from collections.abc import Callable, Iterable
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.model.predicate import Attributes
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import (
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+    Tag,
+    Unsubscription,
+    UpstreamCopy,
+)
+from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut, replaced
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partitions.regions import Region, region, under
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.sessions.sessions import Node, Reach, Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    Answer,
+    LocalSubscription,
+    Opened,
+    RoutedSubscription,
+    RoutingTable,
+    check_region,
+)
+from brokerd.protocols.delta_tree.subscriptions.rows import (
+    Rows,
+    read_routing,
+    routing_change,
+    routing_removal,
+)
+from brokerd.protocols.delta_tree.subscriptions.tombstones import only
+from brokerd.protocols.delta_tree.subscriptions.unheard import Unheard
+from brokerd.protocols.delta_tree.subscriptions.upstream_copies import UpstreamCopies
+from brokerd.protocols.interface import Change, Commit
+
+
+class Subscriptions:
+    """What one broker does about every subscription of the tree.
+
+    Attributes:
+        table: the SRT.
+        unheard: what its rows do not hear.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        sequences: SourceSequences,
+        decode_attributes: Callable[[bytes], Attributes],
+    ) -> None:
+        self._state = state
+        self._late = state.parameters.accept == "late"
+        self._sessions = sessions
+        self._sequences = sequences
+        self.table = RoutingTable(state, partitions, decode_attributes)
+        self.unheard = Unheard(state, sessions, partitions, sequences, self.table)
+        self._upstream = UpstreamCopies(state, sessions, self.table)
+        self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
+        self._may_confirm: Callable[[], bool] = lambda: True
+
+    def connect(
+        self,
+        *,
+        on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None],
+        on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
+        may_confirm: Callable[[], bool],
+    ) -> None:
+        """Say whom to tell of local subscriptions, and what may hold confirming up."""
+        self._on_confirmed_at_home = on_confirmed_at_home
+        self._may_confirm = may_confirm
+        self.unheard.connect(on_opened_at_home=on_opened_at_home, ask=self._ask_again)
+
+    def __len__(self) -> int:
+        """How many subscriptions are in the table."""
+        return len(self.table.rows)
+
+    @property
+    def tagged(self) -> int:
+        """How many of them do not hear the whole tree, as far as this broker knows."""
+        return sum(bool(row.tags) for row in self.table.rows.values())
+
+    @property
+    def of_own_clients(self) -> int:
+        """How many of them are of this broker's own clients."""
+        return sum(row.local is not None for row in self.table.rows.values())
+
+    def all_ids(self) -> tuple[SubscriptionId, ...]:
+        """Every subscription this broker routes by."""
+        return tuple(row.subscription for row in self.table.rows.values() if row.accepted)
+
+    @property
+    def all_accepted(self) -> bool:
+        """Whether this broker routes by all it knows of."""
+        return all(row.accepted for row in self.table.unconfirmed.values())
+
+    def remove_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left, with nothing of its own: nobody need hear from it any more."""
+        self.table.remove_broker(broker)
+        for row in self.table.rows.values():
+            for by_broker in (row.answers, row.senders, row.sent, row.sent_upstream):
+                by_broker.pop(broker, None)
+        self.unheard.remove_broker(broker)
+
+    def recover(self, recovered: Rows) -> None:
+        """Route again by what an earlier incarnation had confirmed."""
+        over: list[Change] = []
+        for subscription, predicate, path in read_routing(recovered):
+            if self._state.has_left(subscription.home):
+                over.append(routing_removal(subscription))  # it left while this broker was down
+            elif subscription not in self.table.tombstones:
+                row = RoutedSubscription(subscription, predicate, path, durable=True)
+                self.table.put(row)
+                self.table.accept(row)
+        if over:
+            self._state.machine.emit(Commit(tuple(over), None))
+
+    # ------------------------------------------------------------ at home
+
+    def add_local(self, local: LocalSubscription, *, confirmed: bool) -> None:
+        """Put a local client's subscription into the table; spread it unless it is confirmed."""
+        row = RoutedSubscription(
+            local.subscription, local.predicate, (self._state.broker,), local=local
+        )
+        row.confirmed = confirmed
+        self.table.set_tags(row, local.tags)
+        self.table.put(row)
+        self.table.accept(row)
+        self._evaluate(row)
+        self.unheard.watch(row)
+
+    def remove_local(self, local: LocalSubscription) -> None:
+        """Take a local subscription out of this broker's table; others keep theirs."""
+        self.table.remove(self.table.rows[local.subscription])
+
+    # ------------------------------------------------------------ from other brokers
+
+    def on_copy(self, peer: BrokerNumber, message: SubscriptionCopy) -> None:
+        """A subscription arrives from the home side: route by it, pass it on, confirm it.
+
+        Paper: [DFT11] Fig. 5, lines 1-10; the duplicate branch is missing there.
+        """
+        self.table.check_copy(peer, message)
+        if peer not in message.path[:-1]:
+            raise RemoteProtocolError(peer, f"is not between {message.subscription} and here")
+        if message.subscription in self.table.tombstones:
+            self._say_over(peer, message.subscription)
+            return
+        row = self.table.row_of(message)
+        row.senders[peer] = None
+        if not self._late:
+            self.table.accept(row)
+        if not self._late or peer == row.subscription.home:
+            self.table.known[peer].add(row.subscription)
+        self._upstream.copy(row)
+        if row.confirmed:
+            self._confirm_to(peer, row)
+        else:
+            self._evaluate(row)
+
+    def on_upstream_copy(self, peer: BrokerNumber, message: UpstreamCopy) -> None:
+        """A subscription arrives from a broker that is about to route by it through this one.
+
+        Paper: [DFT11] §V-B lines 445-465.
+        """
+        if message.tags:
+            raise RemoteProtocolError(peer, "tags, of which this version knows none")
+        if message.subscription.home == self._state.broker:
+            # Ours alone to say whether it exists; a former incarnation may have issued it.
+            if message.subscription in self.table.tombstones:
+                self._say_over(peer, message.subscription)
+            return
+        self.table.check_copy(peer, message)
+        if message.subscription in self.table.tombstones:
+            self._say_over(peer, message.subscription)
+            return
+        row = self.table.row_of(message)
+        self.table.accept(row)
+        self.table.known[peer].add(row.subscription)
+        self._evaluate(row)
+        self._upstream.copy(row)
+
+    def on_confirmation(self, peer: BrokerNumber, message: SubscriptionConfirmation) -> None:
+        """Every broker behind the peer has a subscription.
+
+        Paper: [DFT11] Fig. 5, lines 12-17.
+        """
+        row = self.table.rows.get(message.subscription)
+        if row is None:
+            self._state.counters["messages_ignored"] += 1
+            return
+        if self._state.neighbourhood.direction(peer) == row.towards_home:
+            raise RemoteProtocolError(peer, f"confirms {row.subscription} from its home side")
+        onward = row.path + self._state.neighbourhood.paths[peer][1:]
+        check_region(peer, onward, message.tags, message.cut, message.source_paths)
+        self.table.known[peer].add(row.subscription)
+        if not row.settled:
+            self._take_answer(peer, row, message)
+            self._evaluate(row)
+        else:
+            self.unheard.on_late_confirmation(peer, row, message)
+
+    def set_known(self, peer: BrokerNumber, accepted: Iterable[SubscriptionId]) -> None:
+        """The peer's Summary on a new session: what it routes by, and nothing else."""
+        self.table.known[peer] = {each for each in accepted if each not in self.table.tombstones}
+
+    def synchronise(self, node: Node) -> None:
+        """Send a peer whose session is now active every subscription it may lack.
+
+        Whatever it then receives from here comes behind these in the same FIFO, so it never
+        sees a publication before the subscription that this broker routed it by.
+
+        Paper: [DFT11] §VIII-A lines 826-857.
+        """
+        known = self.table.known[node.broker]
+        for row in self.table.rows.values():
+            if self._state.neighbourhood.direction(node.broker) != row.towards_home:
+                if under(row.unheard, node.broker):
+                    self.unheard.ask_about(row, node)
+                    continue
+                if row.subscription in known:
+                    continue
+                self._send_copy(row, node, recovery=True)
+            elif row.accepted and row.subscription not in known:
+                self._upstream.send(row, node)
+
+    def evaluate_unconfirmed(self) -> None:
+        """Look again at every subscription that is not confirmed."""
+        for row in list(self.table.unconfirmed.values()):
+            self._evaluate(row)
+
+    # ------------------------------------------------------------ the rules
+
+    def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
+        """Answer a peer that spreads what is over."""
+        self._state.counters["messages_ignored"] += 1
+        self._state.machine.send(peer, Unsubscription((only(subscription),)))
+
+    def _evaluate(self, row: RoutedSubscription) -> None:
+        """Send a subscription where it has to go; confirm it when nothing is outstanding.
+
+        The walk goes outward over the tree until it meets brokers that answer for what lies
+        behind them. One that cannot be reached is walked past, so that those behind it learn
+        of the subscription, and tagged.
+
+        Paper: [DFT11] Fig. 5, lines 3-10 and 48-56. Deviates: a tag per unreachable broker on
+        the walk, where the paper tags with every partition that the broker knows.
+        """
+        if row.settled:
+            return
+        complete = True
+        tags: list[Tag] = []
+        cut: Cut = {}
+        neighbourhood = self._state.neighbourhood
+        frontier = [
+            broker
+            for broker in neighbourhood.neighbours[self._state.broker]
+            if broker != row.towards_home
+        ]
+        for broker in frontier:
+            answer = row.answers.get(broker)
+            if answer is not None:
+                tags.extend(answer.tags)
+                raise_cut(cut, answer.cut.items())
+                continue
+            node = self._sessions.nodes[broker]
+            if node.reach is Reach.UNREACHABLE:
+                if len(node.path) - 1 < neighbourhood.radius:
+                    frontier.extend(neighbourhood.beyond(broker))
+                tags.append(self.unheard.tag(row, node))
+                continue
+            if node.reach is Reach.ESTABLISHED and node.ready:
+                self._send_copy(row, node, recovery=False)
+            complete = False
+        if complete and self._may_confirm():
+            self.table.set_tags(row, region(tags))
+            row.cut = cut
+            row.answers.clear()
+            self.unheard.watch(row)
+            self._make_durable(row)
+
+    def _take_answer(
+        self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
+    ) -> None:
+        """Keep a confirmation; notifiers that overtook it on another way still count."""
+        tags, cut = region(message.tags), dict(message.cut)
+        before = row.answers.get(peer)
+        if before is not None:
+            raise_cut(cut, before.cut.items())
+        for replacement in row.replacements:
+            tags, _ = replaced(tags, cut, replacement, self._state.newcomers)
+        row.answers[peer] = Answer(tags, cut)
+        row.source_paths.update((path[-1], path) for path in message.source_paths)
+
+    def _make_durable(self, row: RoutedSubscription) -> None:
+        """Confirm once the row is on disk.
+
+        Whoever has the confirmation relies on it for as long as the subscription lives. Were
+        the row lost in a crash, this broker might be brought up to date by a peer that has not
+        had the subscription yet, and publish past it.
+        """
+        changes: list[Change] = []
+        if row.local is None and not row.durable and self._state.parameters.persist_routing:
+            changes.append(routing_change(row.subscription, row.predicate, row.path))
+        row.confirming = True
+        self._state.commit(changes, lambda: self._confirm(row))
+
+    def _confirm(self, row: RoutedSubscription) -> None:
+        if self.table.rows.get(row.subscription) is not row:
+            return  # it has ended meanwhile
+        row.confirmed = row.durable = True
+        del self.table.unconfirmed[row.subscription]
+        if not row.accepted:
+            self.table.accept(row)
+            self._upstream.copy(row)
+        if row.local is None:
+            for sender in row.senders:
+                if self._sessions.current(sender):
+                    self._confirm_to(sender, row)
+            return
+        cut = self._cut_from_here(row)
+        raise_cut(cut, self._sequences.all_received().items())
+        self._on_confirmed_at_home(row.local, cut, row.tags)
+
+    def _confirm_to(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
+        cut = tuple(self._cut_from_here(row).items())
+        paths = {**row.source_paths, self._state.broker: row.path}
+        brokers = dict.fromkeys(source.broker for source, _ in cut)
+        self._state.machine.send(
+            peer,
+            SubscriptionConfirmation(
+                row.subscription, row.tags, cut, tuple(paths[broker] for broker in brokers)
+            ),
+        )
+
+    def _cut_from_here(self, row: RoutedSubscription) -> Cut:
+        """The cut at this moment: what came from behind, and where local publishers are now.
+
+        Every broker had the subscription before it passed it on, so what a local publisher
+        sends after this moment meets only brokers that know it.
+        """
+        cut = dict(row.cut)
+        raise_cut(cut, self._sequences.handed_out().items())
+        if self._state.parameters.cut == "full":
+            self._raise_to_received(row, cut)
+        return cut
+
+    def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
+        """Have a cut cover what this broker has let pass, of sources not on the home's side.
+
+        Whoever routes by a subscription late may have called done what the subscription wants.
+        """
+        for source, sequence in self._sequences.all_received().items():
+            path = self._sequences.paths[source.broker]
+            if len(path) == 1 or path[-2] != row.towards_home:
+                raise_cut(cut, ((source, sequence),))
+                row.source_paths[source.broker] = row.path + path[-2::-1]
+
+    def _ask_again(self, row: RoutedSubscription, node: Node) -> None:
+        self._send_copy(row, node, recovery=True)
+
+    def _send_copy(self, row: RoutedSubscription, node: Node, *, recovery: bool) -> None:
+        if row.sent.get(node.broker) == node.session:
+            return
+        row.sent[node.broker] = node.session
+        path = row.path + node.path[1:]
+        self._state.machine.send(
+            node.broker, SubscriptionCopy(row.subscription, row.predicate, path, recovery)
+        )
+
+
+def _nothing() -> None:
+    """What waits for the disk when nothing does."""
+
+
+def _nobody_told(local: LocalSubscription, cut: Cut, tags: Region) -> None:
+    raise AssertionError(f"{local} was confirmed before the parts were connected")

@@ -1,0 +1,227 @@
+"""What a subscription does not hear: tags, given while it spreads and cut back ever after.
+
+A broker that nobody could reach when a subscription was confirmed is tagged, and with it
+whatever lies behind it out of reach. Sources there are not heard until they, too, route by the
+subscription; then the tag goes, here and at everybody towards home, and each stream begins where
+the cut that came with the news says. `partitions/gates.py` has the arithmetic.
+
+Paper: [DFT11] §V-B, §V-C, §VIII-A. Deviates: a tag per unreachable broker; see
+`partitions/gates.py`.
+"""
+
+from collections.abc import Callable
+
+from brokerd.model.identity import BrokerNumber, SubscriptionId
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import SubscriptionConfirmation, Tag
+from brokerd.protocols.delta_tree.partitions.gates import (
+    Replacement,
+    raise_covered_cut,
+    refined,
+    replaced,
+    replacement_for,
+)
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.partitions.regions import Region, covering, covers, region, under
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    LocalSubscription,
+    Opened,
+    RoutedSubscription,
+    RoutingTable,
+)
+
+AUDIT = "audit"
+
+
+class Unheard:
+    """The tags of all subscriptions that one broker routes by."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        sequences: SourceSequences,
+        table: RoutingTable,
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._partitions = partitions
+        self._sequences = sequences
+        self._table = table
+        self._on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None]
+        self._tell_home: Callable[[RoutedSubscription, Replacement], None]
+        self._ask: Callable[[RoutedSubscription, Node], None]
+
+    def connect(
+        self,
+        *,
+        on_opened_at_home: Callable[[LocalSubscription, Opened, Callable[[], None]], None],
+        ask: Callable[[RoutedSubscription, Node], None],
+    ) -> None:
+        """Say whom to tell what is heard from now on, and how a peer is asked to confirm anew."""
+        self._on_opened_at_home = on_opened_at_home
+        self._ask = ask
+
+    def tell_home_by(self, tell: Callable[[RoutedSubscription, Replacement], None]) -> None:
+        """Say how the home of another broker's subscription is told that more is heard."""
+        self._tell_home = tell
+
+    # ------------------------------------------------------------ tagging
+
+    def tag(self, row: RoutedSubscription, node: Node) -> Tag:
+        """The tag for a broker that cannot be reached, and what nobody reaches behind it.
+
+        Paper: [DFT11] §V-B, V-C.
+        """
+        assert node.partition, f"{node} is unreachable outside any partition"
+        dead_end = len(node.path) - 1 == self._state.neighbourhood.radius
+        return Tag(
+            row.path + node.path[1:],
+            self._state.broker,
+            self._state.incarnation,
+            node.partition,
+            dead_end,
+        )
+
+    # ------------------------------------------------------------ hearing more
+
+    def on_late_confirmation(
+        self, peer: BrokerNumber, row: RoutedSubscription, message: SubscriptionConfirmation
+    ) -> None:
+        """The peer, once tagged perhaps, and all behind it have a subscription by now."""
+        replacement = replacement_for(row.tags, peer, message, self._state.newcomers)
+        if replacement is not None:
+            self._replace_and_tell(row, replacement)
+
+    def on_notifier(
+        self, subscription: SubscriptionId, replacement: Replacement, done: Callable[[], None]
+    ) -> None:
+        """A part of the tree has become aware of a subscription; `done` when that is safe here.
+
+        Paper: [DFT11] §VIII-A lines 859-900.
+        """
+        row = self._table.rows.get(subscription)
+        if row is None:
+            self._state.when_written(done)  # its end may not be on disk yet
+        else:
+            self._replace(row, self._refined(row, replacement), done)
+
+    def remove_broker(self, broker: BrokerNumber) -> None:
+        """A leaf has left: there is nothing there to be heard."""
+        for row in list(self._table.rows.values()):
+            gone = region(tag for tag in row.unheard if tag.node == broker)
+            if gone:
+                self._replace_and_tell(row, Replacement(gone, (), (), ()))
+
+    def _refined(self, row: RoutedSubscription, replacement: Replacement) -> Replacement:
+        return refined(replacement, row.replacements, self._state.newcomers)
+
+    def _replace_and_tell(self, row: RoutedSubscription, replacement: Replacement) -> None:
+        replacement = self._refined(row, replacement)
+        self._replace(row, replacement, _nothing)
+        if row.local is None:
+            self._tell_home(row, replacement)
+
+    def _replace(
+        self, row: RoutedSubscription, replacement: Replacement, done: Callable[[], None]
+    ) -> None:
+        """Cut tags back by what a confirmation or a notifier says."""
+        row.source_paths.update((path[-1], path) for path in replacement.source_paths)
+        row.replacements.append(replacement)
+        if not row.settled:
+            for answer in row.answers.values():
+                answer.tags, _ = replaced(
+                    answer.tags, answer.cut, replacement, self._state.newcomers
+                )
+            done()
+            return
+        local = row.local
+        cut = row.cut if local is None else local.begins_after
+        left, touched = replaced(row.tags, cut, replacement, self._state.newcomers)
+        self._table.set_tags(row, left)
+        self._forget_replacements(row)
+        if not row.tags:
+            self._table.tagged.pop(row.subscription, None)
+        if local is None:
+            done()
+            return
+        if not touched:
+            # Another way may have told of it before, and what that changed be still under way.
+            self._state.when_written(done)
+            return
+        received = self._sequences.all_received().items()
+        paths = [path[::-1] for path in self._sequences.paths.values()]
+        raise_covered_cut(cut, touched, received, paths, self._state.newcomers)
+        local.tags = row.tags
+
+        def is_on_disk() -> None:
+            self._partitions.release(touched)
+            done()
+
+        self._partitions.hold(touched)
+        self._on_opened_at_home(local, self._opened(row, local, touched), is_on_disk)
+
+    def _forget_replacements(self, row: RoutedSubscription) -> None:
+        """Of a settled row, keep what notifiers said of what lies at or behind its tags.
+
+        When the broker that such a tag is for confirms, it may still name what a notifier that
+        went past it has taken away. Nobody would do that a second time: the notifier is known.
+        """
+        row.replacements = [
+            replacement
+            for replacement in row.replacements
+            if any(under(replacement.removed, tag.node) for tag in row.tags)
+        ]
+
+    def _opened(self, row: RoutedSubscription, local: LocalSubscription, touched: Region) -> Opened:
+        """The sources that are heard from now on, with the partition that was in the way."""
+        opened: Opened = {}
+        for source in local.begins_after:
+            path = row.source_paths.get(source.broker)
+            if path is None and source.broker in self._sequences.paths:
+                path = self._sequences.paths[source.broker][::-1]
+            if path is None or covers(row.tags, path, self._state.newcomers):
+                continue
+            tag = covering(touched, path, self._state.newcomers)
+            if tag is not None:
+                opened[source] = tag.partition
+        return opened
+
+    # ------------------------------------------------------------ asking
+
+    def ask_about(self, row: RoutedSubscription, node: Node) -> None:
+        """Have a peer confirm anew; of the tags under it only what it names will stay."""
+        row.sent.pop(node.broker, None)
+        self._ask(row, node)
+
+    def audit(self) -> None:
+        """Ask again about every part of the tree that a subscription does not hear.
+
+        Heals what a notifier that died in two crashes, or went past a broker, has left behind.
+        """
+        for row in list(self._table.tagged.values()):
+            for node in self._sessions.usable():
+                away = self._state.neighbourhood.direction(node.broker) != row.towards_home
+                if away and under(row.tags, node.broker):
+                    self.ask_about(row, node)
+        self._set_audit()
+
+    def watch(self, row: RoutedSubscription) -> None:
+        """See to it that what a subscription does not hear is asked about."""
+        self._forget_replacements(row)
+        if row.tags:
+            self._table.tagged[row.subscription] = row
+            self._set_audit()
+
+    def _set_audit(self) -> None:
+        key = (AUDIT, -1)
+        if self._table.tagged and key not in self._state.deadlines:
+            after_ns = self._state.parameters.audit_interval_ns
+            self._state.deadlines.set(key, self._state.machine.now_ns + after_ns)
+
+
+def _nothing() -> None:
+    """What is to be done when there is nothing to be done."""
