@@ -6,6 +6,7 @@ The row of each says by which story of the suite; that is run here with the bug 
 import pytest
 
 from tests.helpers.planted_stories import Row, run_story, see_caught
+from tests.named_bugs.agent import ROWS as AGENT
 from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
@@ -14,7 +15,7 @@ from tests.named_bugs.rules import ROWS as RULES
 from tests.named_bugs.sessions import ROWS as SESSIONS
 from tests.named_bugs.storage import ROWS as STORAGE
 
-ROWS = (*CLIENT, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR)
+ROWS = (*CLIENT, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR, *AGENT)
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
 

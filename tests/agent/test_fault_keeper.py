@@ -1,0 +1,250 @@
+"""What an agent does about faults in its own process; brokers and processes are played here."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from brokerd.agent import nft
+from brokerd.agent.fault import Fault
+from brokerd.agent.faults import FaultKeeper
+from brokerd.agent.fork_server import ForkServer
+from brokerd.agent.journal import Journal, Recollection, read_journal, recall
+from brokerd.agent.paths import AgentPaths
+from brokerd.agent.processes import ProcessIdentity, boot_id
+from brokerd.agent.supervisor import ManagedProcess, Supervisor
+from brokerd.agent.watchdog import healed_at, recorded_identity, run_thaw_watchdog, write_lease
+from brokerd.errors import ControlError
+from tests.helpers.lossy_disk import LossyDisk
+from tests.helpers.patience import PATIENCE_S
+
+
+class Processes:
+    """Brokers b1 and b2, which run; nobody gets a signal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = {
+            name: ManagedProcess(name, "broker", {}, "", folder, state="running")
+            for name in ("b1", "b2")
+        }
+
+    def find(self, name: str) -> ManagedProcess:
+        return self.processes[name]
+
+
+class World:
+    """The faults of one agent; what brokers were told, and what the journal said by then."""
+
+    def __init__(self, folder: Path) -> None:
+        paths = AgentPaths(folder)
+        paths.make()
+        self.path = paths.journal
+        self.journal = Journal(paths.journal)
+        self.told: list[tuple[str, str]] = []
+        self.written: list[list[str]] = []
+        self.refusing: set[str] = set()
+        self.published: list[str] = []
+        self.processes = Processes(folder)
+        self.keeper = FaultKeeper(
+            paths, self.journal, cast(ForkServer, None), cast(Supervisor, self.processes),
+            self._ask, lambda what, _: self.published.append(what),
+        )  # fmt: skip
+
+    async def _ask(self, process: str, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.told.append((process, command))
+        self.written.append([entry["entry"] for entry in read_journal(self.path)])
+        await trio.lowlevel.checkpoint()
+        if f"{command} at {process}" in self.refusing:
+            raise ControlError("busy", "no answer")
+        return {}
+
+    async def apply(self, fault_id: str, process: str, lease_ms: int = 60_000) -> Fault:
+        fault = Fault(fault_id, "absorb", process, lease_ms=lease_ms)
+        return await self.keeper.apply(fault)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        with trio.fail_after(PATIENCE_S):
+            await story()
+
+    trio.run(bounded)
+
+
+def test_a_fault_is_on_the_disk_before_its_broker_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AgentPaths(tmp_path).make()
+    disk = LossyDisk(tmp_path, monkeypatch)
+    world = World(tmp_path)
+    run(lambda: world.apply("f1", "b1"))
+    assert world.told == [("b1", "fault_apply")]
+    assert world.written == [["fault"]]
+    world.journal.close()
+    disk.crash()
+    assert [entry["entry"] for entry in read_journal(world.path)] == ["fault"]
+
+
+def test_what_could_not_be_applied_is_undone_and_has_failed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.refusing.add("fault_apply at b1")
+
+    async def story() -> None:
+        with pytest.raises(ControlError, match="no answer"):
+            await world.apply("f1", "b1")
+
+    run(story)
+    assert world.told == [("b1", "fault_apply"), ("b1", "fault_heal")]
+    assert world.keeper.faults["f1"].state == "failed"
+    assert recall(read_journal(world.path)).faults["f1"]["state"] == "failed"
+
+
+def test_a_fault_that_is_asked_for_again_is_not_done_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        first = await world.apply("f1", "b1")
+        assert await world.apply("f1", "b1") is first
+        with pytest.raises(ControlError, match="another fault already"):
+            await world.apply("f1", "b2")
+
+    run(story)
+    assert world.told == [("b1", "fault_apply")]
+
+
+def test_the_lease_that_is_over_first_is_healed_whoever_does_not_answer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.refusing.add("fault_heal at b1")
+
+    async def story() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.keeper.heal_by_lease)
+            await world.apply("silent", "b1", lease_ms=100)
+            await world.apply("long", "b1")
+            await world.apply("short", "b2", lease_ms=100)
+            while "fault_healed" not in world.published:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+    run(story)
+    states = {fault.fault_id: fault.state for fault in world.keeper.faults.values()}
+    assert states == {"silent": "applied", "long": "applied", "short": "healed"}
+    assert world.keeper.faults["short"].healed_by == "lease"
+
+
+def test_a_renewed_lease_is_told_to_who_keeps_it_and_written_down(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        fault = await world.apply("f1", "b1", lease_ms=1_000)
+        before_ns = fault.deadline_ns or 0
+        await world.keeper.renew("f1", 60_000)
+        assert (fault.deadline_ns or 0) > before_ns + 50 * 10**9
+
+    run(story)
+    assert world.told == [("b1", "fault_apply"), ("b1", "fault_renew")]
+    left = recall(read_journal(world.path)).faults["f1"]
+    assert left["deadline_ns"] == world.keeper.faults["f1"].deadline_ns
+
+
+def test_a_process_that_ends_takes_its_own_faults_with_it_and_no_others(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    async def story() -> None:
+        for process in ("b1", "b2"):
+            await world.apply(f"of {process}", process)
+        await world.keeper.process_ended("b1")
+
+    run(story)
+    found = {fault.fault_id: fault.healed_by for fault in world.keeper.faults.values()}
+    assert found == {"of b1": "process-death", "of b2": None}
+
+
+@pytest.mark.parametrize("is_same_boot", [True, False])
+def test_the_next_agent_takes_over_what_this_boot_left(tmp_path: Path, is_same_boot: bool) -> None:
+    first = World(tmp_path)
+    run(lambda: first.apply("f1", "b1"))
+    first.journal.close()
+    left = recall(read_journal(first.path))
+    left.boot = boot_id() if is_same_boot else "another"
+    second = World(tmp_path)
+    run(lambda: second.keeper.adopt(left))
+    fault = second.keeper.faults["f1"]
+    assert (fault.state, fault.healed_by) == (
+        ("applied", None) if is_same_boot else ("healed", "process-death")
+    )
+    assert fault.deadline_ns == first.keeper.faults["f1"].deadline_ns
+
+
+def test_a_deployment_that_has_ended_leaves_nothing_to_take_over() -> None:
+    entries = [
+        {"entry": "agent", "deployment": "d", "boot_id": "x"},
+        {"entry": "start", "process": "b1"},
+        {"entry": "fault", "fault_id": "f1"},
+        {"entry": "end"},
+    ]
+    assert recall(entries) == Recollection("d", "x")
+    assert recall(entries[:3]).faults.keys() == {"f1"}
+
+
+def test_the_line_that_a_crash_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_text('{"entry": "one"}\n{"entry": "tw')
+    journal = Journal(path)
+    trio.run(journal.note, "three")
+    journal.close()
+    assert [entry["entry"] for entry in read_journal(path)] == ["one", "three"]
+
+
+def test_a_watchdog_thaws_whom_it_is_set_on_and_says_when(tmp_path: Path) -> None:
+    lease = tmp_path / "lease"
+    write_lease(lease, time.monotonic_ns() - 10**9)
+    term = signal.getsignal(signal.SIGTERM)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            target = ProcessIdentity.of(process.pid)
+            target.signal(signal.SIGSTOP)
+            while not target.is_stopped():
+                time.sleep(0.001)
+            for start_time in (target.start_time + 1, target.start_time):
+                config = {"pid": target.pid, "start_time": start_time, "lease_file": str(lease)}
+                run_thaw_watchdog(config)
+                assert (healed_at(lease) is not None) == (start_time == target.start_time)
+            deadline_ns = time.monotonic_ns() + int(PATIENCE_S * 10**9)
+            while target.is_stopped() and time.monotonic_ns() < deadline_ns:
+                time.sleep(0.001)
+            assert not target.is_stopped()
+        finally:
+            process.kill()
+            signal.signal(signal.SIGTERM, term)
+
+
+def test_a_process_of_an_earlier_boot_is_nobody(tmp_path: Path) -> None:
+    own = ProcessIdentity.of(os.getpid())
+    path = tmp_path / "b1.json"
+    for boot, found in ((boot_id(), own), ("another", None)):
+        path.write_text(json.dumps({"pid": own.pid, "start_time": own.start_time, "boot_id": boot}))
+        assert recorded_identity(path) == found
+
+
+@pytest.mark.parametrize("direction, chains", [("in", {"incoming"}), ("out", {"outgoing"})])
+def test_one_way_is_one_way_in_the_rules(direction: str, chains: set[str]) -> None:
+    parameters = {"own": "10.0.0.1:7000", "peers": ["10.0.0.2:7001"]}
+    rules = list(nft.Separation.read("blackhole", direction, parameters).rules())
+    assert {chain for chain, rule in rules if rule.endswith("drop")} == chains
+    for chain in ("outgoing", "incoming"):
+        first, second, *_ = [rule for name, rule in rules if name == chain]
+        assert (first, second) == ("tcp sport { 22 } accept", "tcp dport { 22 } accept")
+
+
+def test_agents_of_two_roots_have_tables_of_their_own() -> None:
+    one, other = nft.Table.of("/one", "f1"), nft.Table.of("/other", "f1")
+    assert one.name != other.name
+    assert one.owner != other.owner
