@@ -430,7 +430,7 @@ RULES: Final = (
         "B",
         "results for publication name no hosts or users",
         (
-            "tests/pubsubctl/test_publishing.py::"
+            "tests/pubsubctl/test_packing.py::"
             "test_no_name_of_a_host_or_user_is_left_and_the_logs_are_the_same",
         ),
     ),
