@@ -17,6 +17,7 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
+from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.messages import (
@@ -41,8 +42,7 @@ from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
-from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START, Recovery
-from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START
 from brokerd.protocols.delta_tree.subscriptions.unheard import AUDIT
 from brokerd.protocols.delta_tree.subscriptions.unsubscriptions import Unsubscriptions
 from brokerd.protocols.interface import (
@@ -88,7 +88,7 @@ class DeltaTree(EventMachine):
         sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
-        self._subscriptions = Subscriptions(
+        self._subscriptions = subscriptions_for(parameters)(
             self._state, self._sessions, self._partitions, sequences, decode_attributes
         )
         table = self._subscriptions.table
@@ -121,7 +121,7 @@ class DeltaTree(EventMachine):
             self._publications,
             sequences,
         )
-        self._recovery = Recovery(
+        self._recovery = recovery_for(parameters)(
             self._state,
             self._sessions,
             self._subscriptions,
@@ -228,7 +228,7 @@ class DeltaTree(EventMachine):
     def before_return(self) -> None:
         """Confirmations of one event leave together, behind everything else."""
         self._clients.settle()
-        if self._state.recovering and self._state.parameters.accept == "late":
+        if self._state.recovering:
             self._recovery.end_if_complete()
         self._partitions.withdraw_ended()
         self._queue.send_confirmations()

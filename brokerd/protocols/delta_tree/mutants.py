@@ -283,12 +283,17 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         cut = dict(row.cut)
 """,
             ),
+            Edit(
+                _TREE + "as_published/acceptance.py",
+                "        self._raise_to_received(row, cut)\n",
+                "",
+            ),
         ),
         Mutant.NO_UPSTREAM_COPY: (
             Edit(
                 _TREE + "subscriptions/upstream_copies.py",
                 """\
-        if row.local is not None or not row.accepted:
+        if row.local is not None:
 """,
                 """\
         if True:
@@ -472,10 +477,8 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         Mutant.RECOVERED_BEFORE_LOG: (
             Edit(
                 _TREE + "subscriptions/recovery.py",
-                """\
-            and self._may_end()
-""",
-                "",
+                "if self._state.recovering and self._may_end() and",
+                "if self._state.recovering and",
             ),
         ),
         Mutant.EVERY_PARTITION_TAGGED: (

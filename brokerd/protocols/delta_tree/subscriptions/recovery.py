@@ -66,12 +66,7 @@ class Recovery:
         everything when it sent its SyncEnd, which is sent on active sessions only. That a peer
         has recovered since does not help, unless it has sent what it learnt.
         """
-        if (
-            self._state.recovering
-            and self._may_end()
-            and self._neighbours_have_told()
-            and self._subscriptions.all_accepted
-        ):
+        if self._state.recovering and self._may_end() and self._neighbours_have_told():
             helped = any(node.ready and node.complete for node in self._sessions.nodes.values())
             if helped or not self._sessions.nodes:
                 self._end()

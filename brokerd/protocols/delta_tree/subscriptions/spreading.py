@@ -56,6 +56,8 @@ class Subscriptions:
         unheard: what its rows do not hear.
     """
 
+    upstream_copies = UpstreamCopies
+
     def __init__(
         self,
         state: State,
@@ -65,12 +67,11 @@ class Subscriptions:
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         self._state = state
-        self._late = state.parameters.accept == "late"
         self._sessions = sessions
         self._sequences = sequences
         self.table = RoutingTable(state, partitions, decode_attributes)
         self.unheard = Unheard(state, sessions, partitions, sequences, self.table)
-        self._upstream = UpstreamCopies(state, sessions, self.table)
+        self._upstream = self.upstream_copies(state, sessions, self.table)
         self._on_confirmed_at_home: Callable[[LocalSubscription, Cut, Region], None] = _nobody_told
         self._may_confirm: Callable[[], bool] = lambda: True
 
@@ -103,11 +104,6 @@ class Subscriptions:
     def all_ids(self) -> tuple[SubscriptionId, ...]:
         """Every subscription this broker routes by."""
         return tuple(row.subscription for row in self.table.rows.values() if row.accepted)
-
-    @property
-    def all_accepted(self) -> bool:
-        """Whether this broker routes by all it knows of."""
-        return all(row.accepted for row in self.table.unconfirmed.values())
 
     def remove_broker(self, broker: BrokerNumber) -> None:
         """A leaf has left, with nothing of its own: nobody need hear from it any more."""
@@ -163,10 +159,7 @@ class Subscriptions:
             return
         row = self.table.row_of(message)
         row.senders[peer] = None
-        if not self._late:
-            self.table.accept(row)
-        if not self._late or peer == row.subscription.home:
-            self.table.known[peer].add(row.subscription)
+        self._route_by(peer, row)
         self._upstream.copy(row)
         if row.confirmed:
             self._confirm_to(peer, row)
@@ -245,6 +238,11 @@ class Subscriptions:
             self._evaluate(row)
 
     # ------------------------------------------------------------ the rules
+
+    def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
+        """A peer that routes by a subscription has sent it."""
+        self.table.accept(row)
+        self.table.known[peer].add(row.subscription)
 
     def _say_over(self, peer: BrokerNumber, subscription: SubscriptionId) -> None:
         """Answer a peer that spreads what is over."""
@@ -325,9 +323,6 @@ class Subscriptions:
             return  # it has ended meanwhile
         row.confirmed = row.durable = True
         del self.table.unconfirmed[row.subscription]
-        if not row.accepted:
-            self.table.accept(row)
-            self._upstream.copy(row)
         if row.local is None:
             for sender in row.senders:
                 if self._sessions.current(sender):
@@ -356,20 +351,7 @@ class Subscriptions:
         """
         cut = dict(row.cut)
         raise_cut(cut, self._sequences.handed_out().items())
-        if self._state.parameters.cut == "full":
-            self._raise_to_received(row, cut)
         return cut
-
-    def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
-        """Have a cut cover what this broker has let pass, of sources not on the home's side.
-
-        Whoever routes by a subscription late may have called done what the subscription wants.
-        """
-        for source, sequence in self._sequences.all_received().items():
-            path = self._sequences.paths[source.broker]
-            if len(path) == 1 or path[-2] != row.towards_home:
-                raise_cut(cut, ((source, sequence),))
-                row.source_paths[source.broker] = row.path + path[-2::-1]
 
     def _ask_again(self, row: RoutedSubscription, node: Node) -> None:
         self._send_copy(row, node, recovery=True)

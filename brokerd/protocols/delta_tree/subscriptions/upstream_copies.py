@@ -6,7 +6,6 @@ in front of any publication; that broker routes by it at once, and hands it on i
 Paper: [DFT11] §V-B lines 445-465.
 """
 
-from brokerd.model.identity import BrokerNumber
 from brokerd.protocols.delta_tree.broker.state import State, onward_path
 from brokerd.protocols.delta_tree.messages import UpstreamCopy
 from brokerd.protocols.delta_tree.sessions.sessions import Node, Sessions
@@ -23,30 +22,24 @@ class UpstreamCopies:
         self._state = state
         self._sessions = sessions
         self._table = table
-        self._late = state.parameters.accept == "late"
 
     def copy(self, row: RoutedSubscription) -> None:
         """Make sure that the next hop towards home knows what this broker routes by.
 
         Paper: [DFT11] §V-B lines 445-465.
         """
-        if row.local is not None or not row.accepted:
-            return
-        node = self._sessions.next_hop(row.path[::-1])
-        if node is None or row.subscription in self._table.known[node.broker]:
-            return
-        if not (self._late and self._will_accept(row, node.broker)):
+        node = self._unaware(row)
+        if node is not None:
             self.send(row, node)
 
-    def _will_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
-        """Whether a broker that has sent a subscription will route by it before it starts.
-
-        One that a broker nearer to the home got past may wait for ever, and nobody for it.
-        """
-        place = row.path.index(sender)
-        return sender in row.senders and not any(
-            row.path.index(other) < place for other in row.senders
-        )
+    def _unaware(self, row: RoutedSubscription) -> Node | None:
+        """The next hop towards home, if it has to be given the subscription."""
+        if row.local is not None:
+            return None
+        node = self._sessions.next_hop(row.path[::-1])
+        if node is None or row.subscription in self._table.known[node.broker]:
+            return None
+        return node
 
     def send(self, row: RoutedSubscription, node: Node) -> None:
         """Give a subscription to a peer on the home side, once per session."""

@@ -1,0 +1,95 @@
+"""Routing by a subscription when all behind have confirmed it (`accept` "late"), and its cuts.
+
+A broker that does not route by a subscription yet may call done what that wants, so every broker
+on the way raises the cut to what it has let pass (`cut` "full").
+
+Paper: [DFT11] §V lines 388-391, Fig. 5. Deviates: the paper has no cut.
+"""
+
+from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
+from brokerd.protocols.delta_tree.partitions.gates import Cut, raise_cut
+from brokerd.protocols.delta_tree.sessions.sessions import Node
+from brokerd.protocols.delta_tree.subscriptions.recovery import Recovery
+from brokerd.protocols.delta_tree.subscriptions.routing_table import RoutedSubscription
+from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
+from brokerd.protocols.delta_tree.subscriptions.upstream_copies import UpstreamCopies
+
+
+class FullCut(Subscriptions):
+    """Subscriptions whose cuts take the word of every broker on the way."""
+
+    def _cut_from_here(self, row: RoutedSubscription) -> Cut:
+        cut = super()._cut_from_here(row)
+        self._raise_to_received(row, cut)
+        return cut
+
+    def _raise_to_received(self, row: RoutedSubscription, cut: Cut) -> None:
+        """Have a cut cover what this broker has let pass, of sources not on the home's side."""
+        for source, sequence in self._sequences.all_received().items():
+            path = self._sequences.paths[source.broker]
+            if len(path) == 1 or path[-2] != row.towards_home:
+                raise_cut(cut, ((source, sequence),))
+                row.source_paths[source.broker] = row.path + path[-2::-1]
+
+
+class LateUpstreamCopies(UpstreamCopies):
+    """Upstream copies where brokers do not route by all that they know."""
+
+    def _unaware(self, row: RoutedSubscription) -> Node | None:
+        node = super()._unaware(row) if row.accepted else None
+        return None if node is None or self._will_accept(row, node.broker) else node
+
+    def _will_accept(self, row: RoutedSubscription, sender: BrokerNumber) -> bool:
+        """Whether a broker that has sent a subscription will route by it before it starts.
+
+        One that a broker nearer to the home got past may wait for ever, and nobody for it.
+        """
+        place = row.path.index(sender)
+        return sender in row.senders and not any(
+            row.path.index(other) < place for other in row.senders
+        )
+
+
+class LateAcceptance(Subscriptions):
+    """Subscriptions that a broker routes by once it can confirm them."""
+
+    upstream_copies = LateUpstreamCopies
+
+    def _route_by(self, peer: BrokerNumber, row: RoutedSubscription) -> None:
+        if peer == row.subscription.home:
+            self.table.known[peer].add(row.subscription)
+
+    def _confirm(self, row: RoutedSubscription) -> None:
+        if not row.accepted and self.table.rows.get(row.subscription) is row:
+            self.table.accept(row)
+            self._upstream.copy(row)
+        super()._confirm(row)
+
+
+class LateAcceptanceWithFullCut(LateAcceptance, FullCut):
+    """As the paper has it, with the cut that this needs."""
+
+
+class LateRecovery(Recovery):
+    """The recovery of a broker that does not route by all that it has been told."""
+
+    def end_if_complete(self) -> None:
+        """End it once it does, too."""
+        if all(row.accepted for row in self._subscriptions.table.unconfirmed.values()):
+            super().end_if_complete()
+
+
+def subscriptions_for(parameters: DeltaTreeParameters) -> type[Subscriptions]:
+    """What decides about subscriptions, as `accept` and `cut` say."""
+    return {
+        ("early", "src"): Subscriptions,
+        ("early", "full"): FullCut,
+        ("late", "src"): LateAcceptance,
+        ("late", "full"): LateAcceptanceWithFullCut,
+    }[parameters.accept, parameters.cut]
+
+
+def recovery_for(parameters: DeltaTreeParameters) -> type[Recovery]:
+    """What decides about recovery, as `accept` says."""
+    return LateRecovery if parameters.accept == "late" else Recovery
