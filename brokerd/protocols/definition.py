@@ -169,6 +169,7 @@ class ProtocolDefinition:
         unpack_positions: and back; raises ResumeTokenRefused when it cannot be.
         excess: what it tolerates: of some lost brokers and links, those that are too many for
             its promises to hold between all that are left; None where none are.
+        check_topology: of its kind; raises ConfigError, naming where, if it cannot run on this one.
         fault_bound: how many brokers and links may fail at once, wherever they are, where
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
@@ -190,6 +191,7 @@ class ProtocolDefinition:
     make_core: Callable[[CoreContext], DeliveryProtocol]
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
+    check_topology: Callable[[Topology, str], None] = lambda topology, where: None
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
     reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes

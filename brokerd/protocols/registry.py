@@ -1,6 +1,7 @@
 """The delivery protocols that there are: the one place that knows them by name."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from brokerd.protocols.definition import (
     reached_over_routes,
 )
 from brokerd.protocols.delta_tree.definition import DELTA_TREE
+from brokerd.protocols.gryphon.definition import GRYPHON
 from brokerd.protocols.interface import DeliveryProtocol
 
 FIRST_MESSAGE_NUMBER: Final = 32
@@ -54,7 +56,7 @@ def registered(definitions: Iterable[ProtocolDefinition]) -> Mapping[str, Protoc
     return found
 
 
-DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE))
+DEFINITIONS: Final = registered((BEST_EFFORT, DELTA_TREE, GRYPHON))
 """By name."""
 
 
@@ -99,16 +101,30 @@ def check_runs_on(topology: Topology, protocol: str, where: str = "topology") ->
     """Make sure that a protocol runs on a kind of overlay that the topology carries.
 
     Raises:
-        ConfigError: no protocol is called so, or it does not; names those that do.
+        ConfigError: no protocol is called so, or it does not; names those that do. Or it cannot
+            run on this one of its kind.
     """
-    kind = definition_of(protocol).kind
+    definition = definition_of(protocol)
+    kind = definition.kind
     if kind not in topology.kinds:
-        fit = [name for name, each in DEFINITIONS.items() if each.kind in topology.kinds]
+        fit = _that_run_on(topology)
         raise ConfigError(
             f"{where}: protocol {protocol!r} runs on kind {kind!r}, and {topology.name} is of "
             f"kind {', '.join(topology.kinds)}; protocols that run on it: "
             f"{', '.join(fit) or 'none'}"
         )
+    definition.check_topology(topology, where)
+
+
+def _that_run_on(topology: Topology) -> list[str]:
+    """The protocols that run on a topology, by name."""
+    fit = []
+    for name, definition in DEFINITIONS.items():
+        if definition.kind in topology.kinds:
+            with suppress(ConfigError):
+                definition.check_topology(topology, name)
+                fit.append(name)
+    return fit
 
 
 def parameters_on(topology: Topology, protocol: str, where: str = "topology") -> Any:
@@ -206,7 +222,7 @@ def protocol_on(topology: Topology, protocol: str | None = None) -> RunningProto
         ConfigError: the protocol does not run on such a topology.
     """
     if protocol is None:
-        fit = [name for name, each in DEFINITIONS.items() if each.kind in topology.kinds]
+        fit = _that_run_on(topology)
         if not fit:
             return RunningProtocol(topology.of_kind(topology.kind), None, None)
         protocol = DEFAULT if DEFAULT in fit else fit[0]

@@ -14,6 +14,7 @@ from brokerd.protocols.registry import (
     DEFINITIONS,
     check_runs_on,
     parameters_on,
+    protocol_on,
     read_topology,
 )
 from tests.helpers.strategies import bipartites, cell_topologies, hierarchies, trees
@@ -299,20 +300,43 @@ def test_what_cannot_be_made_is_refused(make, message):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tree"])
 def test_a_protocol_is_refused_where_it_does_not_run_and_those_that_do_are_named(kind):
     topology = read_topology(mapping(kind), FILE)
-    for protocol in DEFINITIONS:
+    for protocol, definition in DEFINITIONS.items():
+        if definition.kind == kind:
+            continue
         with pytest.raises(ConfigError) as refused:
             parameters_on(topology, protocol, FILE)
         assert str(refused.value) == (
-            f"{FILE}: protocol {protocol!r} runs on kind 'tree', and t is of kind {kind}; "
-            "protocols that run on it: none"
+            f"{FILE}: protocol {protocol!r} runs on kind {definition.kind!r}, and t is of kind "
+            f"{kind}; protocols that run on it: none"
         )
     with pytest.raises(ConfigError, match=f"kind = {kind!r} has no delta; this needs a tree"):
         assert topology.delta
 
 
+def test_a_protocol_is_refused_where_it_cannot_run_on_this_one_of_its_kind():
+    topology = read_topology(mapping("cells"), FILE)
+    with pytest.raises(ConfigError) as refused:
+        check_runs_on(topology, "gryphon", FILE)
+    assert str(refused.value) == (
+        f"{FILE}: cells.members.ib = b1, b2; gryphon runs on cells of one broker each as yet"
+    )
+    assert protocol_on(topology).protocol is None
+    alone = read_topology(
+        mapping(
+            "cells", members=None, bundles=[["b1", "p1"], ["b1", "b2"], ["s1", "b1"], ["s1", "s2"]]
+        ),
+        FILE,
+    )
+    running = protocol_on(alone).protocol
+    assert running is not None
+    assert running.name == "gryphon"
+
+
 def test_a_protocol_runs_on_a_file_that_carries_its_kind():
     topology = read_topology(mapping(["tree", "cells"]), FILE)
-    for protocol in DEFINITIONS:
+    for protocol, definition in DEFINITIONS.items():
+        if definition.kind != "tree":
+            continue
         check_runs_on(topology, protocol, FILE)
         assert parameters_on(topology, protocol) == parameters_on(
             read_topology(mapping("tree"), FILE), protocol

@@ -337,7 +337,7 @@ def test_a_control_socket_in_use_is_said(configure: Configure, start: Start) -> 
     "changes, why",
     [
         ({"broker": "b9"}, "no broker called 'b9'; did you mean"),
-        ({"protocol": "gossip"}, "protocol = 'gossip'; known: best_effort, delta_tree"),
+        ({"protocol": "gossip"}, "protocol = 'gossip'; known: best_effort, delta_tree, gryphon"),
         ({"listen": "0.0.0.0:7000"}, "loopback"),
         ({"listen": "192.0.2.1:7000"}, "off loopback it takes certificates"),
         ({"listen": "127.0.0.1"}, "an address and a port"),

@@ -2,9 +2,12 @@
 
 import heapq
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from brokerd.protocols.interface import Instant
+
+_STALE: Final = 32
+"""So many that were moved or cancelled are kept at least, before they are swept out."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -25,6 +28,9 @@ class DeadlineQueue(Generic[Key]):
         self._sets += 1
         self._current[key] = (at_ns, self._sets)
         heapq.heappush(self._heap, (at_ns, self._sets, key))
+        if len(self._heap) > 2 * len(self._current) + _STALE:
+            self._heap = [(when, number, each) for each, (when, number) in self._current.items()]
+            heapq.heapify(self._heap)
 
     def cancel(self, key: Key) -> None:
         """Forget `key`; nothing happens when it has no deadline."""

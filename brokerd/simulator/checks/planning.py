@@ -102,6 +102,10 @@ class ProtocolPlanning:
         """The longest wait before an unreachable broker is tried again."""
         return int(getattr(parameters, "retry_limit_ns", 0))
 
+    def discovery_ns(self, parameters: Any) -> int:
+        """How long a loss may stay without anybody knowing of it or doing anything about it."""
+        return 0
+
     def client_window(self, parameters: Any) -> int:
         """How much a client may have unacknowledged before its deliveries wait; 0 for any."""
         return int(getattr(parameters, "client_window", 0))

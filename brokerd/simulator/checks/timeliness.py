@@ -62,6 +62,7 @@ def bounds_of(plan: Plan) -> Bounds:
     everything_ns = gates_ns + windows * window_ns + 2 * brokers * message_ns
     if any(type(move) is Moving for move in plan.moves):
         everything_ns += 2 * gates_ns  # it starts anew elsewhere, and then its old broker drains
+    everything_ns += planning.discovery_ns(parameters)
     if parameters.client_linger_ns < NEVER_NS:  # what a client does not ask for again goes then
         everything_ns += parameters.client_linger_ns
     return Bounds(sessions_ns, gates_ns, everything_ns)

@@ -1,0 +1,189 @@
+"""What is on the disks of all pubends, held against what brokers know and say.
+
+Paper: [GD02] §2.1 (the lattice's error value: a tick that is an event is nowhere known as
+silent), §2.2 (logged is published).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.model.client_messages import Connected, PublishAcknowledged
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.publication import Buffer, PublicationRun
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.messages import Events, Silent
+from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import (
+    Append,
+    Effect,
+    Event,
+    Persisted,
+    RecordsRead,
+    Send,
+    Started,
+)
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+_Ghost = tuple[SourceId, int, bytes, bytes]
+"""Who published it under which number, its attributes and its payload."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """A stream's events that are on disk, for ever; by tick, and their ticks in order."""
+
+    events: dict[int, _Ghost] = field(default_factory=dict)
+    ticks: list[int] = field(default_factory=list)
+
+    def add(self, run: PublicationRun, first: int) -> None:
+        for tick, (sequence, blob, payload) in enumerate(run.publications(), first):
+            ghost = (run.source, sequence, blob, bytes(payload))
+            known = self.events.setdefault(tick, ghost)
+            if known is not ghost and known != ghost:
+                raise InvariantViolated("tick reused", f"{tick}: {known[:2]} and {ghost[:2]}")
+            if known is ghost:
+                if self.ticks and tick <= self.ticks[-1]:
+                    raise InvariantViolated("tick order", f"{tick} after {self.ticks[-1]}")
+                self.ticks.append(tick)
+
+    def within(self, start: int, end: int) -> list[int]:
+        return self.ticks[bisect_left(self.ticks, start) : bisect_left(self.ticks, end)]
+
+
+class GhostChecks(ProtocolChecks):
+    """See ProtocolChecks; rules are those of the protocol's document.
+
+    - silent event: nobody knows or says that a tick is silent that is an event (I1);
+    - other event: an event is everywhere what it is on disk (I2);
+    - unborn: nothing is known of ticks behind a pubend's last event on disk (I3);
+    - tick order, tick reused: a pubend's ticks increase, through restarts (I4);
+    - acknowledged early: a publisher is told of what is on disk (I12);
+    - curiosity, ranges: nobody waits for what is known; ranges are canonical (I9, I13).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._logs: dict[StreamId, _Log] = {}
+        self._durable: dict[SourceId, int] = {}
+        self._sources: dict[tuple[int, str], SourceId] = {}
+        self._appended: dict[tuple[int, int, int], list[bytes]] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        self._take_durable(broker, event)
+        for effect in effects:
+            if type(effect) is Append and effect.log == LOG:
+                assert effect.token is not None, f"{effect} is not waited for"
+                records = [b"".join(map(bytes, record)) for record in effect.records]
+                self._appended[broker.number, broker.incarnation, effect.token] = records
+            elif type(effect) is Send:
+                self._check_said(broker, effect.peer, effect.message)
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        for stream in core.streams():
+            self._look_at(broker, stream)
+
+    # ------------------------------------------------------------ the ghosts
+
+    def _take_durable(self, broker: BrokerView, event: Event) -> None:
+        if type(event) is Persisted:
+            key = broker.number, broker.incarnation, event.token
+            self._log(broker, self._appended.pop(key, ()))
+        elif type(event) is RecordsRead:
+            self._log(broker, event.records)
+        elif type(event) is Started:
+            gone = [key for key in self._appended if key[0] == broker.number]
+            for key in gone:
+                del self._appended[key]
+
+    def _log(self, broker: BrokerView, records: Sequence[Buffer]) -> None:
+        for record in records:
+            pubend, first, run = unpack_logged(record)
+            log = self._logs.setdefault(StreamId(broker.number, pubend, 0), _Log())
+            log.add(run, first)
+            self._durable[run.source] = max(run.last, self._durable.get(run.source, 0))
+
+    # ------------------------------------------------------------ what brokers know and say
+
+    def _look_at(self, broker: BrokerView, stream: Stream) -> None:
+        knowledge, log = stream.knowledge, self._logs.get(stream.identity, _Log())
+        what = f"{broker.name}, {tuple(stream.identity)}"
+        last = log.ticks[-1] if log.ticks else 0
+        if knowledge.highest > last:
+            raise InvariantViolated("unborn", f"{what} knows {knowledge.highest}, behind {last}")
+        for start, end in knowledge.known:
+            low = max(start, knowledge.final + 1)
+            if low < end:
+                self._compare(what, log, low, end, knowledge.events.within(low, end))
+        for name, ranges in _range_sets(stream):
+            _check_canonical(f"{what}, {name}", ranges)
+        if any(knowledge.known.within(*each) for each in stream.asked):
+            raise InvariantViolated("curiosity", f"{what} waits for what it knows")
+
+    def _check_said(self, broker: BrokerView, peer: object, message: object) -> None:
+        what = f"{broker.name} to {peer}"
+        if type(message) is Events:
+            log = self._logs.get(message.run.source, _Log())
+            low = max(message.start, message.final + 1)
+            if low < message.end:
+                run = message.run.after(low - 1)
+                self._compare(what, log, low, message.end, run)
+        elif type(message) is Silent:
+            log = self._logs.get(message.stream, _Log())
+            for start, end in message.ranges:
+                low = max(start, message.final + 1)
+                if low < end:
+                    self._compare(what, log, low, end, None)
+        elif type(message) is PublishAcknowledged:
+            source = self._sources.get((broker.number, str(peer)))
+            if source is not None and message.last > self._durable.get(source, 0):
+                raise InvariantViolated("acknowledged early", f"{what}: {message}")
+        elif type(message) is Connected and message.source is not None:
+            self._sources[broker.number, str(peer)] = message.source
+
+    def _compare(
+        self, what: str, log: _Log, start: int, end: int, run: PublicationRun | None
+    ) -> None:
+        """What is said of [start, end) is what is on disk."""
+        told = _ghosts(run) if run is not None else {}
+        for tick in log.within(start, end):
+            if tick not in told:
+                raise InvariantViolated("silent event", f"{what}: {tick} {log.events[tick][:2]}")
+        for tick, ghost in told.items():
+            if log.events.get(tick) != ghost:
+                kept = log.events.get(tick, ("nothing",))[:2]
+                raise InvariantViolated("other event", f"{what}: {tick} {ghost[:2]} is {kept}")
+
+
+def _ghosts(run: PublicationRun) -> Mapping[int, _Ghost]:
+    found: dict[int, _Ghost] = {}
+    origins = ((each.source, number) for each in run.origins for number in each.sequences)
+    for (tick, blob, payload), (source, number) in zip(run.publications(), origins, strict=True):
+        found[tick] = (source, number, blob, bytes(payload))
+    return found
+
+
+def _range_sets(stream: Stream) -> Iterator[tuple[str, IntervalSet]]:
+    yield "known", stream.knowledge.known
+    yield "asked", stream.asked
+    for child, ranges in stream.curious.items():
+        yield f"curious of {child}", ranges
+
+
+def _check_canonical(what: str, ranges: IntervalSet) -> None:
+    before = -1
+    for start, end in ranges:
+        if not before < start < end:
+            raise InvariantViolated("ranges", f"{what}: [{start}, {end}) after {before}")
+        before = end

@@ -1,0 +1,85 @@
+"""The marks of gryphon, found in what goes into a core and what comes out of it.
+
+`PROTOCOL.md` names each of them at the rule that it stands for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from brokerd.model.client_messages import Publish
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    DeadlineReached,
+    Deliver,
+    Effect,
+    Event,
+    MessageReceived,
+    RecordsRead,
+    Send,
+)
+from brokerd.simulator.checks.marks import Mark
+from brokerd.simulator.world.views import BrokerView
+
+MARKS = (
+    Mark("gap-asked", "a subscriber's broker asked for what it lacked", seeds=4),
+    Mark("asked-for-another", "a broker passed on what a neighbour asked for", seeds=8),
+    Mark("nack-consolidated", "a nack was not passed on, because one like it just was", seeds=40),
+    Mark("answered-on-the-way", "a broker that is no pubend's answered a nack", seeds=8),
+    Mark("answered-with-silence", "a nack was answered with silence", seeds=20),
+    Mark("held-below-a-gap", "events came and nothing could be handed out", seeds=4),
+    Mark("ack-expected", "a pubend asked who was not done", seeds=4),
+    Mark("expected-below", "a broker on the way asked those below it", seeds=8),
+    Mark("log-read", "a restarted broker found events in its log", seeds=4),
+    Mark("log-chopped", "a pubend let go of events that everybody was done with", seeds=2),
+    Mark("published-twice", "a publisher sent again what had come before", seeds=10),
+    Mark("came-twice", "a neighbour sent what was known already", seeds=8),
+)
+
+
+class GryphonMarks:
+    """See MarkObserver."""
+
+    def __init__(self, graph: object) -> None:
+        self.counts = {mark.name: 0 for mark in MARKS}
+
+    def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
+        """See MarkObserver."""
+        for name in _reached(broker, event, effects):
+            self.counts[name] += 1
+
+
+def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
+    said = [effect.message for effect in effects if type(effect) is Send]
+    kinds = {type(message): None for message in said}
+    if type(event) is RecordsRead:
+        yield "log-read"
+    if any(type(effect) is Chop for effect in effects):
+        yield "log-chopped"
+    if type(event) is DeadlineReached:
+        if Nack in kinds:
+            yield "gap-asked"
+        if AckExpected in kinds:
+            yield "ack-expected"
+    if type(event) is not MessageReceived:
+        return
+    message = event.message
+    if type(message) is Nack:
+        if Nack in kinds:
+            yield "asked-for-another"
+        elif not kinds and not broker.core.status().missing:
+            yield "nack-consolidated"
+        if Events in kinds and message.stream.broker != broker.number:
+            yield "answered-on-the-way"
+        if Silent in kinds:
+            yield "answered-with-silence"
+    elif type(message) is Events:
+        handed = any(type(effect) is Deliver for effect in effects)
+        if not handed and broker.core.aftermath():
+            yield "held-below-a-gap"
+        if message.again and not kinds and not handed and Done not in kinds:
+            yield "came-twice"
+    elif type(message) is AckExpected and AckExpected in kinds:
+        yield "expected-below"
+    elif type(message) is Publish and not any(type(effect) is Append for effect in effects):
+        yield "published-twice"

@@ -1,0 +1,362 @@
+"""A broker of gryphon: publisher-hosting, on the way and subscriber-hosting at once.
+
+What is published here is logged, and seen once it is on disk; everything goes to every broker,
+and only gaps are asked for. Which publications a client wants is decided at its own broker.
+
+Paper: [GD02].
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
+from brokerd.model.predicate import Attributes
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import LOG, Pubends
+from brokerd.protocols.gryphon.relay import ACKS, Relay
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.subend import Delivered
+from brokerd.protocols.gryphon.ticks import ticks_in
+from brokerd.protocols.interface import (
+    CloseSession,
+    CoreStatus,
+    DeadlineReached,
+    Effect,
+    Event,
+    Instant,
+    MessageReceived,
+    OpenFailed,
+    OpenSession,
+    Persisted,
+    RecordsRead,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.protocols.parts.backoff import backed_off_ns
+from brokerd.protocols.parts.clients.service import LINGER
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.event_machine import EventMachine, message_handler
+
+RETRY: Final = "retry"
+GAPS: Final = "gaps"
+EXPECTED: Final = "expected"
+
+_COUNTED: Final = (
+    "publications_received",
+    "publications_forwarded",
+    "publications_delivered",
+    "resent_publications",
+    "duplicates_received",
+    "messages_ignored",
+    "nacks_sent",
+    "nacks_received",
+    "nacks_consolidated",
+    "acks_expected",
+)
+
+
+def _session_of(event: Event) -> tuple[Peer, int] | None:
+    """The session that an event is about."""
+    if isinstance(event, SessionEstablished | MessageReceived):
+        return event.peer, event.session
+    return None
+
+
+class Gryphon(EventMachine):
+    """See DeliveryProtocol."""
+
+    def __init__(
+        self,
+        broker: BrokerNumber,
+        routes: Routes,
+        parameters: GryphonParameters,
+        decode_attributes: Callable[[bytes], Attributes],
+    ) -> None:
+        super().__init__()
+        self._routes = routes
+        self._parameters = parameters
+        self._sessions: dict[BrokerNumber, int] = {}
+        self._incarnations: dict[BrokerNumber, int] = {}
+        self._waited_ns: dict[BrokerNumber, int] = {}
+        self._early: list[Any] = []
+        self._counters = dict.fromkeys(_COUNTED, 0)
+        self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
+        self._disk = Durability(self)
+        self._pubends = Pubends(broker, parameters.pubends, self._disk, self._on_durable)
+        self._clients = Clients(
+            broker,
+            self._disk,
+            self._deadlines,
+            parameters,
+            decode_attributes,
+            self._counters,
+            publish=self._pubends.publish,
+            durable=self._pubends.durable,
+            on_done=self._on_clients_done,
+            on_unwanted=self._look_at_all,
+        )
+        self._relay = Relay(
+            self,
+            routes,
+            parameters,
+            self._deadlines,
+            self._counters,
+            has_session=self._sessions.__contains__,
+            on_news=self._look_at,
+            on_final=self._on_final,
+            check_run=self._clients.check_run,
+        )
+        self.dispatch_events(
+            {
+                Started: self._on_started,
+                RecordsRead: self._on_records,
+                SessionEstablished: self._on_session_established,
+                SessionLost: self._on_session_lost,
+                OpenFailed: lambda event: self._retry_later(event.peer),
+                MessageReceived: self._on_message,
+                Persisted: lambda event: self._disk.on_persisted(event.token),
+                DeadlineReached: self._on_deadline,
+            }
+        )
+        self._from_brokers = self._relay.handlers()
+        self._from_clients = self._clients.handlers()
+
+    def next_deadline(self) -> Instant | None:
+        """See DeliveryProtocol."""
+        return self._deadlines.earliest()
+
+    def clients_behind(self) -> Collection[ClientId]:
+        """See DeliveryProtocol."""
+        return self._clients.windows.clients_behind()
+
+    def aftermath(self) -> Sequence[str]:
+        """See DeliveryProtocol."""
+        return [
+            f"{len(stream.subend.gaps.pieces)} gaps in the stream {tuple(stream.identity)}"
+            for stream in self._relay
+            if stream.subend.gaps
+        ]
+
+    def statistics(self) -> Mapping[str, int]:
+        """See DeliveryProtocol."""
+        return {
+            **self._counters,
+            "queue_publications": self._retained(),
+            "queue_bytes": sum(s.knowledge.events.payload_bytes for s in self._relay),
+            "subscriptions": self._clients.subscriptions(),
+            "matching_hits": self._clients.memo.hits,
+            "matching_misses": self._clients.memo.misses,
+            "sessions_active": len(self._sessions),
+            "sessions_ready": len(self._sessions),
+        }
+
+    def status(self) -> CoreStatus[BrokerNumber]:
+        """See DeliveryProtocol."""
+        neighbours = self._routes.neighbours
+        subscriptions, queued = self._clients.subscriptions(), self._retained()
+        idle_reasons = [f"{subscriptions} subscriptions of its own clients"] * bool(subscriptions)
+        if queued:
+            idle_reasons.append(f"{queued} publications with which somebody is not done")
+        return CoreStatus(
+            state="recovering" if self._early else "running",
+            queued=queued,
+            subscriptions=subscriptions,
+            own_subscriptions=subscriptions,
+            wanted=neighbours,
+            ready=tuple(peer for peer in neighbours if peer in self._sessions),
+            idle_reasons=tuple(idle_reasons),
+        )
+
+    def streams(self) -> Iterator[Stream]:
+        """All streams of which anything was ever said here."""
+        return iter(self._relay)
+
+    def _retained(self) -> int:
+        return sum(stream.knowledge.events.events for stream in self._relay)
+
+    # ------------------------------------------------------------ start
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol: until the log is read everything else waits."""
+        if not self._early or isinstance(event, RecordsRead):
+            return super().handle(event, now_ns)
+        if isinstance(event, SessionLost):
+            # What it said cannot be answered any more: an answer would go to its next session.
+            over = event.peer, event.session
+            self._early = [each for each in self._early if _session_of(each) != over]
+        else:
+            self._early.append(event)
+        return []
+
+    def _on_started(self, event: Started) -> None:
+        self._pubends.recover(event.recovered, event.logs[LOG], event.wall_ns)
+        for pubend in range(self._parameters.pubends):
+            released = self._pubends.released(pubend)
+            if released:
+                self._relay.stream(self._pubends.stream(pubend)).finish(released)
+        if self._pubends.is_read:
+            self._begin(event)
+        else:
+            self._early.append(event)
+
+    def _on_records(self, event: RecordsRead) -> None:
+        self._pubends.on_records(event)
+        if not self._pubends.is_read:
+            return
+        (started, *early), self._early = self._early, []
+        self._begin(started)
+        for each in early:
+            try:
+                self._event_handlers[type(each)](each)
+            except RemoteProtocolError as error:
+                self.emit(CloseSession(each.peer, error.reason))
+
+    def _begin(self, event: Started) -> None:
+        self._clients.start(event.incarnation, event.recovered)
+        self._clients.recover(event.recovered)
+        for neighbour in self._routes.neighbours:
+            self.emit(OpenSession(neighbour))
+        self._look_at_all()
+        for stream in self._relay:
+            self._relay.settle(stream)
+        self._check_acks()
+
+    # ------------------------------------------------------------ sessions
+
+    def _on_session_established(self, event: SessionEstablished) -> None:
+        peer = event.peer
+        if isinstance(peer, str):
+            self._clients.on_established(peer, event.session)
+            return
+        assert peer not in self._sessions, f"second session with {peer}"
+        self._sessions[peer] = event.session
+        self._deadlines.cancel((RETRY, peer))
+        self._waited_ns.pop(peer, None)
+        if self._incarnations.get(peer) != event.incarnation:
+            self._incarnations[peer] = event.incarnation
+            self._relay.forget(peer)
+        self._relay.offer_acks(peer)
+        self._check_acks()
+        self._look_at_all()
+
+    def _on_session_lost(self, event: SessionLost) -> None:
+        if isinstance(event.peer, str):
+            self._clients.on_lost(event.peer, event.session)
+            return
+        assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
+        del self._sessions[event.peer]
+        self._retry_later(event.peer)
+
+    def _retry_later(self, peer: Peer) -> None:
+        assert isinstance(peer, int), f"a broker opens no session to {peer!r}"
+        if peer in self._sessions:
+            return
+        wait_ns = backed_off_ns(self._waited_ns.get(peer, 0), self._parameters)
+        self._waited_ns[peer] = wait_ns
+        self._deadlines.set((RETRY, peer), self.now_ns + wait_ns)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        if isinstance(event.peer, int):
+            handlers, current = self._from_brokers, self._sessions.get(event.peer)
+        else:
+            handlers, current = self._from_clients, self._clients.session_of(event.peer)
+        if current != event.session:
+            self._counters["messages_ignored"] += 1
+            return
+        message_handler(handlers, event)(event.peer, event.message)
+
+    # ------------------------------------------------------------ time
+
+    def _on_deadline(self, _event: DeadlineReached) -> None:
+        for purpose, whose in self._deadlines.due(self.now_ns):
+            if purpose == RETRY:
+                self.emit(OpenSession(whose))
+            elif purpose == GAPS:
+                self._ask(whose)
+            elif purpose == ACKS:
+                self._relay.acks_due()
+            elif purpose == EXPECTED:
+                self._check_acks()
+            else:
+                assert purpose == LINGER, f"{purpose!r} of {whose!r}"
+                self._clients.linger_over(whose)
+
+    def _check_acks(self) -> None:
+        """Ask who is not done with old events of this broker's pubends, as long as there are any.
+
+        Those of an earlier incarnation are old.
+
+        Paper: [GD02] §3.2 (AET).
+        """
+        old = self._pubends.tick(self.now_ns) - ticks_in(self._parameters.ack_expected_ns)
+        waits = False
+        for pubend in range(self._parameters.pubends):
+            stream = self._relay.stream(self._pubends.stream(pubend))
+            waits = waits or bool(stream.knowledge.events.events)
+            last = stream.knowledge.events.last_up_to(max(old, self._pubends.restored(pubend)))
+            if last is not None:
+                self._relay.expect_acks(stream, last)
+        if waits:
+            check_ns = self._parameters.ack_expected_check_ns
+            self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+
+    # ------------------------------------------------------------ publications
+
+    def _on_durable(self, identity: StreamId, run: PublicationRun) -> None:
+        stream = self._relay.stream(identity)
+        if not self._pubends.is_read or self._early:
+            self._relay.restore(stream, run)
+            return
+        self._counters["publications_received"] += len(run)
+        self._relay.publish(stream, run)
+        if (EXPECTED, None) not in self._deadlines:
+            check_ns = self._parameters.ack_expected_check_ns
+            self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)
+
+    def _on_final(self, stream: Stream) -> None:
+        self._pubends.release(stream.identity, stream.knowledge.final)
+
+    def _on_clients_done(self, entry: Delivered) -> None:
+        stream = self._relay.stream(entry.stream)
+        stream.subend.closed()
+        self._relay.settle(stream)
+
+    # ------------------------------------------------------------ this broker's clients
+
+    def _look_at_all(self) -> None:
+        for stream in self._relay:
+            self._look_at(stream)
+
+    def _look_at(self, stream: Stream) -> None:
+        """Hand out what can be, and see what is missing."""
+        subend, knowledge = stream.subend, stream.knowledge
+        if not self._clients.started:
+            subend.skip(knowledge)
+        elif (ready := subend.next_range(knowledge)) is not None:
+            subend.position = ready[1] - 1
+            run = knowledge.events.within(*ready)
+            entry = self._clients.hand_out(stream.identity, run) if run is not None else None
+            if entry is not None:
+                subend.opened(entry)
+        subend.see_gaps(knowledge, self.now_ns)
+        self._time_gaps(stream)
+        self._relay.settle(stream)
+
+    def _ask(self, identity: StreamId) -> None:
+        stream = self._relay.stream(identity)
+        self._relay.ask(stream, stream.subend.gaps.due(self.now_ns))
+        self._time_gaps(stream)
+
+    def _time_gaps(self, stream: Stream) -> None:
+        """Ask for gaps when they are due, but not while there is nobody to ask."""
+        due_ns = stream.subend.gaps.earliest() if stream.subend.gaps else None
+        if due_ns is None or stream.upstream not in self._sessions:
+            self._deadlines.cancel((GAPS, stream.identity))
+        elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
+            self._deadlines.set((GAPS, stream.identity), due_ns)

@@ -1,0 +1,209 @@
+"""The gaps below what a subscriber's broker knows: when to ask for them, and when to ask again.
+
+Paper: [GD02] §3.2 (GCT, NRT), §4.2 (nacks of long ranges are cut).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from brokerd.protocols.gryphon.intervals import Range
+from brokerd.protocols.interface import Instant
+
+
+class GapParameters(Protocol):
+    """When gaps are asked for."""
+
+    @property
+    def gap_curiosity_ns(self) -> int:
+        """How long a gap may be there before it is asked for (GCT)."""
+
+    @property
+    def nack_repetition_ns(self) -> int:
+        """How long an answer is waited for, at least (NRT)."""
+
+    @property
+    def nack_repetition_limit_ns(self) -> int:
+        """And at most."""
+
+    @property
+    def nack_chunk_ticks(self) -> int:
+        """Into how long pieces a gap is cut."""
+
+    @property
+    def nack_window(self) -> int:
+        """How many pieces may be unanswered."""
+
+
+class RoundTrip:
+    """How long to wait for an answer, from how long answers have taken.
+
+    Paper: [GD02] §3.2 ("estimated like TCP's"); as RFC 6298 has it.
+    """
+
+    __slots__ = ("_limits", "_smoothed_ns", "_variation_ns")
+
+    def __init__(self, limits: GapParameters) -> None:
+        self._limits = limits
+        self._smoothed_ns: int | None = None
+        self._variation_ns = 0
+
+    def sample(self, took_ns: int) -> None:
+        """An answer to what was asked once has taken so long."""
+        if self._smoothed_ns is None:
+            self._smoothed_ns, self._variation_ns = took_ns, took_ns // 2
+            return
+        off_ns = abs(self._smoothed_ns - took_ns)
+        self._variation_ns = (3 * self._variation_ns + off_ns) // 4
+        self._smoothed_ns = (7 * self._smoothed_ns + took_ns) // 8
+
+    def patience_ns(self, doublings: int) -> int:
+        """How long to wait, after so many times in vain."""
+        estimate_ns = 0
+        if self._smoothed_ns is not None:
+            estimate_ns = self._smoothed_ns + 4 * self._variation_ns
+        limits = self._limits
+        waited_ns = max(estimate_ns, limits.nack_repetition_ns) << min(doublings, 32)
+        return min(waited_ns, limits.nack_repetition_limit_ns)
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a gap with one timer.
+
+    Attributes:
+        asked: how often it was asked for.
+        asked_ns: when, the last time.
+        doublings: by how much its patience has grown.
+    """
+
+    start: int
+    end: int
+    due_ns: Instant
+    asked: int = 0
+    asked_ns: Instant = 0
+    doublings: int = 0
+
+
+class GapTable:
+    """The gaps of one stream at one broker, lowest first."""
+
+    __slots__ = ("_heard_ns", "_limits", "_pieces", "_round_trip")
+
+    def __init__(self, limits: GapParameters) -> None:
+        self._limits = limits
+        self._pieces: list[Piece] = []
+        self._round_trip = RoundTrip(limits)
+        self._heard_ns: Instant = -1
+
+    def __bool__(self) -> bool:
+        """Whether there is any gap."""
+        return bool(self._pieces)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The gaps with their timers."""
+        return self._pieces
+
+    def heard(self, now_ns: Instant) -> None:
+        """Something new of the stream has come, so its pubend is not down."""
+        self._heard_ns = now_ns
+
+    def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:
+        """These ticks are unknown, and no others: what is left of a piece keeps its timer."""
+        if not unknown and not self._pieces:
+            return
+        pieces: list[Piece] = []
+        old = iter(self._pieces)
+        piece = next(old, None)
+        left = 0  # ticks of `piece` that are still unknown
+        for start, end in unknown:
+            while start < end:
+                while piece is not None and piece.end <= start:
+                    self._count_answer(piece, left, now_ns)
+                    piece, left = next(old, None), 0
+                if piece is None or piece.start >= end:
+                    pieces.append(Piece(start, end, now_ns + self._limits.gap_curiosity_ns))
+                    break
+                if start < piece.start:
+                    due_ns = now_ns + self._limits.gap_curiosity_ns
+                    pieces.append(Piece(start, piece.start, due_ns))
+                    start = piece.start
+                cut = min(end, piece.end)
+                pieces.append(replace(piece, start=start, end=cut))
+                left += cut - start
+                start = cut
+        while piece is not None:
+            self._count_answer(piece, left, now_ns)
+            piece, left = next(old, None), 0
+        self._pieces = pieces
+
+    def hurry(self, through: int, now_ns: Instant) -> None:
+        """Ask at once for what lies at a tick or below it, where nobody has asked yet."""
+        pieces: list[Piece] = []
+        for piece in self._pieces:
+            if not piece.asked and piece.start <= through:
+                cut = min(piece.end, through + 1)
+                pieces.append(replace(piece, end=cut, due_ns=min(piece.due_ns, now_ns)))
+                piece = replace(piece, start=cut)
+            if piece.start < piece.end:
+                pieces.append(piece)
+        self._pieces = pieces
+
+    def earliest(self) -> Instant | None:
+        """When something is to be asked for; None when nothing is."""
+        free = self._unanswered() < self._limits.nack_window
+        return min((piece.due_ns for piece in self._pieces if piece.asked or free), default=None)
+
+    def due(self, now_ns: Instant) -> list[Range]:
+        """What to ask for now; from here on an answer is waited for.
+
+        However long gaps are, they are as few pieces as may be unanswered at once, or a clock that
+        was put forward by an hour would make thousands of them.
+        """
+        limits = self._limits
+        free = limits.nack_window - self._unanswered()
+        fresh = sum(
+            piece.end - piece.start
+            for piece in self._pieces
+            if not piece.asked and piece.due_ns <= now_ns
+        )
+        chunk = max(limits.nack_chunk_ticks, -(-fresh // limits.nack_window))
+        asked: list[Range] = []
+        pieces: list[Piece] = []
+        for piece in self._pieces:
+            if piece.due_ns > now_ns:
+                pieces.append(piece)
+            elif piece.asked:
+                asked.append((piece.start, piece.end))
+                pieces.append(self._ask_again(piece, now_ns))
+            else:
+                start = piece.start
+                while start < piece.end and free > 0:
+                    cut = min(piece.end, start + chunk)
+                    asked.append((start, cut))
+                    due_ns = now_ns + self._round_trip.patience_ns(0)
+                    pieces.append(Piece(start, cut, due_ns, asked=1, asked_ns=now_ns))
+                    start, free = cut, free - 1
+                if start < piece.end:
+                    pieces.append(replace(piece, start=start))
+        self._pieces = pieces
+        return asked
+
+    def _ask_again(self, piece: Piece, now_ns: Instant) -> Piece:
+        doublings = 0 if self._heard_ns >= piece.asked_ns else piece.doublings + 1
+        return replace(
+            piece,
+            asked=piece.asked + 1,
+            asked_ns=now_ns,
+            doublings=doublings,
+            due_ns=now_ns + self._round_trip.patience_ns(doublings),
+        )
+
+    def _unanswered(self) -> int:
+        return sum(1 for piece in self._pieces if piece.asked)
+
+    def _count_answer(self, piece: Piece, left: int, now_ns: Instant) -> None:
+        """Learn from the answer to what was asked once; of more, nobody knows which it is to."""
+        if piece.asked == 1 and left < piece.end - piece.start:
+            self._round_trip.sample(now_ns - piece.asked_ns)

@@ -1,0 +1,113 @@
+"""What brokers of gryphon say to each other.
+
+A stream is a pubend's: `broker` is where it is, `publisher` its number there.
+
+Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from brokerd.model.identity import StreamId
+from brokerd.model.message_kind import (
+    JOINED_PUBLICATIONS,
+    Joining,
+    MessageKind,
+)
+from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.protocols.gryphon.intervals import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Down: these are all events of their stream in [start, end); everything else is silence.
+
+    Attributes:
+        final: everybody below the receiver is done with what is up to here.
+        again: the receiver has asked; else it is the first time, and for everybody below.
+        run: its sequences are ticks; who published them stands in its origins.
+    """
+
+    final: int
+    start: int
+    end: int
+    again: bool
+    run: PublicationRun
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Down: the stream has no events in these ranges, or everybody below is done with them."""
+
+    stream: StreamId
+    final: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """Up: what is in these ranges of the stream?"""
+
+    stream: StreamId
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Up: everybody below is done with each of these streams up to here (an ack)."""
+
+    through: tuple[tuple[StreamId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AckExpected:
+    """Down: the receiver should have been done with the stream up to here by now."""
+
+    stream: StreamId
+    through: int
+
+
+def _halves(message: Events) -> Sequence[Events]:
+    """The first half says nothing of ticks behind its last event."""
+    run = message.run
+    half = len(run) // 2
+    if not half:
+        return ()
+    first, second = run.select(range(half)), run.select(range(half, len(run)))
+    cut = first.last + 1
+    return replace(message, run=first, end=cut), replace(message, run=second, start=cut)
+
+
+def _continues(before: Events, message: Events) -> bool:
+    return (
+        before.end == message.start
+        and before.run.source == message.run.source
+        and before.again == message.again
+    )
+
+
+def _joined(messages: Sequence[Events]) -> Events:
+    runs = merge_runs([message.run for message in messages])
+    last = messages[-1]
+    return replace(messages[0], run=runs, end=last.end, final=last.final)
+
+
+def _size_bytes(message: Events) -> int:
+    return message.run.payload_bytes() + sum(map(len, message.run.attribute_table))
+
+
+KINDS = (
+    MessageKind(
+        64,
+        Events,
+        Joining(
+            JOINED_PUBLICATIONS, lambda message: len(message.run), _size_bytes, _continues, _joined
+        ),
+        _halves,
+    ),
+    MessageKind(65, Silent),
+    MessageKind(66, Nack),
+    MessageKind(67, Done),
+    MessageKind(68, AckExpected),
+)
+"""With the numbers they have on the wire; 64 to 79 are gryphon's."""

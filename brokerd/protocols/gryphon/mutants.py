@@ -1,0 +1,109 @@
+"""Named bugs of gryphon: what a mistake in one of its rules looks like.
+
+Paper: [GD02] §2, §3, rule by rule.
+"""
+
+from typing import Final
+
+from brokerd.named_bugs import Edit, NamedBug
+
+_FOLDER: Final = "brokerd/protocols/gryphon"
+
+
+def _bug(name: str, file: str, *texts: tuple[str, str]) -> NamedBug:
+    return NamedBug(name, tuple(Edit(f"{_FOLDER}/{file}", *text) for text in texts))
+
+
+BUGS: Final = (
+    _bug(
+        "M01-horizon-ignored",
+        "subend.py",
+        ("horizon = knowledge.horizon(position)", "horizon = knowledge.highest"),
+    ),
+    _bug(
+        "M02-silence-over-unknown",
+        "knowledge.py",
+        ("lowest = max(run[0], self.final + 1)", "lowest = self.final + 1"),
+    ),
+    _bug(
+        "M03-done-when-handed-out",
+        "subend.py",
+        ("return self._open[0].first - 1 if self._open else self.position", "return self.position"),
+    ),
+    _bug(
+        "M04-done-when-anybody-is",
+        "stream.py",
+        (
+            "through = min([self.subend.done, *map(self.done_by, self.children)])",
+            "through = max([self.subend.done, *map(self.done_by, self.children)])",
+        ),
+    ),
+    _bug(
+        "M05-curiosity-never-forgotten",
+        "stream.py",
+        (
+            "while self._asked_until and self._asked_until[0][2] <= now_ns:",
+            "while self._asked_until and self._asked_until[0][2] <= 0:",
+        ),
+    ),
+    _bug(
+        "M07-range-one-too-long",
+        "relay.py",
+        (
+            "run = stream.knowledge.events.within(start, end)",
+            "run = stream.knowledge.events.within(start, end - 1)",
+        ),
+    ),
+    _bug(
+        "M08-seen-before-durable",
+        "pubends.py",
+        (
+            "self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)",
+            "see(); self._disk.append(LOG, (_HEAD.pack(pubend, first) + head, *payload), int)",
+        ),
+    ),
+    _bug(
+        "M09-tick-used-again",
+        "pubends.py",
+        ("self._last[pubend] = max(self._last[pubend], last)", "self._last[pubend] = 0"),
+    ),
+    _bug(
+        "M10-no-ack-expected",
+        "core.py",
+        ("self._relay.expect_acks(stream, last)", "pass"),
+    ),
+    _bug(
+        "chopped-before-written",
+        "pubends.py",
+        ("self._disk.commit(rows, chop)", "chop()"),
+    ),
+    _bug(
+        "published-not-recovered",
+        "pubends.py",
+        ("self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))", "pass"),
+        ("self._durable[run.source] = self._assigned[run.source]", "pass"),
+    ),
+    _bug(
+        "final-takes-what-is-open",
+        "stream.py",
+        ("return max(self._done[child], self.knowledge.final)", "return self.knowledge.highest"),
+    ),
+    _bug(
+        "silence-replaces-events",
+        "knowledge.py",
+        (
+            "part = part_of(run, low, high) if run is not None else None",
+            "part = part_of(run, low, high) if run and low == start else None",
+        ),
+    ),
+)
+"""What each leaves out: nothing is handed to clients behind an unknown tick; silence is said of
+known ticks only; clients are done with what they have acknowledged; all are done, not one of them;
+the same may be asked for again after a while; an answer holds the last event of its range; what is
+published is seen when it is on disk; a tick is one event's for ever; the last events of a stream
+are asked after; a log is chopped when what it had is written down; what comes twice is published
+once; what a child has is what it has said; a gap's events are taken also where a part of what came
+is known.
+"""
+
+MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -1,0 +1,93 @@
+"""Parameters of gryphon.
+
+Paper: [GD02] §3.2, §4.2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
+from brokerd.errors import ConfigError
+from brokerd.protocols.gryphon.ticks import ticks_in
+
+_AT_LEAST_ONE: Final = (
+    "pubends",
+    "nack_window",
+    "nack_repetition_ns",
+    "nack_chunk_ns",
+    "ack_expected_check_ns",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GryphonParameters:
+    """Parameters of gryphon.
+
+    Attributes:
+        pubends: at each broker; a publisher is at one of them for ever.
+        gap_curiosity_ns: how long a gap may be there before it is asked for (GCT).
+        nack_repetition_ns: how long an answer is waited for before it is asked for again, at
+            least, and until answers have come (NRT).
+        nack_repetition_limit_ns: the same, at most, however often it was in vain.
+        nack_chunk_ns: gaps are asked for in pieces so long.
+        nack_window: pieces of a stream that may be unanswered.
+        ack_expected_ns: how old an event may be before its pubend asks who is not done with it
+            (AET).
+        ack_expected_check_ns: how often it looks for such events.
+        ack_interval_ns: how long acks may be gathered.
+        retry_first_ns, retry_limit_ns: wait before an unreachable broker is tried again; doubles
+            up to the limit.
+        client_window: publications a client may have unacknowledged before deliveries wait.
+        client_subscriptions: how many subscriptions a client may have; more are refused.
+        client_linger_ns: how long a vanished subscriber's subscriptions stay.
+    """
+
+    pubends: int = 4
+    gap_curiosity_ns: int = 200 * MILLISECOND_NS
+    nack_repetition_ns: int = 600 * MILLISECOND_NS
+    nack_repetition_limit_ns: int = 30 * SECOND_NS
+    nack_chunk_ns: int = 500 * MILLISECOND_NS
+    nack_window: int = 64
+    ack_expected_ns: int = 10 * SECOND_NS
+    ack_expected_check_ns: int = SECOND_NS
+    ack_interval_ns: int = 100 * MILLISECOND_NS
+    retry_first_ns: int = 500 * MILLISECOND_NS
+    retry_limit_ns: int = 2 * SECOND_NS
+    client_window: int = 16_384
+    client_subscriptions: int = 1_000
+    client_linger_ns: int = 60 * SECOND_NS
+
+    @property
+    def nack_chunk_ticks(self) -> int:
+        """See GapParameters."""
+        return ticks_in(self.nack_chunk_ns)
+
+    @property
+    def curiosity_forgotten_ns(self) -> int:
+        """How long a broker on the way does not pass on that somebody asks for the same again.
+
+        Less than any subscriber waits, or a repetition that is faster than the first would stop.
+        """
+        return self.nack_repetition_ns * 3 // 4
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> Self:
+        """See Parameters."""
+        parameters: Self = read_section(cls, dict(values), where)
+        return parameters
+
+    def check(self, where: str) -> None:
+        """See Parameters."""
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")
+        if self.nack_repetition_limit_ns < self.nack_repetition_ns:
+            raise ConfigError(
+                f"{where}: nack_repetition_limit_ns = {self.nack_repetition_limit_ns} is less "
+                f"than nack_repetition_ns = {self.nack_repetition_ns}"
+            )
+
+    def warnings(self) -> tuple[str, ...]:
+        """See Parameters."""
+        return ()

@@ -1,0 +1,214 @@
+"""The pubends of one broker: what is published here gets its tick, and is seen once it is on disk.
+
+Paper: [GD02] §2.2 (pubends), §4.1 (group commit).
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.protocols.gryphon.ticks import TickClock
+from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
+from brokerd.protocols.parts.durability import Durability
+from brokerd.protocols.parts.run_records import pack_run, unpack_run
+
+LOG: Final = "events"
+RELEASED: Final = "released"
+"""Per pubend, the tick up to which its events may be missing in the log."""
+PUBLISHED: Final = "published"
+"""Per source, how far it has come among those."""
+
+_HEAD: Final = struct.Struct(">IQ")
+# pubend, first tick
+
+OnDurable = Callable[[StreamId, PublicationRun], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """A record of the log: where it is, and what it holds."""
+
+    index: int
+    pubend: int
+    last: int
+    source: SourceId
+    sequence: int
+
+
+class Pubends:
+    """The log of one broker, and what it gives to whom.
+
+    An event's tick is higher than those of all events before it at its pubend, also of those that
+    an earlier incarnation has published: silence is said of ticks below a durable event only, so
+    no tick is ever said to be both.
+
+    Args:
+        on_durable: takes events that may be seen now, as a run of their stream.
+
+    Attributes:
+        is_read: all that an earlier incarnation has left is known.
+    """
+
+    def __init__(
+        self, broker: BrokerNumber, pubends: int, disk: Durability, on_durable: OnDurable
+    ) -> None:
+        self.is_read = True
+        self._broker = broker
+        self._disk = disk
+        self._on_durable = on_durable
+        self._clock = TickClock()
+        self._last = [0] * pubends
+        self._released = [0] * pubends
+        self._restored = [0] * pubends
+        self._assigned: dict[SourceId, int] = {}
+        self._durable: dict[SourceId, int] = {}
+        self._logged: deque[_Logged] = deque()
+        self._next = 1
+        self._is_releasing = False
+
+    def stream(self, pubend: int) -> StreamId:
+        """The stream of one of them."""
+        return StreamId(self._broker, pubend, 0)
+
+    def released(self, pubend: int) -> int:
+        """The tick up to which everybody was done with its events when it was last written down."""
+        return self._released[pubend]
+
+    def tick(self, now_ns: Instant) -> int:
+        """What tick it is."""
+        return self._clock.tick(now_ns)
+
+    # ------------------------------------------------------------ start
+
+    def recover(
+        self, recovered: Mapping[str, Mapping[str, Any]], ends: LogEnds, wall_ns: int
+    ) -> None:
+        """Take over what an earlier incarnation had on disk; the log is read in pages.
+
+        Args:
+            wall_ns: what the machine's clock shows now.
+        """
+        self._clock.start(self._disk.machine.now_ns, wall_ns)
+        for key, tick in recovered.get(RELEASED, {}).items():
+            if int(key) < len(self._last):
+                self._last[int(key)] = self._released[int(key)] = tick
+        for key, sequence in recovered.get(PUBLISHED, {}).items():
+            publisher, incarnation = map(int, key.split("."))
+            source = SourceId(self._broker, publisher, incarnation)
+            self._assigned[source] = self._durable[source] = sequence
+        self._next = ends.next
+        self.is_read = ends.first == ends.next
+        if self.is_read:
+            self._begin()
+        else:
+            self._disk.machine.emit(Read(LOG, ends.first, ends.next))
+
+    def on_records(self, event: RecordsRead) -> None:
+        """Take a page of the log, and ask for the next one."""
+        for index, record in enumerate(event.records, event.first):
+            pubend, first, run = unpack_logged(record)
+            last = first + len(run) - 1
+            self._logged.append(_Logged(index, pubend, last, run.source, run.last))
+            self._last[pubend] = max(self._last[pubend], last)
+            self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
+            self._durable[run.source] = self._assigned[run.source]
+            if last > self._released[pubend]:
+                self._on_durable(self.stream(pubend), _placed(self.stream(pubend), first, run))
+        after = event.first + len(event.records)
+        self.is_read = after == self._next
+        if self.is_read:
+            self._begin()
+        else:
+            self._disk.machine.emit(Read(LOG, after, self._next))
+
+    def _begin(self) -> None:
+        self._clock.go_on(self._disk.machine.now_ns, max(self._last))
+        self._restored = [*self._last]
+        self._release()
+
+    # ------------------------------------------------------------ publishing
+
+    def durable(self, source: SourceId) -> int:
+        """How far what a source has published is on disk."""
+        return self._durable.get(source, 0)
+
+    def restored(self, pubend: int) -> int:
+        """The last tick that an earlier incarnation has given to an event."""
+        return self._restored[pubend]
+
+    def publish(self, run: PublicationRun, then: Callable[[], None]) -> None:
+        """Log what of a run has not come before; do `then` once all of the run is on disk."""
+        rest = run.after(self._assigned.get(run.source, 0))
+        if rest is None:
+            if self.durable(run.source) >= run.last:
+                then()
+            return
+        pubend = rest.source.publisher % len(self._last)
+        first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))
+        last = first + len(rest) - 1
+        self._last[pubend] = last
+        self._assigned[rest.source] = rest.last
+        self._logged.append(_Logged(self._next, pubend, last, rest.source, rest.last))
+        self._next += 1
+
+        def see() -> None:
+            self._durable[rest.source] = rest.last
+            self._on_durable(self.stream(pubend), _placed(self.stream(pubend), first, rest))
+            then()
+
+        head, *payload = pack_run(rest)
+        self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
+
+    # ------------------------------------------------------------ releasing
+
+    def release(self, stream: StreamId, through: int) -> None:
+        """Everybody is done with the events of a pubend up to a tick."""
+        self._released[stream.publisher] = through
+        self._release()
+
+    def _release(self) -> None:
+        """Chop the log, as soon as it is on disk what will not be in it any more."""
+        logged = self._logged
+        if self._is_releasing:
+            return
+        changes: dict[tuple[str, str], int] = {}
+        while logged and logged[0].last <= self._released[logged[0].pubend]:
+            gone = logged.popleft()
+            source = f"{gone.source.publisher}.{gone.source.incarnation}"
+            changes[PUBLISHED, source] = gone.sequence
+            changes[RELEASED, str(gone.pubend)] = gone.last
+        if not changes:
+            return
+        self._is_releasing = True
+        first = logged[0].index if logged else self._next
+
+        def chop() -> None:
+            self._is_releasing = False
+            self._disk.machine.emit(Chop(LOG, first))
+            self._release()
+
+        rows = tuple(Change(table, key, value) for (table, key), value in changes.items())
+        self._disk.commit(rows, chop)
+
+
+def unpack_logged(record: Buffer) -> tuple[int, int, PublicationRun]:
+    """A record of the log: the pubend, the first tick, and what the publisher has published."""
+    pubend, first = _HEAD.unpack_from(record)
+    return pubend, first, unpack_run(record, _HEAD.size)
+
+
+def _placed(stream: StreamId, first: int, run: PublicationRun) -> PublicationRun:
+    """A publisher's run as one of the stream, with consecutive ticks."""
+    return PublicationRun(
+        stream,
+        range(first, first + len(run)),
+        run.attribute_table,
+        run.attribute_index,
+        run.payload_lengths,
+        run.payload,
+        (OriginRun(run.source, run.sequences),),
+    )

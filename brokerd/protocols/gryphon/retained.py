@@ -1,0 +1,114 @@
+"""The events of a stream that somebody may still ask for, as the runs in which they came.
+
+Paper: [GD02] §3.1 (D ticks of an istream).
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from brokerd.model.publication import PublicationRun, merge_runs
+
+
+class RetainedEvents:
+    """Runs of one stream whose extents do not overlap, by tick.
+
+    Payloads are the slices they came in; nothing here looks at them.
+
+    Attributes:
+        events: how many there are.
+        payload_bytes: of all of them.
+    """
+
+    __slots__ = ("_firsts", "_runs", "events", "payload_bytes")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._runs: list[PublicationRun] = []
+        self.events = 0
+        self.payload_bytes = 0
+
+    def __iter__(self) -> Iterator[PublicationRun]:
+        """The runs, lowest first."""
+        return iter(self._runs)
+
+    def add(self, run: PublicationRun) -> None:
+        """Keep a run, between whose ends nothing is kept yet."""
+        self.events += len(run)
+        self.payload_bytes += run.payload_bytes()
+        if not self._runs or run.first > self._runs[-1].last:
+            self._firsts.append(run.first)
+            self._runs.append(run)
+            return
+        place = bisect_left(self._firsts, run.first)
+        assert run.last < self._firsts[place], f"{run.last} of {self._firsts[place]}"
+        assert not place or self._runs[place - 1].last < run.first, f"{run.first}"
+        self._firsts.insert(place, run.first)
+        self._runs.insert(place, run)
+
+    def within(self, start: int, end: int) -> PublicationRun | None:
+        """The events in [start, end) as one run; None when there are none."""
+        first = max(0, bisect_right(self._firsts, start) - 1)
+        after = bisect_left(self._firsts, end)
+        parts = [
+            part
+            for run in self._runs[first:after]
+            if (part := part_of(run, start, end)) is not None
+        ]
+        return merge_runs(parts) if parts else None
+
+    def ticks(self, start: int, end: int) -> list[int]:
+        """The ticks of the events in [start, end)."""
+        first = max(0, bisect_right(self._firsts, start) - 1)
+        found: list[int] = []
+        for run in self._runs[first : bisect_left(self._firsts, end)]:
+            found.extend(sequences_within(run, start, end))
+        return found
+
+    def before(self, tick: int) -> int | None:
+        """The tick of the last event below `tick`; None when there is none."""
+        place = bisect_left(self._firsts, tick) - 1
+        if place < 0:
+            return None
+        sequences = self._runs[place].sequences
+        return sequences[bisect_left(sequences, tick) - 1]
+
+    def last_up_to(self, tick: int) -> int | None:
+        """The tick of the last event at `tick` or below; None when there is none."""
+        return self.before(tick + 1)
+
+    def drop_through(self, tick: int) -> None:
+        """Let go of the events up to `tick`."""
+        runs = self._runs
+        gone = 0
+        while gone < len(runs) and runs[gone].last <= tick:
+            self._count_out(runs[gone])
+            gone += 1
+        if gone:
+            del runs[:gone]
+            del self._firsts[:gone]
+        if runs and runs[0].first <= tick:
+            self._count_out(runs[0])
+            rest = runs[0].after(tick)
+            assert rest is not None, f"{runs[0].last} is not behind {tick}"
+            self.events += len(rest)
+            self.payload_bytes += rest.payload_bytes()
+            runs[0], self._firsts[0] = rest, rest.first
+
+    def _count_out(self, run: PublicationRun) -> None:
+        self.events -= len(run)
+        self.payload_bytes -= run.payload_bytes()
+
+
+def sequences_within(run: PublicationRun, start: int, end: int) -> range | tuple[int, ...]:
+    """The ticks of a run's events in [start, end)."""
+    sequences = run.sequences
+    return sequences[bisect_left(sequences, start) : bisect_left(sequences, end)]
+
+
+def part_of(run: PublicationRun, start: int, end: int) -> PublicationRun | None:
+    """The events of a run in [start, end); None when there are none."""
+    if run.first >= start and run.last < end:
+        return run
+    sequences = run.sequences
+    positions = range(bisect_left(sequences, start), bisect_left(sequences, end))
+    return run.select(positions) if positions else None

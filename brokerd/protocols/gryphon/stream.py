@@ -1,0 +1,127 @@
+"""One stream at one broker: what is known of it, who has asked for what, and who is done.
+
+Paper: [GD02] §2.4, §3.1 (istream and ostreams). Deviates: what a child knows is not kept, because
+everything goes to every child; of its ostream only curiosity and acks are left.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.gaps import GapParameters
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
+from brokerd.protocols.gryphon.knowledge import Knowledge
+from brokerd.protocols.gryphon.subend import Subend
+from brokerd.protocols.interface import Instant
+
+
+class Stream:
+    """One stream at one broker.
+
+    Attributes:
+        upstream: the neighbour that it comes from; None at its pubend.
+        children: the neighbours that it goes to.
+        asked: what upstream was asked for lately.
+        curious: what children have asked for that is unknown here.
+    """
+
+    __slots__ = (
+        "_asked_until",
+        "_done",
+        "asked",
+        "children",
+        "curious",
+        "identity",
+        "knowledge",
+        "subend",
+        "upstream",
+    )
+
+    def __init__(
+        self,
+        identity: StreamId,
+        upstream: BrokerNumber | None,
+        children: tuple[BrokerNumber, ...],
+        parameters: GapParameters,
+    ) -> None:
+        self.identity = identity
+        self.upstream = upstream
+        self.children = children
+        self.knowledge = Knowledge()
+        self.subend = Subend(parameters)
+        self._done = dict.fromkeys(children, 0)
+        self.curious: dict[BrokerNumber, IntervalSet] = {}
+        self.asked = IntervalSet()
+        self._asked_until: deque[tuple[int, int, Instant]] = deque()
+
+    # ------------------------------------------------------------ who is done
+
+    def done_by(self, child: BrokerNumber) -> int:
+        """Up to where everybody at and below a child is done."""
+        return max(self._done[child], self.knowledge.final)
+
+    def note_done(self, child: BrokerNumber, through: int) -> None:
+        """A child has said so; nothing it has asked for up to there is wanted any more."""
+        self._done[child] = max(self._done[child], through)
+        if child in self.curious:
+            self.satisfy(child, 0, through + 1)
+
+    def settle(self) -> bool:
+        """Everything is final with which all are done, here and below; whether that has grown."""
+        through = min([self.subend.done, *map(self.done_by, self.children)])
+        return self.finish(through)
+
+    def finish(self, through: int) -> bool:
+        """Everything up to a tick is final."""
+        if not self.knowledge.finish(through):
+            return False
+        self.answered(0, through + 1)
+        for child in list(self.curious):
+            self.satisfy(child, 0, through + 1)
+        return True
+
+    # ------------------------------------------------------------ curiosity
+
+    def want(self, child: BrokerNumber, ranges: Sequence[Range]) -> None:
+        """A child has asked for what is unknown here."""
+        curious = self.curious.setdefault(child, IntervalSet())
+        for start, end in ranges:
+            curious.add(start, end)
+
+    def wanted(self, child: BrokerNumber, start: int, end: int) -> list[Range]:
+        """What a child has asked for of [start, end)."""
+        curious = self.curious.get(child)
+        return curious.within(start, end) if curious is not None else []
+
+    def satisfy(self, child: BrokerNumber, start: int, end: int) -> None:
+        """A child was told of [start, end), or has forgotten that it asked."""
+        curious = self.curious.get(child)
+        if curious is not None:
+            curious.remove(start, end)
+            if not curious:
+                del self.curious[child]
+
+    def forget(self, child: BrokerNumber) -> None:
+        """A child has forgotten what it asked for."""
+        self.curious.pop(child, None)
+
+    def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
+        """What of these ranges was not asked for lately, and is from now on.
+
+        Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
+        """
+        while self._asked_until and self._asked_until[0][2] <= now_ns:
+            start, end, _ = self._asked_until.popleft()
+            self.asked.remove(start, end)
+        fresh = [gap for start, end in ranges for gap in self.asked.gaps(start, end)]
+        for start, end in fresh:
+            self.asked.add(start, end)
+            self._asked_until.append((start, end, until_ns))
+        return fresh
+
+    def answered(self, start: int, end: int) -> None:
+        """What was asked for of [start, end) is known."""
+        if self.asked:
+            self.asked.remove(start, end)
+            if not self.asked:
+                self._asked_until.clear()

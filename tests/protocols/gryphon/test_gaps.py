@@ -1,0 +1,129 @@
+"""When gaps are asked for: a table against a plain dictionary of ticks, and its rules by hand."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.config import MILLISECOND_NS
+from brokerd.protocols.gryphon.gaps import GapTable
+from brokerd.protocols.gryphon.intervals import IntervalSet
+
+MS = MILLISECOND_NS
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The paper's, with chunks of 100 ticks."""
+
+    gap_curiosity_ns: int = 200 * MS
+    nack_repetition_ns: int = 600 * MS
+    nack_repetition_limit_ns: int = 30_000 * MS
+    nack_chunk_ticks: int = 100
+    nack_window: int = 64
+
+
+def ticks_in(ranges):
+    return {tick for start, end in ranges for tick in range(start, end)}
+
+
+sets = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 6)), max_size=5).map(
+    lambda pairs: list(IntervalSet((start, start + length) for start, length in pairs))
+)
+
+
+@given(st.lists(st.tuples(sets, st.integers(1, 150)), max_size=12))
+def test_each_unknown_tick_keeps_the_deadline_of_when_it_was_first_missing(history):
+    table, due, now = GapTable(Limits()), {}, 0
+    for unknown, pause_ms in history:
+        now += pause_ms * MS
+        missing = ticks_in(unknown)
+        due = {tick: due.get(tick, now + 200 * MS) for tick in missing}
+        table.update(unknown, now)
+        ours = {t: piece.due_ns for piece in table.pieces for t in range(piece.start, piece.end)}
+        assert ours == due
+        assert table.earliest() == min(due.values(), default=None)
+        asked = ticks_in(table.due(now))
+        assert asked == {tick for tick in missing if due[tick] <= now}
+        due |= dict.fromkeys(asked, now + 600 * MS)
+        assert not asked & ticks_in(table.due(now)), "asked twice at one instant"
+        # With answers of up to some seconds the estimate may grow; nothing is sampled here.
+        if any(piece.asked for piece in table.pieces):
+            return
+
+
+def test_a_gap_is_asked_for_after_its_time_and_again_while_it_lasts():
+    table = GapTable(Limits())
+    table.update([(10, 20)], 0)
+    assert table.due(199 * MS) == []
+    assert table.due(200 * MS) == [(10, 20)]
+    table.update([(12, 20)], 300 * MS)
+    assert table.earliest() == 800 * MS
+    assert table.due(800 * MS) == [(12, 20)]
+
+
+def test_waiting_doubles_up_to_the_limit_unless_something_has_come_since():
+    table = GapTable(Limits(nack_repetition_limit_ns=2_000 * MS))
+    table.update([(10, 20)], 0)
+    instants = []
+    now = 200 * MS
+    for _ in range(5):
+        assert table.due(now) == [(10, 20)]
+        instants.append(table.earliest() - now)
+        now = table.earliest()
+    assert [wait // MS for wait in instants] == [600, 1_200, 2_000, 2_000, 2_000]
+    table.heard(now)
+    table.due(now)
+    assert table.earliest() - now == 600 * MS
+
+
+def test_a_slow_answer_makes_the_next_one_be_waited_for_longer():
+    table = GapTable(Limits())
+    table.update([(10, 20)], 0)
+    table.due(200 * MS)
+    table.update([], 700 * MS)  # took 500 ms: 500 + 4 * 250 from now on
+    table.update([(30, 40)], 1_000 * MS)
+    table.due(1_200 * MS)
+    assert table.earliest() == 2_700 * MS
+
+
+def test_the_answer_to_what_was_asked_twice_is_no_measure():
+    table = GapTable(Limits())
+    table.update([(10, 20)], 0)
+    table.due(200 * MS)
+    table.due(800 * MS)
+    table.update([], 1_900 * MS)
+    table.update([(30, 40)], 2_000 * MS)
+    table.due(2_200 * MS)
+    assert table.earliest() == 2_800 * MS
+
+
+def test_a_gap_is_asked_for_in_pieces_of_which_only_so_many_are_out():
+    table = GapTable(Limits(nack_window=3))
+    table.update([(0, 250)], 0)
+    assert table.due(200 * MS) == [(0, 100), (100, 200), (200, 250)]
+    table.update([(0, 250), (400, 700)], 210 * MS)
+    assert table.earliest() == 800 * MS, "nothing more may be asked for before"
+    assert table.due(500 * MS) == []
+    table.update([(100, 250), (400, 700)], 510 * MS)
+    assert table.earliest() == 410 * MS
+    assert table.due(510 * MS) == [(400, 500)]
+
+
+def test_an_hour_is_asked_for_in_as_many_pieces_as_may_be_out_at_once():
+    table = GapTable(Limits())
+    table.update([(0, 600_000), (700_000, 740_001)], 0)
+    asked = table.due(200 * MS)
+    assert len(asked) <= 65
+    assert ticks_in(asked[:1]) == set(range(10_001))
+    assert table.due(300 * MS) == []
+
+
+def test_what_is_expected_is_asked_for_at_once_but_not_twice():
+    table = GapTable(Limits())
+    table.update([(10, 20), (30, 40)], 0)
+    table.hurry(14, 50 * MS)
+    assert table.due(50 * MS) == [(10, 15)]
+    table.hurry(19, 60 * MS)
+    assert table.due(60 * MS) == [(15, 20)]
+    assert table.due(200 * MS) == [(30, 40)]

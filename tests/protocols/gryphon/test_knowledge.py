@@ -1,0 +1,101 @@
+"""What is known of a stream against a plain list with one value per tick."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.protocols.gryphon.knowledge import Contradiction, Knowledge
+from tests.helpers.stream_runs import run_at
+
+SIZE = 40
+"""Ticks 1 to SIZE - 1 are told; which of them are events is one truth for a whole history."""
+
+truths = st.frozensets(st.integers(1, SIZE - 1))
+told = st.tuples(st.integers(1, SIZE - 1), st.integers(1, SIZE)).filter(lambda r: r[0] < r[1])
+steps = st.lists(
+    st.one_of(st.tuples(st.just("tell"), told), st.tuples(st.just("finish"), st.integers(0, SIZE))),
+    max_size=30,
+)
+
+
+def within(truth, start, end):
+    ticks = sorted(tick for tick in truth if start <= tick < end)
+    return run_at(ticks) if ticks else None
+
+
+def events_of(knowledge):
+    return [
+        (tick, bytes(payload))
+        for run in knowledge.events
+        for tick, _, payload in run.publications()
+    ]
+
+
+@given(truths, steps)
+def test_what_is_known_is_what_was_told_tick_by_tick(truth, history):
+    knowledge, values = Knowledge(), ["F"] + ["Q"] * SIZE
+    for what, argument in history:
+        if what == "tell":
+            start, end = argument
+            fresh = knowledge.accumulate(start, end, within(truth, start, end))
+            assert {t for low, high in fresh for t in range(low, high)} == {
+                tick for tick in range(start, end) if values[tick] == "Q"
+            }
+            for tick in range(start, end):
+                if values[tick] == "Q":
+                    values[tick] = "D" if tick in truth else "S"
+        else:
+            grew = knowledge.finish(argument)
+            assert grew == (values[argument] != "F")
+            values[: argument + 1] = ["F"] * (argument + 1)
+        expected = [(tick, tick.to_bytes(4)) for tick in range(SIZE) if values[tick] == "D"]
+        assert events_of(knowledge) == expected
+        assert knowledge.events.events == len(expected)
+        assert knowledge.events.payload_bytes == 4 * len(expected)
+        assert [tick in knowledge.known for tick in range(SIZE)] == [
+            value != "Q" for value in values[:SIZE]
+        ]
+        check_questions(knowledge, values)
+
+
+def check_questions(knowledge, values):
+    final = max(tick for tick, value in enumerate(values) if value == "F")
+    assert knowledge.final == final
+    assert knowledge.highest == max(t for t, value in enumerate(values) if value != "Q")
+    for after in range(final, SIZE):
+        unknown = [t for t in range(after + 1, SIZE + 1) if values[t] == "Q"]
+        assert knowledge.horizon(after) == (unknown[0] - 1 if unknown else SIZE)
+        before = [t for t in range(after) if values[t] == "D"]
+        assert knowledge.events.before(after) == (before[-1] if before else None)
+        part = knowledge.events.within(after, SIZE)
+        events = [t for t in range(after, SIZE) if values[t] == "D"]
+        assert ([*part.sequences] if part else []) == events
+        assert knowledge.events.ticks(after, SIZE) == events
+        if values[after] != "Q" and after > final:
+            start = after
+            while start - 1 > final and values[start - 1] == "S":
+                start -= 1
+            assert knowledge.bracket(after) == start
+
+
+@given(truths.filter(bool), told, st.data())
+def test_what_contradicts_is_refused_and_what_does_not_is_not(truth, first, data):
+    knowledge = Knowledge()
+    knowledge.accumulate(*first, within(truth, *first))
+    knowledge.check(1, SIZE, within(truth, 1, SIZE))
+    tick = data.draw(st.integers(first[0], first[1] - 1))
+    other = truth ^ {tick}
+    with pytest.raises(Contradiction, match=f"^{tick} is an event and is silent"):
+        knowledge.check(1, SIZE, within(other, 1, SIZE))
+    knowledge.finish(tick)
+    knowledge.check(1, SIZE, within(other, 1, SIZE))
+
+
+def test_silence_never_replaces_an_event_and_payloads_are_not_copied():
+    knowledge, run = Knowledge(), run_at([3, 5, 6, 9])
+    knowledge.accumulate(1, 10, run)
+    knowledge.accumulate(1, 12, None)
+    part = knowledge.events.within(5, 9)
+    assert part is not None
+    assert [*part.sequences] == [5, 6]
+    assert part.payload[0].obj is run.payload[0]

@@ -1,0 +1,228 @@
+"""Gryphon's tricky moments, one story each; a link that absorbs and then breaks loses messages.
+
+Cells are of one broker: the stories of bundles and sideways messages are not told yet.
+
+Paper: [GD02] §2.4, §3.
+"""
+
+import pytest
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.client_messages import PublishAcknowledged
+from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack, Silent
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.simulator.world.cluster import Subscription
+from tests.helpers.gryphon_stories import Story, ticks_of
+from tests.helpers.stream_runs import STREAM
+
+
+def lose(story: Story, a: str, b: str, count: int = 5) -> list:
+    """Publications of which nothing gets over a link; then it works again."""
+    link = story.cluster.link(a, b).absorb()
+    sent = story.publish(count)
+    link.cut()
+    story.cluster.run_for(0.2)
+    link.heal()
+    story.cluster.run_for(3)
+    return sent
+
+
+def two_subscribers(story: Story) -> tuple[Subscription, Subscription]:
+    subscribers = story.cluster.subscribe("s1"), story.cluster.subscribe("s2")
+    story.cluster.run_until_quiet()
+    return subscribers
+
+
+def test_nobody_asks_while_nothing_is_lost() -> None:
+    """Also at a subscriber that wants nothing of it for long: silence is known with the events."""
+    story = Story()
+    all_of_it = story.cluster.subscribe("s1")
+    none_of_it = story.cluster.subscribe("s2", "kind = 'b'")
+    story.cluster.run_until_quiet()
+    sent = story.publish(100, pause_s=0.6)
+    story.settle()
+    assert all_of_it.received == sent
+    assert none_of_it.received == []
+    for kind in (Nack, AckExpected, Silent):
+        assert not [entry for entry in story.said if type(entry[3]) is kind]
+
+
+def test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_else() -> None:
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = story.publish(2)
+    sent += lose(story, "b1", "s1")
+    story.quiet_since()
+    sent += story.publish(3)
+    story.settle()
+    assert first.received == second.received == sent
+    assert story.from_to("s1", "b1", Nack)
+    assert not story.from_to("s2", "b1", Nack)
+    assert not story.from_to("b1", "p1", Nack), "b1 knows what s1 asks for"
+    again = [len(m.run) for m in story.from_to("b1", "s1", Events) if m.again]
+    assert sum(again) == 5
+    assert not any(m.again for m in story.from_to("b1", "s2", Events))
+
+
+def test_two_subscribers_with_one_gap_are_one_question_to_the_pubend() -> None:
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = story.publish(2)
+    sent += lose(story, "p1", "b1")
+    sent += story.publish(3)
+    story.settle()
+    assert first.received == second.received == sent
+    asked = [ticks_of(m.ranges) for m in story.from_to("b1", "p1", Nack)]
+    below = [ticks_of(m.ranges) for name in ("s1", "s2") for m in story.from_to(name, "b1", Nack)]
+    assert sum(asked) == sum(below) / 2
+    answers = [m for m in story.from_to("p1", "b1", Events) if m.again]
+    assert sum(len(m.run) for m in answers) == 5
+
+
+def test_of_overlapping_questions_the_new_part_goes_on_until_the_old_one_is_forgotten() -> None:
+    stream = Stream(STREAM, 1, (2,), GryphonParameters())
+    assert stream.ask([(10, 20)], 0, 450) == [(10, 20)]
+    assert stream.ask([(15, 30)], 1, 451) == [(20, 30)]
+    assert stream.ask([(10, 30)], 449, 900) == []
+    assert stream.ask([(10, 30)], 450, 900) == [(10, 20)]
+    stream.answered(10, 30)
+    assert not stream.asked
+
+
+def test_a_lost_answer_is_asked_for_again() -> None:
+    story = Story()
+    first, _ = two_subscribers(story)
+    sent = story.publish(2)
+    sent += lose(story, "b1", "s1")
+    story.quiet_since()
+    sent += story.publish(1, pause_s=0.1)
+    link = story.cluster.link("b1", "s1")
+    link.absorb()
+    story.cluster.run_for(0.3)  # the question goes out, and nothing comes back
+    link.cut()
+    story.cluster.run_for(0.2)
+    link.heal()
+    story.settle()
+    assert first.received == sent
+    assert len(story.times_ms("s1", Nack)) >= 1
+
+
+def test_the_last_event_is_asked_after_by_its_pubend() -> None:
+    """Nothing follows it, so nobody below can know of it; the pubend waits for AET, and looks
+    every second."""
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = story.publish(2)
+    published_ms = story.cluster.schedule.now_ns // MILLISECOND_NS
+    sent += lose(story, "b1", "s1", count=1)
+    story.cluster.run_for(5)
+    assert first.received == sent[:-1]
+    assert second.received == sent
+    story.settle()
+    assert first.received == sent
+    (when_ms,) = story.times_ms("b1", AckExpected)
+    assert 10_000 <= when_ms - published_ms <= 11_100
+
+
+def test_what_was_logged_and_not_sent_is_delivered_after_a_restart() -> None:
+    story = Story()
+    first, _ = two_subscribers(story)
+    sent = story.publish(2)
+    broker = story.cluster.broker("p1")
+    story.cluster.link("p1", "b1").absorb()
+    sent += story.publish(3)
+    assert story.from_to("p1", "p-p1", PublishAcknowledged), "they are on disk"
+    broker.kill()
+    story.cluster.link("p1", "b1").heal()
+    story.cluster.run_for(20)
+    story.quiet_since()
+    broker.start()
+    story.settle(5)
+    assert first.received == sent
+    assert story.from_to("p1", "b1", AckExpected), "it asks at once, not after AET"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_not_on_disk_at_a_crash_is_published_once_all_the_same(seed: int) -> None:
+    """Whether it was found in the log or not: its publisher, who was not told, sends it again."""
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = [story.cluster.publish("p1", kind="a") for _ in range(3 + seed)]
+    story.cluster.run_for(0.001 * (1 + seed))
+    story.cluster.broker("p1").kill()
+    story.cluster.run_for(0.1)
+    story.cluster.broker("p1").start()
+    story.settle()
+    assert first.received == second.received == sent
+
+
+def test_ticks_go_up_although_the_clock_is_put_back() -> None:
+    """The simulated clocks step by up to an hour between two starts of a broker."""
+    story = Story()
+    first, _ = two_subscribers(story)
+    sent = []
+    for _ in range(8):
+        sent += story.publish(2)
+        story.cluster.broker("p1").restart()
+        story.cluster.run_for(1)
+    story.settle()
+    assert first.received == sent
+    ticks = [
+        tick for m in story.from_to("p1", "b1", Events) if not m.again for tick in m.run.sequences
+    ]
+    assert ticks == sorted(set(ticks))
+
+
+def test_a_broker_on_the_way_that_restarts_all_the_time_loses_nothing() -> None:
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = []
+    for _ in range(20):
+        sent += story.publish(3, pause_s=0.1)
+        story.cluster.broker("b1").restart()
+    story.settle()
+    assert first.received == second.received == sent
+    for broker in story.cluster.brokers:
+        for stream in broker.core.streams():  # type: ignore[attr-defined]
+            assert not stream.curious, f"{broker.name} thinks that somebody still asks"
+
+
+def test_a_subscribers_broker_restarts_and_its_client_gets_each_event_once() -> None:
+    story = Story()
+    first, second = two_subscribers(story)
+    sent = story.publish(5)
+    story.cluster.broker("s1").kill()
+    sent += story.publish(5)
+    story.cluster.broker("s1").start()
+    sent += story.publish(5)
+    story.settle()
+    assert first.received == second.received == sent
+
+
+def test_the_log_is_empty_when_everybody_is_done_and_not_before() -> None:
+    story = Story()
+    two_subscribers(story)
+    story.cluster.broker("s2").kill()
+    story.publish(5)
+    story.cluster.run_for(30)
+    assert story.cluster.broker("p1").status().queued == 5
+    assert story.cluster.broker("s1").status().queued == 0
+    story.cluster.broker("s2").start()
+    story.settle()
+    assert [story.cluster.broker(name).status().queued for name in ("p1", "b1", "s1", "s2")] == [
+        0
+    ] * 4
+
+
+def test_a_client_that_stays_away_holds_events_until_its_subscription_ends() -> None:
+    story = Story(client_linger_ns=5 * SECOND_NS)
+    story.cluster.subscribe("s1")
+    away = story.cluster.subscribe("s2")
+    story.cluster.run_until_quiet()
+    story.cluster.link(away.client.name, "s2").cut()
+    story.publish(5)
+    story.cluster.run_for(3)
+    assert story.cluster.broker("p1").status().queued == 5
+    story.cluster.run_for(5)
+    assert story.cluster.broker("p1").status().queued == 0

@@ -1,0 +1,59 @@
+"""Gryphon in swarms: nothing is broken, every rule is met, and each named bug is seen."""
+
+import pytest
+
+from brokerd.named_bugs import mistaken_functions, planted
+from brokerd.protocols.gryphon.mutants import BUGS, MUTANTS
+from brokerd.simulator.checks.marks import in_words, reached
+from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.helpers.gryphon_stories import Story
+
+SEEDS = range(1, 61)
+BY_A_STORY = "M03-done-when-handed-out"
+"""It takes a broker that dies after its ack and before its client's: few seeds have that."""
+BUDGET = 40
+
+
+def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
+    reports = [run_seed(seed, "gryphon") for seed in SEEDS]
+    failed = [(report.seed, report.violations) for report in reports if report.violations]
+    assert not failed
+    marks = reached(marks_of("gryphon"), reports)
+    assert all(row.is_enough for row in marks), in_words(marks)
+    assert sum(report.counters["at_risk"] for report in reports) > 1_000
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name != BY_A_STORY])
+def test_a_named_bug_is_seen(name: str) -> None:
+    options = SwarmOptions(mutants=frozenset((name,)), check_purity=False)
+    for seed in range(1, 1 + BUDGET):
+        if run_seed(seed, "gryphon", options).violations:
+            return
+    pytest.fail(f"{name} survived seeds 1 to {BUDGET}")
+
+
+def crash_before_a_client_has_got_it() -> bool:
+    """Whether a client of a broker that dies and comes back gets all in the end."""
+    story = Story()
+    subscription = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    link = story.cluster.link(subscription.client.name, "s1").absorb()
+    sent = story.publish(5, pause_s=0.2)
+    story.cluster.broker("s1").kill()
+    story.cluster.run_for(0.2)
+    link.heal()
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(20)
+    return subscription.received == sent
+
+
+def test_what_a_client_has_not_acknowledged_is_asked_for_after_a_crash_of_its_broker() -> None:
+    assert crash_before_a_client_has_got_it()
+    with planted([MUTANTS[BY_A_STORY]]):
+        assert not crash_before_a_client_has_got_it()
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_row_of_a_bug_fits_the_source(bug) -> None:
+    assert mistaken_functions((bug,))

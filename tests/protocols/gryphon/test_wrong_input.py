@@ -1,0 +1,151 @@
+"""What a peer may not say, and what comes while a broker still reads its log."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.model.client_messages import Connect, Connected, Publish
+from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.interface import (
+    Append,
+    CloseSession,
+    Commit,
+    DeliveryProtocol,
+    Effect,
+    LogEnds,
+    MessageReceived,
+    Persisted,
+    RecordsRead,
+    Send,
+    SessionEstablished,
+    SessionLost,
+    Started,
+)
+from brokerd.protocols.registry import make_protocol
+from brokerd.wire.attributes import decode_attributes, encode_attributes
+from tests.helpers.gryphon_stories import cells
+from tests.helpers.stream_runs import STREAM, run_at
+
+CONNECT = Connect(True, 1, 1, 0, ())
+BLOB = encode_attributes({"kind": "a"})
+
+
+def core_of(broker: int, ends: LogEnds | None = None) -> DeliveryProtocol:
+    """A core of the path of three brokers, which has started."""
+    core = make_protocol(
+        "gryphon", broker, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attributes
+    )
+    core.handle(Started(1, False, {}, {LOG: ends or LogEnds()}), 0)
+    return core
+
+
+def relay() -> DeliveryProtocol:
+    """The broker in the middle, with both sessions, which knows ticks up to 9 of the stream."""
+    core = core_of(1)
+    for peer in (0, 2):
+        core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, events(3, 6))), 0)
+    return core
+
+
+def events(*ticks: int) -> PublicationRun:
+    return replace(run_at(ticks), attribute_table=(BLOB,))
+
+
+@pytest.mark.parametrize(
+    "peer, message, why",
+    [
+        (0, Events(0, 5, 9, False, events(7)), "6 is an event and is silent"),
+        (0, Silent(STREAM, 0, ((2, 5),)), "3 is an event and is silent"),
+        (0, Events(0, 12, 20, False, events(11)), r"\[12, 20\) around"),
+        (0, Events(0, 12, 20, False, replace(events(13), origins=())), r"\[12, 20\) around"),
+        (0, Events(0, 12, 20, False, run_at([13])), "malformed attributes"),
+        (2, Events(0, 12, 20, False, events(13)), "does not come from there"),
+        (2, AckExpected(STREAM, 4), "does not come from there"),
+        (0, Nack(STREAM, ((12, 20),)), "does not go there"),
+        (0, Done(((STREAM, 4),)), "does not go there"),
+        (0, Nack(StreamId(1, 0, 0), ((12, 20),)), "which ends at 0"),
+        (0, Done(((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (2, Nack(STREAM, ()), r"ranges \(\)"),
+        (2, Nack(STREAM, ((12, 12),)), r"ranges \(\(12, 12\),\)"),
+        (0, AckExpected(StreamId(7, 0, 0), 4), "no pubend has the stream"),
+        (0, AckExpected(StreamId(0, 4, 0), 4), "no pubend has the stream"),
+        (0, AckExpected(StreamId(0, 0, 1), 4), "no pubend has the stream"),
+    ],
+)
+def test_what_cannot_be_closes_the_session_and_changes_nothing(
+    peer: int, message: Any, why: str
+) -> None:
+    core = relay()
+    with pytest.raises(RemoteProtocolError, match=why):
+        core.handle(MessageReceived(peer, 10 + peer, message), 0)
+    answer = core.handle(MessageReceived(2, 12, Nack(STREAM, ((1, 10),))), 0)
+    (again,) = [e.message for e in answer if isinstance(e, Send)]
+    assert [*again.run.sequences] == [3, 6]
+
+
+def test_the_same_said_twice_is_no_contradiction() -> None:
+    core = relay()
+    core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, events(6))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 1, 12, True, events(3, 6, 11))), 0)
+    assert core.statistics()["queue_publications"] == 3
+
+
+def messages_to(effects: list[Effect], client: str) -> list[Any]:
+    return [e.message for e in effects if isinstance(e, Send) and e.peer == client]
+
+
+def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    """A record of its log, and its rows, after a client has published."""
+    core.handle(SessionEstablished("p", 1, 1), 0)
+    (commit,) = [
+        e for e in core.handle(MessageReceived("p", 1, CONNECT), 0) if isinstance(e, Commit)
+    ]
+    core.handle(Persisted(commit.token or 0), 0)
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 3), (BLOB,), bytes(2), 1, (b"xy",))
+    effects = core.handle(MessageReceived("p", 1, Publish(run)), 0)
+    (append,) = [e for e in effects if isinstance(e, Append)]
+    rows = {change.table: {change.key: change.value} for change in commit.changes}
+    return b"".join(map(bytes, append.records[0])), rows
+
+
+def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_session_only() -> None:
+    record, rows = published(core_of(0))
+    core = make_protocol(
+        "gryphon", 0, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attributes
+    )
+    core.handle(Started(2, True, rows, {LOG: LogEnds(1, 2)}), 0)
+    assert core.status().state == "recovering"
+    for session in (1, 2):
+        assert core.handle(SessionEstablished("p", session, 1), 0) == []
+        assert core.handle(MessageReceived("p", session, CONNECT), 0) == []
+        if session == 1:
+            core.handle(SessionLost("p", 1, "silent"), 0)
+    core.handle(SessionEstablished(1, 9, 1), 0)
+    core.handle(MessageReceived(1, 9, Nack(STREAM, ())), 0)
+    effects = core.handle(RecordsRead(LOG, 1, (record,)), 0)
+    assert [type(message) for message in messages_to(effects, "p")] == [Connected]
+    assert core.status().state == "running"
+    assert core.status().queued == 2
+    closed = [e for e in effects if isinstance(e, CloseSession)]
+    assert [each.peer for each in closed] == [1], "what it said was judged all the same"
+
+
+@pytest.mark.parametrize(
+    "values, why",
+    [
+        ({"pubends": 0}, "pubends = 0; at least 1"),
+        ({"nack_window": 0}, "nack_window = 0; at least 1"),
+        ({"ack_expected_check_ns": 0}, "ack_expected_check_ns = 0; at least 1"),
+        ({"nack_repetition_ns": 600, "nack_repetition_limit_ns": 500}, "is less than"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        GryphonParameters.from_mapping(values, "t").check("t")
