@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -22,9 +21,9 @@ from brokerd.simulator.search.adversary import (
 )
 from brokerd.simulator.search.campaign import CAMPAIGN
 from brokerd.simulator.search.seed_report import SeedReport, total
-from brokerd.simulator.search.untimed_shrink import failure_of
-from brokerd.simulator.world.untimed import End, UntimedNetwork
-from brokerd.simulator.world.untimed_cluster import Scene, UntimedCluster
+from brokerd.simulator.search.shrink_history import failure_of
+from brokerd.simulator.world.actions import ActedCluster, Scene
+from brokerd.simulator.world.network import Network, SessionEnd
 
 ROOT = Path(__file__).parents[2]
 PROMISED = [name for name, row in CAMPAIGN.items() if row.bound]
@@ -58,6 +57,17 @@ LEAST = {
     "action_forget": 20,
     "action_persist": 2_000,
 }
+
+
+def _scene(seed: int) -> Scene:
+    """A line of four brokers with one publisher at its end."""
+    return Scene(
+        protocol="delta_tree",
+        topology=chain(4, 1),
+        parameters=DeltaTreeParameters(delta=1, assist="off"),
+        publishers=(("p", 0),),
+        chance=seed,
+    )
 
 
 def _sound(seeds: range, setting: str = "") -> list[SeedReport]:
@@ -107,6 +117,75 @@ def test_a_seed_goes_the_same_way_twice_and_another_one_differently() -> None:
     first, again, other = (run_adversary(seed) for seed in (8, 8, 9))
     assert first == again
     assert first.digest != other.digest
+
+
+def _drawn(seed: int, count: int) -> ActedCluster:
+    """A history of lanes drawn at random, with a crash, a cut and a lost memory in between."""
+    acted = ActedCluster(_scene(seed))
+    acted.start()
+    acted.perform(("subscribe", "s", 3, 0))
+    random = Random(seed)
+    verbs = [
+        ("publish", "p", 0, 2), ("crash", 1, 1), ("hold", "2:disk"), ("cut", 2, 3), ("forget", "s"),
+        ("suspect", 0, 1), ("time out", 1, 2), ("deadline", 2), ("stale", 0), ("restart", 1),
+    ]  # fmt: skip
+    for step in range(count):
+        if step % 7 == 6:
+            acted.perform(random.choice(verbs))
+        else:
+            acted.happen()
+    return acted
+
+
+def test_actions_performed_again_give_the_same_history() -> None:
+    verbs = set()
+    for seed in range(5):
+        first = _drawn(seed, 400)
+        verbs |= {action[0] for action in first.actions}
+        again = ActedCluster(_scene(seed))
+        again.start()
+        assert all(again.perform(action) for action in first.actions)
+        assert again.digest() == first.digest()
+    assert {"crash", "hold", "cut", "forget", "suspect", "deadline", "restart"} <= verbs
+
+
+def test_each_broker_goes_by_a_clock_of_its_own() -> None:
+    acted = ActedCluster(_scene(1))
+    acted.start(pure=2)
+    acted.perform(("cut", 0, 1))
+    while acted.happen():
+        pass
+    for _ in range(3):
+        assert acted.perform(("deadline", 0))
+        while acted.happen():
+            pass
+    acted.brokers[0].history = []
+    acted.perform(("publish", "p", 0, 1))
+    while acted.happen():
+        pass
+    for number, is_late in ((0, True), (2, False)):
+        events = acted.brokers[number].history
+        assert events
+        assert {now_ns > 0 for _, now_ns, _ in events} == {is_late}
+
+
+def test_a_crash_keeps_as_many_transactions_as_it_says() -> None:
+    kept = []
+    for count in (0, 1, 99):
+        acted = ActedCluster(_scene(1))
+        acted.start()
+        acted.perform(("hold", "0:disk"))
+        before = repr(acted.brokers[0].on_disk())
+        while acted.happen():
+            pass
+        acted.perform(("publish", "p", 0, 1))
+        while acted.happen():
+            pass
+        assert acted.perform(("crash", 0, count))
+        kept.append(repr(acted.brokers[0].on_disk()))
+        if not count:
+            assert kept == [before]
+    assert len(set(kept)) > 1
 
 
 def test_seeds_go_the_same_way_whatever_strings_hash_to() -> None:
@@ -168,39 +247,31 @@ def test_there_is_nothing_to_cut_down_where_nothing_fails() -> None:
 # ---------------------------------------------------------------- what an adversary may not do
 
 
-class _SessionsThatGoOn(UntimedNetwork):
+class _SessionsThatGoOn(Network):
     """What a cut destroys is lost, but the session lives on when the link does."""
 
-    def _deafen(self, end: End) -> None:
-        end.lane.keep(0)
+    def _deafen(self, end: SessionEnd) -> None:
+        end.lane.truncate(0)
         if not end.up:
             super()._deafen(end)
 
 
-def _play_flaps(seed: int, make_network: Callable[[Random], UntimedNetwork]) -> None:
+def _play_flaps(seed: int, make_network: type[Network]) -> None:
     """One publisher and one subscriber at the ends of a line whose links blip, then the end."""
-    topology = chain(4, 1)
-    scene = Scene(
-        protocol="delta_tree",
-        topology=topology,
-        parameters=DeltaTreeParameters(delta=1, assist="off"),
-        publishers=(("p", 0),),
-        chance=seed,
-    )
-    cluster = UntimedCluster(scene, make_network=make_network)
+    scene = _scene(seed)
+    cluster = ActedCluster(scene, make_network=make_network)
     cluster.start()
     cluster.perform(("subscribe", "s", 3, 0))
     random = Random(seed)
     for step in range(600):
-        ready = cluster.network.ready
         if step % 20 == 19:
-            a, b = random.choice(topology.links)
+            a, b = random.choice(scene.topology.links)
             cluster.perform(("cut", a, b))
             cluster.perform(("heal", a, b))
         elif step % 5 == 4:
             cluster.perform(("publish", "p", 0, 1))
-        elif ready:
-            cluster.happen(random.choice(ready))
+        else:
+            cluster.happen()
     cluster.heal_all()
     cluster.settle(random)
     cluster.oracle.judge_end()
@@ -222,4 +293,4 @@ def test_a_session_that_goes_on_after_a_loss_is_caught() -> None:
 
 def test_the_same_flaps_do_no_harm_to_sessions_that_end() -> None:
     for seed in range(20):
-        _play_flaps(seed, UntimedNetwork)
+        _play_flaps(seed, Network)

@@ -93,3 +93,44 @@ def test_the_adversary_fires_timers_in_their_order_and_no_distant_ones() -> None
     assert schedule.fire()
     assert not schedule.fire()
     assert seen == ["first", "second"]
+
+
+def test_lanes_held_by_name_let_nothing_out_later_ones_neither() -> None:
+    schedule = AdversarialSchedule(Random(1))
+    seen: list[str] = []
+    schedule.post(Lane(schedule, "a>b"), 0, seen.append, "old session")
+    assert schedule.hold("a>b")
+    assert not schedule.hold("a>b")
+    schedule.post(Lane(schedule, "a>b"), 0, seen.append, "new session")
+    schedule.post(Lane(schedule, "b>a"), 0, seen.append, "the other way")
+    assert not schedule.take("a>b")
+    _drain(schedule)
+    assert seen == ["the other way"]
+    assert schedule.release("a>b")
+    assert not schedule.release("a>b")
+    assert schedule.take("a>b#1")
+    _drain(schedule)
+    assert seen == ["the other way", "new session", "old session"]
+
+
+def test_what_was_dropped_from_a_lane_held_by_name_does_not_happen_afterwards() -> None:
+    schedule = AdversarialSchedule(Random(1))
+    lane = Lane(schedule, "a>b")
+    schedule.hold("a>b")
+    schedule.post(lane, 0, pytest.fail, "it was dropped")
+    lane.truncate(0)
+    schedule.release("a>b")
+    assert not schedule.step()
+    assert schedule.pending == 0
+
+
+def test_a_lane_is_taken_again_by_the_name_it_had_when_it_was_drawn() -> None:
+    schedule = AdversarialSchedule(Random(3))
+    for number in range(6):
+        schedule.post(Lane(schedule, "same"), 0, int, number)
+    lane = schedule.draw()
+    assert lane is not None
+    name = schedule.name_of(lane)
+    assert name != "same", "another seed draws one that is not the first"
+    assert schedule.take(name)
+    assert not lane.queue

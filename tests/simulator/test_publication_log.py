@@ -178,7 +178,7 @@ def _publish_before_the_log_is_read() -> None:
     broker = cluster.broker("p")
     broker.kill()
     broker.start()
-    lane = cluster.brokers[cluster.topology.number_of("p")]._disk.log_lane
+    lane = cluster.brokers[cluster.topology.number_of("p")].disk.log_lane
     lane.hold()
     sent += [cluster.publish("p", n=n) for n in range(10, 15)]
     cluster.run_for(3)

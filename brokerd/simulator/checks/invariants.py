@@ -57,6 +57,7 @@ class StepChecker:
     Attributes:
         bypass_sessions: ends of sessions established between brokers that are no neighbours.
         marks: counts what of the protocol was met, where it has marks.
+        looks_at: all brokers, where each is to be looked into after each of its steps.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class StepChecker:
         self._trace = trace
         self._strict = strict
         self._watcher = watcher
+        self.looks_at: Sequence[BrokerView] = ()
         self.bypass_sessions = 0
         self._sources: dict[tuple[int, ClientId], SourceId] = {}
         self._started: dict[tuple[ClientId, int], None] = {}
@@ -136,6 +138,8 @@ class StepChecker:
                 self._check_send(broker, effect)
             elif type(effect) is Deliver:
                 self._check_delivery(broker, effect)
+        if self.looks_at:
+            self.own.look_into(broker, self.looks_at)
 
     def _check_send(self, broker: BrokerView, effect: Send) -> None:
         message = effect.message

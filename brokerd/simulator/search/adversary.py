@@ -26,15 +26,9 @@ from brokerd.simulator.checks.marks import as_counters
 from brokerd.simulator.checks.protocol_checks import planning_of, with_bugs
 from brokerd.simulator.search.campaign import CAMPAIGN, Setting, setting
 from brokerd.simulator.search.seed_report import SeedReport, play_and_judge
-from brokerd.simulator.search.untimed_shrink import ShortHistory, shrink_history
+from brokerd.simulator.search.shrink_history import ShortHistory, shrink_history
 from brokerd.simulator.search.workers import map_in_workers
-from brokerd.simulator.world.untimed import Action
-from brokerd.simulator.world.untimed_cluster import (
-    BLOBS,
-    PREDICATES,
-    Scene,
-    UntimedCluster,
-)
+from brokerd.simulator.world.actions import BLOBS, PREDICATES, ActedCluster, Action, Scene
 
 _Element = BrokerNumber | tuple[Any, Any]
 """A broker or a link; what may fail."""
@@ -118,7 +112,8 @@ class _Run:
         self._row = row
         self.scene = _draw_scene(seed, random, row, options)
         with with_bugs(self.scene.mutants):
-            self._cluster = UntimedCluster(self.scene, trace=options.story)
+            self._acted = ActedCluster(self.scene, trace=options.story)
+        self._cluster = self._acted.cluster
         self._rates = _Rates(
             publishing=random.choice((0.02, 0.05, 0.1)),
             failing=random.choice((0.005, 0.02, 0.05)),
@@ -148,19 +143,19 @@ class _Run:
     @property
     def actions(self) -> list[Action]:
         """What has happened so far."""
-        return self._cluster.actions
+        return self._acted.actions
 
     def report(self) -> SeedReport:
         """Run the seed and say how it went."""
-        cluster = self._cluster
+        acted, cluster = self._acted, self._cluster
         with with_bugs(self.scene.mutants):
             rule, violations = play_and_judge(self._play, cluster.oracle, self.scene.strict)
-        violations = [f"after {len(cluster.actions)} actions: {what}" for what in violations]
+        violations = [f"after {len(acted.actions)} actions: {what}" for what in violations]
         steps = cluster.trace.last_steps() if cluster.trace is not None and violations else ()
         return SeedReport(
             self._seed,
             self._options.protocol,
-            cluster.digest(),
+            acted.digest(),
             rule,
             tuple(violations),
             self._counters(),
@@ -171,9 +166,9 @@ class _Run:
     # ------------------------------------------------------------ the course of a run
 
     def _play(self) -> None:
-        cluster, random = self._cluster, self._random
+        acted, random = self._acted, self._random
         is_pure = self._seed % PURE_EVERY == 0
-        cluster.start(self._pure if is_pure else None)
+        acted.start(self._pure if is_pure else None)
         for _ in range(random.randrange(1, 5)):
             self._subscribe()
         self._let_happen(random.choice((0, 100, 400)))
@@ -187,20 +182,17 @@ class _Run:
             if self._ends.random() < self._ending:
                 self._unsubscribe()
             if self._losses.random() < self._losing:
-                cluster.perform(("forget", self._losses.choice([*cluster.clients])))
-        cluster.heal_all()
-        cluster.settle(random)
-        cluster.oracle.judge_end()
+                acted.perform(("forget", self._losses.choice([*acted.clients])))
+        acted.heal_all()
+        acted.settle(random)
+        acted.oracle.judge_end()
         if is_pure:
-            cluster.repeat_events(self._pure)
+            self._cluster.repeat_events(self._pure)
 
     def _let_happen(self, count: int) -> None:
         """Nothing but what waits on lanes."""
-        cluster, random = self._cluster, self._random.random
-        ready = cluster.network.ready
         for _ in range(count):
-            if ready:
-                cluster.happen(ready[int(random() * len(ready))])
+            self._acted.happen()
 
     def _choose(self, count: int) -> None:
         """`count` choices."""
@@ -209,20 +201,19 @@ class _Run:
         failing = publishing + rates.failing
         disturbing = failing + rates.disturbing
         rare = disturbing + rates.waiting
-        cluster = self._cluster
-        ready = cluster.network.ready
+        acted = self._acted
         for _ in range(count):
             draw = random()
-            if draw >= rare and ready:
-                cluster.happen(ready[int(random() * len(ready))])
-            elif draw < publishing:
+            if draw >= rare and acted.happen():
+                continue
+            if draw < publishing:
                 self._publish()
             elif draw < failing:
                 self._fail_or_mend()
             elif draw < disturbing:
                 self._disturb()
             else:
-                cluster.perform(("deadline", self._random.randrange(len(cluster.brokers))))
+                acted.perform(("deadline", self._random.randrange(len(acted.brokers))))
 
     # ------------------------------------------------------------ what is chosen
 
@@ -230,7 +221,7 @@ class _Run:
         random = self._random
         name, home = random.choice(self.scene.publishers)
         count = random.randrange(1, self._rates.longest_run + 1)
-        self._cluster.perform(("publish", name, random.randrange(len(BLOBS)), count))
+        self._acted.perform(("publish", name, random.randrange(len(BLOBS)), count))
         failed = self._failed()
         if failed:
             last = self._cluster.clients[name].core.next_sequence - 1
@@ -246,14 +237,14 @@ class _Run:
             home = random.randrange(len(self._cluster.brokers))
             name = f"s{len(self._subscribers) + 1}"
             self._subscribers.append((name, home))
-        self._cluster.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
+        self._acted.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
 
     def _unsubscribe(self) -> None:
         """One of the subscriptions ends, whether it has started or not."""
         name, _ = self._ends.choice(self._subscribers)
         numbers = self._cluster.clients[name].core.subscriptions
         if numbers:
-            self._cluster.perform(("unsubscribe", name, self._ends.choice(numbers)))
+            self._acted.perform(("unsubscribe", name, self._ends.choice(numbers)))
 
     def _failed(self) -> list[_Element]:
         """The brokers that do not serve, and the links.
@@ -270,7 +261,7 @@ class _Run:
             for broker in brokers
             if not broker.alive or broker.core.status().state != "running"
         ]
-        cut = cluster.network.cut
+        cut = cluster.network.cut_ways()
         if self._forgetful:
             self._broken = {
                 (a, b): None
@@ -302,22 +293,22 @@ class _Run:
                 self._cut(failed)
 
     def _mend(self, element: _Element) -> None:
-        cluster = self._cluster
+        acted = self._acted
         if isinstance(element, tuple):
             a, b = element
-            cluster.perform(("heal", a, b))
-            cluster.perform(("heal", b, a))
-        elif not cluster.brokers[element].alive:
-            cluster.perform(("restart", element))
+            acted.perform(("heal", a, b))
+            acted.perform(("heal", b, a))
+        elif not acted.brokers[element].alive:
+            acted.perform(("restart", element))
         elif self._random.random() < 0.3:  # it recovers, and has to begin again
-            cluster.perform(("crash", element, self._kept()))
+            acted.perform(("crash", element, self._kept()))
 
     def _crash(self, failed: Sequence[_Element]) -> None:
         free = [number for number in range(len(self._cluster.brokers)) if number not in failed]
-        writing = [number for number in free if self._cluster.brokers[number].disk.waits]
+        writing = [number for number in free if self._cluster.brokers[number].disk.has_unwritten]
         if writing and self._random.random() < 0.5:
             free = writing  # between commit and persisted most can go wrong
-        self._cluster.perform(("crash", self._random.choice(free), self._kept()))
+        self._acted.perform(("crash", self._random.choice(free), self._kept()))
 
     def _kept(self) -> int:
         return self._random.choice((0, 0, 1, 99))
@@ -330,59 +321,58 @@ class _Run:
         self._broken[a, b] = None
         if random.random() < 0.5:
             a, b = b, a
-        self._cluster.perform(("cut", a, b))
+        self._acted.perform(("cut", a, b))
         if random.random() < 0.7:
-            self._cluster.perform(("cut", b, a))
+            self._acted.perform(("cut", b, a))
 
     def _take_for_dead(self, verb: str, number: BrokerNumber, peer: Any) -> None:
         if self._forgetful:
             if len(self._failed()) >= self._row.elements_at_once:
                 return
             self._broken[min(number, peer), max(number, peer)] = None
-        self._cluster.perform((verb, number, peer))
+        self._acted.perform((verb, number, peer))
 
     def _disturb(self) -> None:
         """What may happen at any time although nothing has failed."""
-        cluster, random = self._cluster, self._random
-        network = cluster.network
+        acted, random = self._acted, self._random
         draw = random.random()
         if draw < 0.4:
-            broker = random.choice(cluster.brokers)
+            broker = random.choice(acted.brokers)
             peers = [peer for peer in broker.ends if isinstance(peer, int)]
             if peers:
                 self._take_for_dead("suspect", broker.number, random.choice(peers))
         elif draw < 0.55:
-            broker = random.choice(cluster.brokers)
+            broker = random.choice(acted.brokers)
             if broker.attempts:
                 self._take_for_dead("time out", broker.number, random.choice([*broker.attempts]))
         elif draw < 0.7:
-            client = random.choice(list(cluster.clients.values()))
+            client = random.choice(list(acted.clients.values()))
             ends: tuple[Peer, Peer] = (client.name, client.broker)
-            cluster.perform(("suspect", *(ends if random.random() < 0.5 else ends[::-1])))
+            acted.perform(("suspect", *(ends if random.random() < 0.5 else ends[::-1])))
         elif draw < 0.8:
-            cluster.perform(("stale", random.randrange(4)))
+            acted.perform(("stale", random.randrange(8)))
         else:
-            held = [action for action, lane in network.lanes.items() if lane.held]
+            held = [*acted.schedule.held]
             if held and (len(held) >= self._rates.holding or random.random() < 0.4):
-                cluster.perform(("release", *random.choice(held)))
-            elif network.ready and len(held) < self._rates.holding:
-                cluster.perform(("hold", *random.choice(network.ready).action))
+                acted.perform(("release", random.choice(held)))
+            elif len(held) < self._rates.holding and (lane := acted.schedule.draw()) is not None:
+                acted.perform(("hold", lane.name))
 
     # ------------------------------------------------------------ ledger
 
     def _counters(self) -> dict[str, int]:
         cluster = self._cluster
-        verbs = Counter(action[0] for action in cluster.actions)
+        verbs = Counter(action[0] for action in self.actions)
         counters = {
-            "actions": len(cluster.actions),
-            "broker_events": sum(len(broker.effects_by_event) for broker in cluster.brokers),
+            "actions": len(self.actions),
+            "broker_events": cluster.broker_events,
             "published": cluster.oracle.published_count,
             "deliveries": cluster.oracle.deliveries,
             "owed": cluster.oracle.owed,
             "announced": cluster.oracle.announced,
             "at_risk": self._at_risk,
             "subscriptions": verbs["subscribe"],
-            "crashes_before_persisted": cluster.crashes_before_persisted,
+            "crashes_before_persisted": self._acted.crashes_before_persisted,
             "bypass_sessions": cluster.checker.bypass_sessions,
             "duplicates_at_clients": sum(c.core.duplicates for c in cluster.clients.values()),
             **cluster.network.counters,
@@ -399,10 +389,12 @@ class _Run:
             "hold",
             "stale",
             "deadline",
-            "persist",
             "forget",
         ):
             counters[f"action_{verb.replace(' ', '_')}"] = verbs[verb]
+        counters["action_persist"] = sum(
+            count for lane, count in verbs.items() if lane.partition("#")[0].endswith(":disk")
+        )
         if cluster.checker.marks is not None:
             marks = {
                 **cluster.checker.marks.counts,

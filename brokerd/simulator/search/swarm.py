@@ -249,7 +249,7 @@ class PlanRun:
         if self._strict:
             self._check_growth()
         if self._check_purity:
-            self._repeat_events()
+            self._cluster.repeat_events(self._pure.number)
 
     def _play_timed(self) -> None:
         schedule = self._cluster.schedule
@@ -458,17 +458,6 @@ class PlanRun:
         alive = Alive(len(cluster.brokers), oracle.living, oracle.sources, clients)
         for number in cluster.graph.present:
             check_growth(cluster.brokers[number], alive, simulated(cluster.protocol).kept)
-
-    def _repeat_events(self) -> None:
-        """I17: the same events give the same effects."""
-        core = self._cluster.fresh_core(self._pure.number)
-        for event, now_ns, effects in self._pure.history or ():
-            again = core.handle(event, now_ns)
-            core.next_deadline()
-            if again != effects:
-                raise InvariantViolated(
-                    "purity", f"{self._pure.name} on {event}: first {effects}, then {again}"
-                )
 
     # ------------------------------------------------------------ moves
 

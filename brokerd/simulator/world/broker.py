@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -33,12 +34,19 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
     Truncate,
 )
-from brokerd.simulator.world.clock import MILLISECOND_NS, Schedule
+from brokerd.simulator.world.clock import MILLISECOND_NS, PATIENCE_NS, Schedule
 from brokerd.simulator.world.disk import SimulatedDisk
 from brokerd.simulator.world.network import Endpoint, Network, OldMessage, SessionEnd
 from brokerd.simulator.world.wall_clock import WallClocks
 
 DISK_NS = 2 * MILLISECOND_NS
+
+
+@dataclass(slots=True)
+class OwnClock:
+    """A clock that goes on only when its broker is told that a deadline has come."""
+
+    now_ns: Instant = 0
 
 
 class Observer(Protocol):
@@ -56,8 +64,14 @@ class Observer(Protocol):
 class SimulatedBroker(Endpoint):
     """One broker: a core while it is alive, and a disk that outlives it.
 
+    Args:
+        clock: what it reads the time from, when that is not the schedule; it then has no timers,
+            and its disk takes no time.
+
     Attributes:
         core: of the current or last incarnation.
+        protocol: the same, without what relays its sessions.
+        disk: outlives it.
         events: how many its cores have handled, all incarnations together.
         history: of this incarnation, (event, instant, effects), where it is to be kept.
         joins: it knows nothing when it first starts, but others do.
@@ -74,11 +88,13 @@ class SimulatedBroker(Endpoint):
         observer: Observer | None,
         logs: Iterable[str],
         wall_clocks: WallClocks,
+        clock: OwnClock | None = None,
     ) -> None:
         super().__init__(number)
         self.number = number
         self.name = name
         self.core: DeliveryProtocol
+        self.protocol: DeliveryProtocol
         self.events = 0
         self.joins = False
         self.history: list[tuple[Event, Instant, list[Effect]]] | None = None
@@ -88,10 +104,14 @@ class SimulatedBroker(Endpoint):
         self._make_core = make_core
         self._observer = observer
         self._wall_clocks = wall_clocks
-        self._disk = SimulatedDisk(number, self._schedule, random, DISK_NS, logs, self._handle)
+        self._own_clock = clock
+        self._clock: Schedule | OwnClock = clock or self._schedule
+        delay_ns = 0 if clock is not None else DISK_NS
+        self.disk = SimulatedDisk(number, self._schedule, random, delay_ns, logs, self._handle)
         self._local: deque[Event] = deque()
         self._handling = False
         self._waited = False
+        self._wrapper: CoreWrapper | None = None
         self._absorbed: list[tuple[SessionEnd, Any]] = []
         self._deadline: Instant | None = None
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -100,10 +120,10 @@ class SimulatedBroker(Endpoint):
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
-            Append: self._disk.log,
-            Read: self._disk.log,
-            Chop: self._disk.log,
-            Truncate: self._disk.log,
+            Append: self.disk.log,
+            Read: self.disk.log,
+            Chop: self.disk.log,
+            Truncate: self.disk.log,
             Record: self._perform_record,
         }
 
@@ -116,37 +136,39 @@ class SimulatedBroker(Endpoint):
         self.incarnation += 1
         self._sessions = 0
         self.core = self._make_core(self.number)
-        if isinstance(self.core, CoreWrapper) and self._observer is not None:
-            self.core.watch = partial(self._observer.step, self)
+        self._wrapper = self.core if isinstance(self.core, CoreWrapper) else None
+        self.protocol = self.core if self._wrapper is None else self._wrapper.core
+        if self._wrapper is not None and self._observer is not None:
+            self._wrapper.watch = partial(self._observer.step, self)
         if self.history is not None:
             self.history = []
         recovering = self.incarnation > 1 or self.joins
-        disk = self._disk
-        wall_ns = self._wall_clocks.at_start(self.number, self._schedule.now_ns)
+        disk = self.disk
+        wall_ns = self._wall_clocks.at_start(self.number, self._clock.now_ns)
         self._handle(Started(self.incarnation, recovering, disk.recovered(), disk.ends(), wall_ns))
 
-    def kill(self) -> None:
-        """Lose everything volatile, at once."""
+    def kill(self, kept: int | None = None) -> None:
+        """Lose everything volatile, at once; of what is not durable `kept`, see its disk."""
         assert self.alive, f"{self.name} is dead already"
         self.alive = self.frozen = self.absorbing = False
         self._absorbed.clear()
         self._local.clear()
         self._deadline = None
         self._network.endpoint_died(self)
-        self._disk.crash()
+        self.disk.crash(kept)
 
     def freeze(self) -> None:
         """Stop its time until `thaw`; peers hear nothing."""
         if not self.frozen:
             self._network.freeze(self)
-            self._disk.lane.hold()
-            self._disk.log_lane.hold()
+            self.disk.lane.hold()
+            self.disk.log_lane.hold()
 
     def thaw(self) -> None:
         """Let its time go on."""
         if self.frozen:
-            self._disk.lane.release()
-            self._disk.log_lane.release()
+            self.disk.lane.release()
+            self.disk.log_lane.release()
             self._network.thaw(self)
             self._deadline = None
             self._rearm()
@@ -172,19 +194,14 @@ class SimulatedBroker(Endpoint):
 
     def session_with(self, peer: Peer) -> int:
         """The number of its session with a peer, relayed or direct; 0 when there is none."""
-        if isinstance(self.core, CoreWrapper) and isinstance(peer, int):
-            return self.core.session_with(peer)
+        if self._wrapper is not None and isinstance(peer, int):
+            return self._wrapper.session_with(peer)
         end = self.ends.get(peer)
         return end.number if end is not None else 0
 
     def on_disk(self) -> Mapping[str, Mapping[str, Any]]:
         """The rows that a restart would find: table → key → value."""
-        return self._disk.recovered()
-
-    @property
-    def protocol(self) -> DeliveryProtocol:
-        """The protocol itself, without what relays its sessions."""
-        return self.core.core if isinstance(self.core, CoreWrapper) else self.core
+        return self.disk.recovered()
 
     # ------------------------------------------------------------ what the network says
 
@@ -205,10 +222,32 @@ class SimulatedBroker(Endpoint):
         else:
             self._handle(MessageReceived(end.peer, end.number, message))
 
-    def receive_old(self, old: OldMessage) -> None:
-        """Hand over a message of a session that is over, as no sound driver would."""
-        if self.alive and self.incarnation == old.incarnation:
-            self._handle(MessageReceived(old.peer, old.session, old.message))
+    def receive_old(self, old: OldMessage) -> bool:
+        """Take a message of a session that is over; False when it was another incarnation's.
+
+        No sound driver would hand it over.
+        """
+        if not self.alive or self.incarnation != old.incarnation:
+            return False
+        self._handle(MessageReceived(old.peer, old.session, old.message))
+        return True
+
+    # ------------------------------------------------------------ a clock of its own
+
+    def deadline(self) -> Instant | None:
+        """Its core's earliest deadline, if that is meant ever to come."""
+        due = self.core.next_deadline() if self.alive else None
+        return due if due is not None and due < self._clock.now_ns + PATIENCE_NS else None
+
+    def reach_deadline(self) -> bool:
+        """Its own clock shows its earliest deadline; False when there is none worth waiting for."""
+        assert self._own_clock is not None, f"{self.name} goes by the common clock"
+        due = self.deadline()
+        if due is None:
+            return False
+        self._own_clock.now_ns = max(self._own_clock.now_ns, due)
+        self._handle(DeadlineReached())
+        return True
 
     # ------------------------------------------------------------ the core
 
@@ -227,7 +266,7 @@ class SimulatedBroker(Endpoint):
             self._rearm()
 
     def _handle_one(self, event: Event) -> None:
-        now_ns = self._schedule.now_ns
+        now_ns = self._clock.now_ns
         self.events += 1
         self._waited = type(event) is DeadlineReached
         effects = self.core.handle(event, now_ns)
@@ -235,12 +274,14 @@ class SimulatedBroker(Endpoint):
             self.history.append((event, now_ns, effects))
         if self._observer is not None:
             self._observer.driven(self, event, effects)
-            if not isinstance(self.core, CoreWrapper):
+            if self._wrapper is None:
                 self._observer.step(self, event, effects)
         for effect in effects:
             self._perform[type(effect)](effect)
 
     def _rearm(self) -> None:
+        if self._own_clock is not None:
+            return  # see reach_deadline
         deadline = self.core.next_deadline()
         if deadline is not None and (self._deadline is None or deadline < self._deadline):
             self._deadline = deadline
@@ -271,7 +312,7 @@ class SimulatedBroker(Endpoint):
         self._network.close(self, effect.peer, "closed_by_us")
 
     def _perform_commit(self, effect: Commit) -> None:
-        self._disk.commit(effect.changes, effect.token)
+        self.disk.commit(effect.changes, effect.token)
 
     def _perform_record(self, effect: Record) -> None:
         self.recorded.append((effect.event, effect.details))

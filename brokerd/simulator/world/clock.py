@@ -184,6 +184,7 @@ class AdversarialSchedule(Schedule):
         names_taken: whether to keep what was taken last in `taken`.
         taken: the lane whose head was taken last, with its number among those of the same name;
             TIMER for a timer.
+        held: names of lanes of which nothing happens, whether they are there yet or not.
     """
 
     adversarial = True
@@ -193,6 +194,7 @@ class AdversarialSchedule(Schedule):
         self._random = random
         self.names_taken = False
         self.taken = ""
+        self.held: dict[str, dict[Lane, None]] = {}
         self._ready: list[Lane] = []
         self._timers: list[tuple[Instant, int, Action, tuple[Any, ...]]] = []
 
@@ -219,9 +221,42 @@ class AdversarialSchedule(Schedule):
 
     def step(self) -> bool:
         """Let the head of some lane happen; False when all lanes are empty or held."""
-        if not self._ready:
+        lane = self.draw()
+        if lane is None:
             return False
-        self._take_head(self._ready[int(self._random.random() * len(self._ready))])
+        self.take_head(lane)
+        return True
+
+    def draw(self) -> Lane | None:
+        """Any lane on which something can happen now; None when there is none."""
+        ready = self._ready
+        return ready[int(self._random.random() * len(ready))] if ready else None
+
+    def name_of(self, lane: Lane) -> str:
+        """What `take` is to be given for the head of this lane, as things stand."""
+        name, number = lane.name, 0
+        for other in self._ready[: lane._place]:
+            if other.name == name:
+                number += 1
+        return f"{name}#{number}" if number else name
+
+    def hold(self, name: str) -> bool:
+        """Let nothing out of lanes of this name, of later ones neither; False when held already."""
+        if name in self.held:
+            return False
+        self.held[name] = {}
+        for lane in [lane for lane in self._ready if lane.name == name]:
+            self._remove(lane)
+            self._add(lane)
+        return True
+
+    def release(self, name: str) -> bool:
+        """Take back `hold`; False when it was not held."""
+        if name not in self.held:
+            return False
+        for lane in self.held.pop(name):
+            if lane.queue and not lane.holds:
+                self._add(lane)
         return True
 
     def take(self, name: str) -> bool:
@@ -233,17 +268,17 @@ class AdversarialSchedule(Schedule):
         number = int(place or 0)
         if number >= len(lanes):
             return False
-        self._take_head(lanes[number])
+        self.take_head(lanes[number])
         return True
 
     def draw_anew(self, random: Random) -> None:
         """Draw from another stream from now on, however much was drawn from the first."""
         self._random = random
 
-    def _take_head(self, lane: Lane) -> None:
+    def take_head(self, lane: Lane) -> None:
+        """Let the head of a lane happen; there must be one, and nobody may hold it."""
         if self.names_taken:
-            number = sum(other.name == lane.name for other in self._ready[: lane._place])
-            self.taken = f"{lane.name}#{number}" if number else lane.name
+            self.taken = self.name_of(lane)
         action, arguments = lane.queue.popleft()
         self.pending -= 1
         if not lane.queue:
@@ -261,9 +296,13 @@ class AdversarialSchedule(Schedule):
         return True
 
     def _add(self, lane: Lane) -> None:
-        if lane._place < 0:
-            lane._place = len(self._ready)
-            self._ready.append(lane)
+        if lane._place >= 0:
+            return
+        if lane.name in self.held:
+            self.held[lane.name][lane] = None
+            return
+        lane._place = len(self._ready)
+        self._ready.append(lane)
 
     def _remove(self, lane: Lane) -> None:
         if lane._place < 0:

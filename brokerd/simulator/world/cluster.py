@@ -38,7 +38,7 @@ from brokerd.protocols.registry import (
 from brokerd.simulator.checks.invariants import StepChecker, Watcher
 from brokerd.simulator.checks.oracle import InvariantViolated, Oracle
 from brokerd.simulator.checks.protocol_checks import CheckedWorld, make_checks, make_observer
-from brokerd.simulator.world.broker import SimulatedBroker
+from brokerd.simulator.world.broker import OwnClock, SimulatedBroker
 from brokerd.simulator.world.clients import ClientObserver, Observers, SimulatedClient
 from brokerd.simulator.world.clock import SECOND_NS, AdversarialSchedule, Schedule, TimedSchedule
 from brokerd.simulator.world.moving import ClientMove
@@ -72,6 +72,10 @@ class SimulatedCluster:
         strict: raise InvariantViolated as soon as something promised does not hold.
         trace: keep the last steps and a digest of all.
         adversarial: no durations; see AdversarialSchedule.
+        own_clocks: without durations, each broker goes by a clock of its own, which whoever writes
+            the story moves, and each client's application takes what it gets in its own time.
+            Each broker is looked into after each of its steps.
+        make_network: of another kind, for tests.
         watcher: told of every step of every broker.
 
     Attributes:
@@ -94,6 +98,8 @@ class SimulatedCluster:
         strict: bool = True,
         trace: bool = True,
         adversarial: bool = False,
+        own_clocks: bool = False,
+        make_network: type[Network] = Network,
         watcher: Watcher | None = None,
         observer: ClientObserver | None = None,
     ) -> None:
@@ -108,7 +114,9 @@ class SimulatedCluster:
         order = Random(f"order {seed}")
         self.schedule = AdversarialSchedule(order) if adversarial else TimedSchedule()
         network = network or NetworkParameters(session=topology.session_parameters())
-        self.network = Network(self.schedule, self.random, network)
+        assert adversarial or not own_clocks, "where there are durations there is one clock"
+        self._own_clocks = own_clocks
+        self.network = make_network(self.schedule, self.random, network)
         self.oracle = Oracle(decode_attributes, strict, definition_of(protocol).promises)
         self._logs = definition_of(protocol).logs(self.parameters)
         acknowledgement = definition_of(protocol).acknowledgement(self.parameters)
@@ -159,6 +167,8 @@ class SimulatedCluster:
         for broker in self.brokers:
             if not broker.alive:
                 broker.start()
+        if self._own_clocks:  # checks look at all cores, so all must be there
+            self.checker.looks_at = self.brokers
         return self
 
     def join(self, name: str, at: str) -> "BrokerHandle":
@@ -210,6 +220,7 @@ class SimulatedCluster:
         client = SimulatedClient(
             name, number, self.network, self.random, self._observer, publishes, core
         )
+        client.take_after_ns = int(self._own_clocks)
         self.clients[name] = client
         self.network.endpoints[name] = client
         self.checker.client_added(name, number)
@@ -244,11 +255,11 @@ class SimulatedCluster:
         self.note(f"detach {client}")
         state.detach()
 
-    def forget(self, client: ClientId, keeps: int) -> SimulatedClient:
+    def forget(self, client: ClientId, keeps: int | None = None) -> SimulatedClient:
         """A client's process dies with its memory; another one of that name asks again.
 
         Args:
-            keeps: for how many of all that it has ever asked for, from the first on.
+            keeps: for how many of all that it has ever asked for, from the first on; None for all.
         """
         old = self.clients[client]
         wanted = self._asked.get(client, [])[:keeps]
@@ -459,6 +470,7 @@ class SimulatedCluster:
     def _add_broker(self, name: str) -> BrokerNumber:
         number = len(self.brokers)
         observer = self.checker if self._watched else None
+        clock = OwnClock() if self._own_clocks else None
         broker = SimulatedBroker(
             number,
             name,
@@ -468,6 +480,7 @@ class SimulatedCluster:
             observer,
             self._logs,
             self._wall_clocks,
+            clock,
         )
         broker.joins = number >= len(self.topology.as_deployed().brokers)
         self.brokers.append(broker)
@@ -484,10 +497,10 @@ class SimulatedCluster:
 
     def _make_core(self, number: BrokerNumber) -> DeliveryProtocol:
         self._topologies[number] = self.topology
-        return self.fresh_core(number)
+        return self._fresh_core(number)
 
-    def fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
-        """A core like a broker's own when it started, to repeat its events on."""
+    def _fresh_core(self, number: BrokerNumber) -> DeliveryProtocol:
+        """A core like a broker's own when it started."""
         return make_protocol(
             self.protocol,
             number,
@@ -495,6 +508,22 @@ class SimulatedCluster:
             self.parameters,
             decode_attributes,
         )
+
+    def repeat_events(self, number: BrokerNumber) -> None:
+        """I17: the events that were kept of a broker give a fresh core the same effects.
+
+        Raises:
+            InvariantViolated: they do not.
+        """
+        broker = self.brokers[number]
+        core = self._fresh_core(number)
+        for event, now_ns, effects in broker.history or ():
+            again = core.handle(event, now_ns)
+            core.next_deadline()
+            if again != effects:
+                raise InvariantViolated(
+                    "purity", f"{broker.name} on {event}: first {effects}, then {again}"
+                )
 
     def check_internals(self) -> None:
         """Look into every broker; what random steps leave behind must make sense."""

@@ -30,6 +30,8 @@ class SimulatedDisk:
     about: any number from the front.
 
     Args:
+        delay_ns: until a transaction is durable that somebody waits for, at least; 0 where there
+            are no durations, so that none is drawn.
         logs: their names.
         tell: is handed what the core is to know.
     """
@@ -66,10 +68,9 @@ class SimulatedDisk:
             _check_storable(change.value, f"broker {self._broker}: {change}")
         self._committed += 1
         self._waiting.append((self._committed, changes))
-        delay_ns = LAZY_NS if token is None else self._delay_ns
         if token is None and len(self._waiting) > 1 and not self._schedule.adversarial:
             return  # the group that is already waiting takes it along
-        delay_ns += int(self._random.random() * delay_ns)
+        delay_ns = self._draw_delay(LAZY_NS if token is None else self._delay_ns)
         lane = self.lane if token is not None else Lane(self._schedule, self._lane_name)
         self._schedule.post(lane, delay_ns, self._flush, self._crashes, self._committed, token)
 
@@ -83,8 +84,7 @@ class SimulatedDisk:
             answered = effect.token is not None
         elif not answered:
             return  # what comes next takes it along
-        delay_ns = self._delay_ns if answered else LAZY_NS
-        delay_ns += int(self._random.random() * delay_ns)
+        delay_ns = self._draw_delay(self._delay_ns if answered else LAZY_NS)
         lane = self.log_lane if answered else Lane(self._schedule, self._log_lane_name)
         self._schedule.post(lane, delay_ns, self._write_logs, self._crashes, self._logs_changed)
 
@@ -92,15 +92,28 @@ class SimulatedDisk:
         """What a restarted broker finds of its logs."""
         return self._logs.ends()
 
-    def crash(self) -> None:
-        """Keep what was durable and, of the rest, a random part from the front."""
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether a crash may lose something."""
+        return bool(self._waiting or self._log_effects)
+
+    def contents(self) -> tuple[Any, ...]:
+        """All that is durable: rows, and logs."""
+        return self.recovered(), self._logs.contents()
+
+    def crash(self, kept: int | None = None) -> None:
+        """Keep what was durable and, of the rest, a part from the front.
+
+        Args:
+            kept: at most so many transactions, and changes of logs; None draws how many.
+        """
         if self._log_effects:
-            for _ in range(self._random.randrange(len(self._log_effects) + 1)):
+            for _ in range(self._draw_kept(len(self._log_effects), kept)):
                 self._logs.write(self._log_effects.popleft()[1], LARGEST_PAGE)
             self._log_effects.clear()
         self._logs.crash()
         self.log_lane = Lane(self._schedule, self._log_lane_name)
-        for _ in range(self._random.randrange(len(self._waiting) + 1)):
+        for _ in range(self._draw_kept(len(self._waiting), kept)):
             self._apply(self._waiting.popleft()[1])
         self._waiting.clear()
         self._crashes += 1
@@ -112,6 +125,12 @@ class SimulatedDisk:
             table: {key: _as_stored(value) for key, value in rows.items()}
             for table, rows in self._tables.items()
         }
+
+    def _draw_delay(self, least_ns: int) -> int:
+        return least_ns + int(self._random.random() * least_ns) if self._delay_ns else 0
+
+    def _draw_kept(self, unwritten: int, kept: int | None) -> int:
+        return self._random.randrange(unwritten + 1) if kept is None else min(kept, unwritten)
 
     def _flush(self, crashes: int, number: int, token: int | None) -> None:
         if crashes != self._crashes:

@@ -32,6 +32,7 @@ class NetworkParameters:
         latency_lowest_ns, latency_highest_ns: bounds of a session's own one-way latency.
         jitter_ns: what a single message may take on top; 0 makes suspicion punctual too.
         lost_on_close: whether a close may overtake (and so destroy) what is still in flight.
+        early_timeouts: without durations, some attempts may time out although they are answered.
         keep_old_messages: what arrives for a session that is over is kept, so that a test can
             hand it to the broker as a message of that old session.
         encode: every message goes through the wire's codec, as between processes, in several
@@ -43,6 +44,7 @@ class NetworkParameters:
     latency_highest_ns: int = 2_000_000
     jitter_ns: int = 300_000
     lost_on_close: bool = True
+    early_timeouts: bool = True
     keep_old_messages: bool = False
     encode: bool = False
     session: SessionParameters = field(default_factory=SessionParameters)
@@ -207,7 +209,8 @@ class Network:
         self.schedule.post(attempt.lane, 2 * self._draw_latency(), self._hello_arrives, attempt)
         # Without durations a timeout could come at any moment; it mostly should not, or hardly
         # an attempt would ever succeed.
-        if not self.schedule.adversarial or self._random.random() < 0.1:
+        early = self.parameters.early_timeouts
+        if not self.schedule.adversarial or (early and self._random.random() < 0.1):
             self._arm_timeout(attempt)
 
     def close(self, endpoint: Endpoint, peer: Peer, reason: LossReason) -> None:
@@ -275,9 +278,9 @@ class Network:
             else:
                 self._delays.pop(way, None)
 
-    def heal(self, a: Peer, b: Peer) -> None:
+    def heal(self, a: Peer, b: Peer, which: WhichWay = "both") -> None:
         """Undo every fault of this link. A session that has lost something stays dead."""
-        for way in _ways(a, b, "both"):
+        for way in _ways(a, b, which):
             self._cut.pop(way, None)
             self._delays.pop(way, None)
             if self._blackholed.pop(way, None):
@@ -295,6 +298,18 @@ class Network:
             self.counters["sessions_lost_silent"] += 1
             self._end_here(end, "silent")
             self._tell_other(end)
+
+    def time_out(self, endpoint: Endpoint, peer: Peer) -> bool:
+        """Its attempt to reach a peer times out, whoever may answer; False when there is none."""
+        attempt = endpoint.attempts.get(peer)
+        if attempt is None:
+            return False
+        self._give_up(attempt, "timed out")
+        return True
+
+    def cut_ways(self) -> list[Direction]:
+        """The directions that are cut, oldest first."""
+        return [*self._cut]
 
     def is_open(self, a: Peer, b: Peer) -> bool:
         """Whether a session between the two could be opened now."""

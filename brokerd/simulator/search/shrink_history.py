@@ -10,8 +10,7 @@ from random import Random
 
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.simulator.checks.protocol_checks import with_bugs
-from brokerd.simulator.world.untimed import Action
-from brokerd.simulator.world.untimed_cluster import Scene, UntimedCluster, in_words
+from brokerd.simulator.world.actions import ActedCluster, Action, Scene, in_words
 
 MOST_ACTIONS = 1_000_000
 """Over all candidates: less than a minute."""
@@ -54,20 +53,18 @@ _AT_THE_END = ("", "liveness", "incomplete")
 
 def failure_of(
     scene: Scene, actions: Sequence[Action], *, to_the_end: bool = True, trace: bool = False
-) -> tuple[str, str, UntimedCluster]:
+) -> tuple[str, str, ActedCluster]:
     """Play actions, passing over what cannot happen; then, where asked to, heal, settle, judge.
 
     Returns:
         The rule that was broken first ("" for none), what is wrong, and the cluster.
     """
     with with_bugs(scene.mutants):
-        cluster = UntimedCluster(scene, trace=trace)
+        cluster = ActedCluster(scene, trace=trace)
         return *_played(cluster, actions, to_the_end), cluster
 
 
-def _played(
-    cluster: UntimedCluster, actions: Sequence[Action], to_the_end: bool
-) -> tuple[str, str]:
+def _played(cluster: ActedCluster, actions: Sequence[Action], to_the_end: bool) -> tuple[str, str]:
     cluster.start()
     try:
         for action in actions:

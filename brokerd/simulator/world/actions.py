@@ -1,0 +1,317 @@
+"""A cluster without a clock, moved by named actions, with every check on every step.
+
+Every action is made of plain values, such as ("crash", 3, 1), so a list of them is a history that
+can be played again, with some of them left out. Brokers are numbers, clients are names:
+
+    LANE                        the head of a lane happens, as in ("3>1",): see below
+    hold LANE, release LANE     on lanes of this name nothing happens meanwhile
+    time out A B                A gives up its attempt although somebody may answer
+    suspect A B                 A takes B for dead, with reason or without
+    deadline B                  B's own clock shows its earliest deadline
+    crash B KEPT, restart B     of what B wrote and was not told of, at most KEPT is durable
+    cut A B, heal A B           from A to B nothing passes, and what was under way is lost
+    stale N                     the Nth last message that came too late comes nevertheless
+    publish P BLOB COUNT, subscribe S B PREDICATE, unsubscribe S NUMBER
+    forget C                    a client's process begins anew, and asks for all that it ever asked
+
+Lanes: `A>B` is what is under way on one session, `A:dials:B`, `A:gives-up:B` and `A:suspects:B`
+what becomes of an attempt or a silent session, `B:disk` and `B:log` what a broker has written,
+`C:tries-again` and `C:takes` what a client does in its own time. Of several lanes of one name,
+`#1` is the second.
+
+Paper: [DFT11] §II (system model), §VIII.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from brokerd.config import SECOND_NS, SessionParameters
+from brokerd.model.identity import BrokerNumber, ClientId, Peer
+from brokerd.model.predicate import Predicate
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.overlay.topology import Topology
+from brokerd.protocols.interface import Effect, Event
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.clock import AdversarialSchedule
+from brokerd.simulator.world.cluster import SimulatedCluster
+from brokerd.simulator.world.network import Network, NetworkParameters
+from brokerd.wire.attributes import encode_attributes
+
+Action = tuple[Any, ...]
+"""A lane, or a verb and what it is done to."""
+
+KINDS = ("a", "b", "c")
+BLOBS = tuple(encode_attributes({"kind": kind}) for kind in KINDS)
+PREDICATE_TEXTS = ("true", "kind = 'a'", "kind = 'b'", "kind in ('b', 'c')", "kind = 'c'")
+PREDICATES: tuple[Predicate, ...] = tuple(parse_predicate(text) for text in PREDICATE_TEXTS)
+
+ENDLESS = 60_000
+"""So many actions after all was healed mean that it will never end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What there is before anything happens.
+
+    Attributes:
+        publishers: name and broker of each client that publishes.
+        chance: the seed of what no action decides.
+        frame_limit_bytes: messages go through the wire's codec, in frames no larger; 0: they
+            do not.
+        payload_bytes: of each publication, of which a few tell it from others.
+        strict: raise what is not as promised; without it is counted.
+    """
+
+    protocol: str
+    topology: Topology
+    parameters: Any
+    publishers: tuple[tuple[ClientId, BrokerNumber], ...]
+    chance: int
+    mutants: frozenset[str] = frozenset()
+    strict: bool = True
+    frame_limit_bytes: int = 0
+    payload_bytes: int = 3
+
+
+class ActedCluster:
+    """The cluster of one scene, and what has been done to it.
+
+    Attributes:
+        actions: what has happened so far.
+        crashes_before_persisted: crashes of brokers that had written what was not durable.
+    """
+
+    def __init__(
+        self, scene: Scene, *, trace: bool = False, make_network: type[Network] = Network
+    ) -> None:
+        self.scene = scene
+        self.actions: list[Action] = []
+        self.crashes_before_persisted = 0
+        self._effects: list[int] = []
+        self.cluster = cluster = SimulatedCluster(
+            scene.topology,
+            scene.protocol,
+            seed=scene.chance,
+            parameters=scene.parameters,
+            network=_network_of(scene),
+            strict=scene.strict,
+            trace=trace,
+            adversarial=True,
+            own_clocks=True,
+            watcher=self._count,
+            make_network=make_network,
+        )
+        assert isinstance(cluster.schedule, AdversarialSchedule)
+        self.schedule = cluster.schedule
+        self.brokers = cluster.brokers
+        self.clients = cluster.clients
+        self.oracle = cluster.oracle
+        self.network = cluster.network
+        self._verbs: dict[str, Callable[..., bool]] = {
+            "hold": self.schedule.hold,
+            "release": self.schedule.release,
+            "time out": self._time_out,
+            "suspect": self._suspect,
+            "deadline": self._reach_deadline,
+            "crash": self._crash,
+            "restart": self._restart,
+            "cut": self._cut,
+            "heal": self._heal,
+            "stale": self._hand_over_old,
+            "publish": self._publish,
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "forget": self._forget,
+        }
+
+    def start(self, pure: BrokerNumber | None = None) -> None:
+        """Start brokers and publishers; keep the history of one broker where asked to."""
+        if pure is not None:
+            self.brokers[pure].history = []
+        self.cluster.start()
+        for name, number in self.scene.publishers:
+            self.cluster.client(name, self.brokers[number].name, publishes=True)
+
+    def perform(self, action: Action) -> bool:
+        """Let this happen; False, and nothing has, where it cannot happen now."""
+        self._begin(action)
+        verb = self._verbs.get(action[0], self.schedule.take)
+        if verb(*(action if len(action) == 1 else action[1:])):
+            return True
+        self.actions.pop()
+        return False
+
+    def happen(self) -> bool:
+        """Let the head of any lane happen; False when there is none."""
+        lane = self.schedule.draw()
+        if lane is None:
+            return False
+        self._begin((self.schedule.name_of(lane),))
+        self.schedule.take_head(lane)
+        return True
+
+    def _begin(self, action: Action) -> None:
+        """Before it happens, so that what breaks a rule is part of the history."""
+        self.actions.append(action)
+        if self.cluster.trace is not None:
+            self.schedule.now_ns = len(self.actions) * SECOND_NS  # instants are numbers of actions
+            self.cluster.note(in_words(action))
+
+    # ------------------------------------------------------------ the end
+
+    def heal_all(self) -> None:
+        """Nothing is held, cut or dead any more."""
+        for lane in list(self.schedule.held):
+            self.perform(("release", lane))
+        for way in self.network.cut_ways():
+            self.perform(("heal", *way))
+        for broker in self.brokers:
+            if not broker.alive:
+                self.perform(("restart", broker.number))
+
+    def settle(self, random: Random) -> None:
+        """Let happen whatever can, in any order, until everything owed has arrived.
+
+        Raises:
+            InvariantViolated: it never ends; says what is left.
+        """
+        self.schedule.draw_anew(random)
+        most = len(self.actions) + ENDLESS
+        while True:
+            while len(self.actions) <= most and self.happen():
+                pass
+            if self.has_converged():
+                return
+            waiting = [broker for broker in self.brokers if broker.deadline() is not None]
+            if not waiting or len(self.actions) > most:
+                break
+            self.perform(("deadline", random.choice(waiting).number))
+        left = [*self.cluster.unsettled(), *self._left_over(), *self.oracle.closed_gates()]
+        rule = "liveness" if left else "incomplete"  # what nobody holds any more is lost
+        left += self.oracle.undelivered()
+        why = "no end" if len(self.actions) > most else "nothing left to happen"
+        raise InvariantViolated(rule, f"{why}: {'; '.join(left[:12])}")
+
+    def has_converged(self) -> bool:
+        """Whether everything owed has arrived, and no broker holds more than it has to."""
+        if not self.scene.strict:
+            return not self.cluster.unsettled()
+        if self.oracle.undelivered() or self.oracle.closed_gates():
+            return False
+        return not self.cluster.unsettled() and not self._left_over()
+
+    def _left_over(self) -> list[str]:
+        checker = self.cluster.checker
+        return checker.left_over(self.brokers) + checker.own.left_over(self.brokers)
+
+    # ------------------------------------------------------------ what it was
+
+    def digest(self) -> str:
+        """32 hex digits over everything that happened and what came of it."""
+        hashed = blake2b(digest_size=16)
+        hashed.update(repr((self.actions, self._effects)).encode())
+        for broker in self.brokers:
+            hashed.update(repr(broker.disk.contents()).encode())
+        for client in self.clients.values():
+            hashed.update(repr((client.name, client.received)).encode())
+        return hashed.hexdigest()
+
+    def _count(self, broker: Any, event: Event, effects: list[Effect]) -> None:
+        self._effects.append(len(effects))
+
+    # ------------------------------------------------------------ the verbs
+
+    def _time_out(self, owner: Peer, peer: Peer) -> bool:
+        return self.network.time_out(self.network.endpoints[owner], peer)
+
+    def _suspect(self, owner: Peer, peer: Peer) -> bool:
+        end = self.network.endpoints[owner].ends.get(peer)
+        if end is None:
+            return False
+        self.network.suspect(end)
+        return True
+
+    def _reach_deadline(self, number: BrokerNumber) -> bool:
+        return self.brokers[number].reach_deadline()
+
+    def _crash(self, number: BrokerNumber, kept: int) -> bool:
+        broker = self.brokers[number]
+        if not broker.alive:
+            return False
+        self.crashes_before_persisted += broker.disk.has_unwritten
+        broker.kill(kept)
+        return True
+
+    def _restart(self, number: BrokerNumber) -> bool:
+        broker = self.brokers[number]
+        if broker.alive:
+            return False
+        broker.start()
+        return True
+
+    def _cut(self, sender: Peer, receiver: Peer) -> bool:
+        if (sender, receiver) in self.network.cut_ways():
+            return False
+        self.network.cut(sender, receiver, "out")
+        return True
+
+    def _heal(self, sender: Peer, receiver: Peer) -> bool:
+        if (sender, receiver) not in self.network.cut_ways():
+            return False
+        self.network.heal(sender, receiver, "out")
+        return True
+
+    def _hand_over_old(self, age: int) -> bool:
+        old = self.network.old_messages
+        if age >= len(old):
+            return False
+        message = old.pop(len(old) - 1 - age)
+        key = message.endpoint.key
+        return isinstance(key, int) and self.brokers[key].receive_old(message)
+
+    def _publish(self, name: ClientId, blob: int, count: int) -> bool:
+        payload = len(self.actions).to_bytes(self.scene.payload_bytes)
+        home = self.brokers[self.clients[name].broker].name
+        self.cluster.publish_run(home, [(BLOBS[blob], payload)] * count, name)
+        return True
+
+    def _subscribe(self, name: ClientId, number: BrokerNumber, predicate: int) -> bool:
+        self.cluster.subscribe(self.brokers[number].name, PREDICATES[predicate], name)
+        return True
+
+    def _unsubscribe(self, name: ClientId, number: int) -> bool:
+        client = self.clients.get(name)
+        if client is None or number not in client.core.subscriptions:
+            return False
+        self.cluster.unsubscribe(name, number)
+        return True
+
+    def _forget(self, name: ClientId) -> bool:
+        if name not in self.clients:
+            return False
+        self.cluster.forget(name)
+        return True
+
+
+def _network_of(scene: Scene) -> NetworkParameters:
+    """Nothing takes any time, so that chance decides little but what a close destroys."""
+    session = SessionParameters()
+    if scene.frame_limit_bytes:
+        session = replace(session, frame_limit_bytes=scene.frame_limit_bytes)
+    return NetworkParameters(
+        latency_lowest_ns=0,
+        latency_highest_ns=0,
+        jitter_ns=0,
+        early_timeouts=False,
+        keep_old_messages=True,
+        encode=bool(scene.frame_limit_bytes),
+        session=session,
+    )
+
+
+def in_words(action: Action) -> str:
+    """An action on one line."""
+    return " ".join(map(str, action))
