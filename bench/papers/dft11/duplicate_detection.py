@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from brokerd.overlay.generate import chain
+from brokerd.protocols.delta_tree.as_published.annotated import AnnotatedPublications
+from brokerd.protocols.delta_tree.as_published.vectors import ByVector
 from brokerd.protocols.delta_tree.core import DeltaTree
 from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.mutants import Mutant
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
-from brokerd.protocols.delta_tree.publications.duplicates import ByVector
 from brokerd.protocols.interface import Effect, Event, Send
 from brokerd.simulator.search.campaign import Setting
 from brokerd.simulator.search.plan import Failing, Plan
@@ -306,10 +307,12 @@ def _measure(dedupe: str, delta: int, publishers: int) -> Cost:
         added[length] = (_frame_bytes(copy) - _frame_bytes(bare)) / length
     core = cluster.brokers[-1].core
     assert isinstance(core, DeltaTree), f"{last} runs {core}"
-    detection = core._publications._duplicates
-    state: dict[Any, Any] = core._publications._sequences.all_received()
-    if isinstance(detection, ByVector):
-        state = detection._seen
+    publications = core._publications
+    state: dict[Any, Any] = publications._sequences.all_received()
+    if isinstance(publications, AnnotatedPublications):
+        detection = publications._detection
+        if isinstance(detection, ByVector):
+            state = detection._seen
     return Cost(dedupe, delta, publishers, table_bytes(state), added)
 
 

@@ -18,6 +18,7 @@ from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
+from brokerd.protocols.delta_tree.as_published.annotated import publications_for
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.clients.clients import Clients
 from brokerd.protocols.delta_tree.messages import (
@@ -36,11 +37,9 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.parameters import DeltaTreeParameters
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.publications.arrivals import Publications
 from brokerd.protocols.delta_tree.publications.deliveries import FLUSH_POSITIONS
-from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences, make_detection
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.notifiers import Notifiers
-from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.sessions.sessions import RETRY, Reach, Sessions
 from brokerd.protocols.delta_tree.subscriptions.recovery import COLD_START
 from brokerd.protocols.delta_tree.subscriptions.unheard import AUDIT
@@ -92,25 +91,15 @@ class DeltaTree(EventMachine):
             self._state, self._sessions, self._partitions, sequences, decode_attributes
         )
         table = self._subscriptions.table
-        duplicates = make_detection(self._state, sequences)
-        self._queue = PublicationQueue(
+        self._publications = publications_for(
             self._state, self._sessions, self._partitions, table, sequences
         )
+        self._queue = self._publications.queue
         self._notifiers = Notifiers(
             self._state,
             self._sessions,
             self._partitions,
             self._subscriptions,
-            duplicates,
-            self._queue,
-        )
-        self._publications = Publications(
-            self._state,
-            self._sessions,
-            self._partitions,
-            table,
-            sequences,
-            duplicates,
             self._queue,
         )
         self._unsubscriptions = Unsubscriptions(self._state, self._sessions, self._subscriptions)

@@ -150,11 +150,11 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             Edit(
                 _TREE + "publications/queue.py",
                 """\
-        groups: Iterable[list[Transfer]]
+        for of_source in self._by_source(transfers):
 """,
                 """\
         self.note_sent(hop, transfers)
-        return
+        for of_source in ():
 """,
             ),
         ),
@@ -169,14 +169,14 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             Edit(
                 _TREE + "publications/queue.py",
                 """\
-        entry.unsent = homeless
+            sends.setdefault(transfer.hop, []).append(transfer)
         self._end_if_done(entry)
 """,
                 """\
+            sends.setdefault(transfer.hop, []).append(transfer)
         for node in self._sessions.nodes.values():
             if node.partition:
-                homeless &= ~(1 << node.broker)
-        entry.unsent = homeless
+                entry.unsent &= ~(1 << node.broker)
         self._end_if_done(entry)
 """,
             ),
@@ -513,7 +513,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.SHORT_VECTORS: (
             Edit(
-                _TREE + "publications/duplicates.py",
+                _TREE + "as_published/vectors.py",
                 "return 2 * state.parameters.delta + 1",
                 "return state.parameters.delta + 1",
             ),
@@ -532,12 +532,12 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         ),
         Mutant.DRAIN_COMPARES_PEERS: (
             Edit(
-                _TREE + "as_published/propagation.py",
+                _TREE + "publications/queue.py",
                 """\
-        return riding.get(transfer.hop) == transfer.session
+            if staying.get(transfer.hop) != transfer.session:
 """,
                 """\
-        return self._drains
+            if not self._sessions.knows(transfer.hop):
 """,
             ),
         ),

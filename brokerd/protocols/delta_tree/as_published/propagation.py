@@ -7,36 +7,95 @@ Paper: [DFT11] §VII lines 693-700 (legitimate propagation). Deviates: the paper
 becomes of the publications behind one that may not be forwarded.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from brokerd.model.identity import BrokerNumber
+from brokerd.protocols.delta_tree.as_published.vectors import window
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import SequenceVector
-from brokerd.protocols.delta_tree.publications.duplicates import window
-from brokerd.protocols.delta_tree.publications.entries import (
-    FRAME_PAYLOAD_BYTES,
-    Entry,
-    Route,
-    Transfer,
-)
+from brokerd.protocols.delta_tree.publications.entries import Entry, Route
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
 
 
-class Propagation:
-    """Says for each entry and hop whether it may go now, and with which vector.
+class Resending:
+    """Publications leave a hop as soon as there is another one (`switch` "resend")."""
 
-    Attributes:
-        careful: whether anything may ever have to wait.
-    """
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def staying(self) -> dict[BrokerNumber, int]:
+        """Hop → session on which what was sent there may stay, beside those in use."""
+        return {}
+
+    def blocked(
+        self, entries: Iterable[Entry], routes: Sequence[Route]
+    ) -> dict[BrokerNumber, None]:
+        """Hops that wait until something is confirmed by another one."""
+        return {}
+
+
+class Draining(Resending):
+    """Publications stay where they are while the session lives (`switch` "drain")."""
+
+    def staying(self) -> dict[BrokerNumber, int]:
+        """See Resending."""
+        nodes = self._sessions.nodes.values()
+        return {node.broker: node.session for node in nodes if node.session}
+
+    def blocked(
+        self, entries: Iterable[Entry], routes: Sequence[Route]
+    ) -> dict[BrokerNumber, None]:
+        """See Resending."""
+        return {
+            route.hop: None
+            for entry in entries
+            for transfer in entry.transfers.values()
+            for route in routes
+            if route.hop != transfer.hop and route.destinations & transfer.destinations
+        }
+
+
+class Observing:
+    """What would not propagate legitimately goes on (`legitimacy` "observe")."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._window = window(state)
+
+    def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
+        """Whether publications with this vector may not go to a hop."""
+        return False
+
+    def passed(self, vector: SequenceVector) -> int:
+        """How many brokers of the window publications went past."""
+        return vector.stamps.count(None)
+
+    def onward(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
+        """The vector with which publications arrive at a hop."""
+        passed = len(self._state.neighbourhood.paths[hop]) - 2
+        if not passed:
+            return vector
+        return SequenceVector(vector.sequence, ((None,) * passed + vector.stamps)[: self._window])
+
+
+class Holding(Observing):
+    """What would not propagate legitimately waits (`legitimacy` "hold")."""
+
+    def holds(self, vector: SequenceVector | None, hop: BrokerNumber) -> bool:
+        """See Observing."""
+        assert vector is not None, "publications without a vector"
+        return self.passed(self.onward(vector, hop)) > self._state.parameters.delta
+
+
+class Propagation:
+    """Says for each entry and hop whether it may go now, and with which vector."""
 
     def __init__(self, state: State, sessions: Sessions) -> None:
         self._state = state
-        self._sessions = sessions
-        self._window = window(state)
-        self._holds = state.parameters.legitimacy == "hold"
-        self._drains = state.parameters.switch == "drain"
+        drains, holds = state.parameters.switch == "drain", state.parameters.legitimacy == "hold"
+        self._switch = (Draining if drains else Resending)(sessions)
+        self._legitimacy = (Holding if holds else Observing)(state)
         self._blocked: dict[BrokerNumber, None] = {}
-        self.careful = self._holds or self._drains
 
     @property
     def blocks(self) -> bool:
@@ -45,45 +104,22 @@ class Propagation:
 
     # ------------------------------------------------------------ waiting
 
-    def riding(self, routes: Iterable[Route]) -> dict[BrokerNumber, int]:
-        """Hop → session on which what was sent there may stay."""
-        found = {route.hop: route.session for route in routes}
-        if self._drains:
-            for node in self._sessions.nodes.values():
-                if node.session:
-                    found[node.broker] = node.session
-        return found
-
-    def stays(self, transfer: Transfer, riding: dict[BrokerNumber, int]) -> bool:
-        """Whether a transfer goes on where it is.
-
-        A session is an instance: a new one with the same peer has none of what rode the old.
-        """
-        return riding.get(transfer.hop) == transfer.session
+    def staying(self) -> dict[BrokerNumber, int]:
+        """Hop → session on which what was sent there may stay, beside those in use."""
+        return self._switch.staying()
 
     def begin(self, entries: Iterable[Entry], routes: Sequence[Route]) -> None:
         """Forget what was blocked; block hops whose publications still ride another way."""
-        self._blocked.clear()
-        if not self._drains:
-            return
-        for entry in entries:
-            for transfer in entry.transfers.values():
-                for route in routes:
-                    if route.hop != transfer.hop and route.destinations & transfer.destinations:
-                        self._blocked[route.hop] = None
+        self._blocked = self._switch.blocked(entries, routes)
 
-    def may_go(self, entry: Entry, route: Route) -> bool:
+    def may_go(self, entry: Entry, vector: SequenceVector | None, route: Route) -> bool:
         """Whether the entry may go to the hop now; if not, nothing behind it may.
 
         Asked in queue order.
         """
         if route.hop in self._blocked:
             return False
-        if not self._holds or entry.notifier is not None:
-            return True
-        assert entry.vector is not None, f"{entry} has no vector"
-        onward = self._onward(entry.vector, route.hop)
-        if onward.stamps.count(None) <= self._state.parameters.delta:
+        if entry.notifier is not None or not self._legitimacy.holds(vector, route.hop):
             return True
         self._state.counters["legitimacy_held"] += entry.publications
         self._blocked[route.hop] = None
@@ -92,57 +128,10 @@ class Propagation:
     # ------------------------------------------------------------ sending
 
     def vector_for(
-        self, vector: SequenceVector | None, hop: BrokerNumber, publications: int
-    ) -> SequenceVector | None:
+        self, vector: SequenceVector, hop: BrokerNumber, publications: int
+    ) -> SequenceVector:
         """The vector that publications carry to a hop."""
-        if vector is None:
-            return None
-        onward = self._onward(vector, hop)
-        if onward.stamps.count(None) > self._state.parameters.delta:
+        onward = self._legitimacy.onward(vector, hop)
+        if self._legitimacy.passed(onward) > self._state.parameters.delta:
             self._state.counters["legitimacy_violating"] += publications
         return onward
-
-    def _onward(self, vector: SequenceVector, hop: BrokerNumber) -> SequenceVector:
-        passed = len(self._state.neighbourhood.paths[hop]) - 2
-        if not passed:
-            return vector
-        return SequenceVector(vector.sequence, ((None,) * passed + vector.stamps)[: self._window])
-
-
-def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
-    """Transfers in queue order, packed into frames whose publications have one vector.
-
-    Entries of one received frame stay together; frames of one source that follow one another
-    in every queue they have been in are joined.
-    """
-    frame: list[Transfer] = []
-    size = last = 0
-    for transfer in transfers:
-        entry = transfer.entry
-        run_bytes = entry.run().payload_bytes()
-        if frame and entry.vector is not frame[-1].entry.vector:
-            too_large = size + run_bytes > FRAME_PAYLOAD_BYTES
-            if too_large or entry.frame_first <= last or not _follows(entry, frame[-1].entry):
-                yield frame
-                frame, size, last = [], 0, 0
-        frame.append(transfer)
-        size += run_bytes
-        last = max(last, entry.last)
-    if frame:
-        yield frame
-
-
-def _follows(entry: Entry, before: Entry) -> bool:
-    """Whether each broker's stamps go on as the sequences do."""
-    if (entry.source, entry.path) != (before.source, before.path) or entry.notifier is not None:
-        return False
-    assert entry.vector is not None, f"{entry} has no vector"
-    assert before.vector is not None, f"{before} has no vector"
-    between = entry.vector.sequence - before.vector.sequence
-    if between < 0 or len(entry.vector.stamps) != len(before.vector.stamps):
-        return False
-    return all(
-        mine is theirs is None
-        or (mine and theirs and mine == (theirs.incarnation, theirs.number + between))
-        for mine, theirs in zip(entry.vector.stamps, before.vector.stamps, strict=True)
-    )

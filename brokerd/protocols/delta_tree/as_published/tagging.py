@@ -13,38 +13,59 @@ where the same broker has been lost again, what is kept from a subscription is t
 Paper: [DFT11] §VI lines 630-645 and 663-675, §VIII lines 917-944.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, PartitionId
 from brokerd.protocols.delta_tree.broker.state import Path, State
 from brokerd.protocols.delta_tree.messages import PublicationTag, Tag
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    LocalSubscription,
+    RoutingTable,
+)
 
 PublicationTags = tuple[PublicationTag, ...]
 
 
-class Tagging:
-    """What one broker tags publications with.
-
-    Args:
-        tags: those of all subscriptions that this broker routes by, each with the path from the
-            subscription's home to here.
-    """
-
-    def __init__(
-        self,
-        state: State,
-        partitions: PartitionTable,
-        tags: Callable[[], Iterable[tuple[Path, Tag]]],
-    ) -> None:
-        self._state = state
-        self._partitions = partitions
-        self._tags = tags
-        self._trail = 3 * state.parameters.delta + 1
+class Untagged:
+    """Nothing is tagged, and the path alone says what is withheld."""
 
     def tagged(self, given: PublicationTags, path: Path) -> PublicationTags:
         """The tags of publications that come along `path` (source … here), with this broker's."""
+        return given
+
+    def check(self, peer: BrokerNumber, tags: PublicationTags, path: Path) -> None:
+        """Make sure that received tags are for partitions that the publications come from.
+
+        Raises:
+            RemoteProtocolError: they are not; the fault of the peer that sent them.
+        """
+        if tags:
+            raise RemoteProtocolError(peer, "tagged publications, in a profile without")
+
+    def withholding(
+        self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
+    ) -> Tag | None:
+        """The tag of a subscription for which tagged publications are withheld from it.
+
+        Args:
+            covered: the one that covers their path.
+        """
+        return covered
+
+
+class Tagging(Untagged):
+    """What one broker tags publications with, and withholds for it."""
+
+    def __init__(self, state: State, partitions: PartitionTable, table: RoutingTable) -> None:
+        self._state = state
+        self._partitions = partitions
+        self._table = table
+        self._trail = 3 * state.parameters.delta + 1
+
+    def tagged(self, given: PublicationTags, path: Path) -> PublicationTags:
+        """See Untagged."""
         found = {tag.place: tag for tag in given}
         near = path[-self._trail - 1 :]
         for partition in self._known():
@@ -54,24 +75,41 @@ class Tagging:
         return tuple(found.values()) if len(found) > len(given) else given
 
     def check(self, peer: BrokerNumber, tags: PublicationTags, path: Path) -> None:
-        """Make sure that received tags are for partitions that the publications come from.
-
-        Raises:
-            RemoteProtocolError: they are not; the fault of the peer that sent them.
-        """
-        if tags and self._state.parameters.tag_eval != "pt":
-            raise RemoteProtocolError(peer, "tagged publications, in a profile without")
+        """See Untagged."""
         for tag in tags:
             if tag != tag_for(tag.partition, path, path) or tag.partition.number < 1:
                 raise RemoteProtocolError(peer, f"does not come from {tuple(tag)}"[:300])
 
     def _known(self) -> Iterable[PartitionId]:
         yield from self._partitions
-        for here, tag in self._tags():
-            if _distance(tag.path[: tag.path.index(tag.detector) + 1], here) <= (
-                self._partitions.reach
-            ):
-                yield tag.partition
+        for row in self._table.tagged.values():
+            for tag in row.tags:
+                detector = tag.path[: tag.path.index(tag.detector) + 1]
+                if _distance(detector, row.path) <= self._partitions.reach:
+                    yield tag.partition
+
+    def withholding(
+        self, local: LocalSubscription, path: Path, given: PublicationTags, covered: Tag | None
+    ) -> Tag | None:
+        """See Untagged. Where path and tags disagree that is put on record."""
+        withheld = withheld_by(local.tags, given)
+        if (covered is None) != (withheld is None):
+            missing = withheld is None
+            self._state.counters["tags_missing" if missing else "tags_extra"] += 1
+            self._state.machine.record(
+                "missing_tag" if missing else "extra_tag",
+                client=local.client,
+                number=local.number,
+                path=list(path),
+            )
+        return withheld
+
+
+def make_tagging(state: State, partitions: PartitionTable, table: RoutingTable) -> Untagged:
+    """The tagging that `tag_eval` asks for."""
+    if state.parameters.tag_eval == "pt":
+        return Tagging(state, partitions, table)
+    return Untagged()
 
 
 def tag_for(partition: PartitionId, path: Path, near: Path) -> PublicationTag | None:

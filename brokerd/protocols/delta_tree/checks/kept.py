@@ -4,6 +4,9 @@ from brokerd.simulator.checks.growth import Kept
 
 KEPT = Kept(
     empty=(
+        "AnnotatedQueue._confirmations",
+        "AnnotatedQueue._queue",
+        "AnnotatedQueue._sent[]",
         "Client.held",
         "Clients._early",
         "Clients._missing",

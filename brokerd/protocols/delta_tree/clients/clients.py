@@ -373,7 +373,7 @@ class Clients(ClientService[Client, LocalSubscription]):
         if self._log is not None:
             for run in self._log.take_unpublished():
                 name = self._numbers.name_of(run.source.publisher)
-                self._publications.receive(run, (self._state.broker,), name, 0)
+                self._publications.publish(run, name, 0)
         for client in list(self._clients.values()):
             held, client.held = client.held, []
             for message in held:
@@ -385,7 +385,7 @@ class Clients(ClientService[Client, LocalSubscription]):
     # ------------------------------------------------------------ steps
 
     def _receive(self, client: Client, run: PublicationRun) -> None:
-        self._publications.receive(run, (self._state.broker,), client.name, client.session)
+        self._publications.publish(run, client.name, client.session)
 
     def _claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True

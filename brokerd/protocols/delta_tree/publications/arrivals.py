@@ -9,20 +9,13 @@ Paper: [DFT11] §VI, Fig. 8 lines 1-18.
 from collections.abc import Sequence
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.model.identity import BrokerNumber, ClientId, PartitionId, Peer
+from brokerd.model.identity import BrokerNumber, ClientId, PartitionId
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.delta_tree.as_published.tagging import PublicationTags, Tagging, withheld_by
-from brokerd.protocols.delta_tree.broker.state import Path, State
-from brokerd.protocols.delta_tree.messages import PublicationCopy, SequenceVector, Tag
-from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import PublicationCopy, Tag
 from brokerd.protocols.delta_tree.partitions.regions import covering
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
-from brokerd.protocols.delta_tree.publications.duplicates import (
-    LONGEST_SPAN,
-    DuplicateDetection,
-    SourceSequences,
-    check_vector,
-)
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
@@ -48,21 +41,15 @@ class Publications:
         self,
         state: State,
         sessions: Sessions,
-        partitions: PartitionTable,
         table: RoutingTable,
         sequences: SourceSequences,
-        duplicates: DuplicateDetection,
         queue: PublicationQueue,
     ) -> None:
         self._state = state
         self._sessions = sessions
         self._table = table
         self._sequences = sequences
-        self._duplicates = duplicates
         self.queue = queue
-        self._tagging = Tagging(state, partitions, table.tags_and_places)
-        self._tags = state.parameters.tag_eval == "pt"
-        self._stamped = state.parameters.carries_vectors
         self.windows: WithholdingWindows[Entry] = WithholdingWindows(state, queue.delivered)
 
     # ------------------------------------------------------------ receiving
@@ -76,21 +63,29 @@ class Publications:
         self._state.check_path(path, peer)
         if peer not in path[:-1]:
             raise RemoteProtocolError(peer, f"is not between {run.source} and here")
-        if self._stamped or message.vector is not None:
-            check_vector(self._state, peer, run, path, message.vector)
-        self._tagging.check(peer, message.tags, path)
-        session = self._sessions.current(peer)
-        self.receive(run, path, peer, session, message.vector, message.tags)
+        self._receive(run, self._receipt(peer, message))
 
-    def receive(
-        self,
-        run: PublicationRun,
-        path: Path,
-        sender: Peer,
-        session: int,
-        vector: SequenceVector | None = None,
-        tags: PublicationTags = (),
-    ) -> None:
+    def publish(self, run: PublicationRun, client: ClientId, session: int) -> None:
+        """Publications of a local client.
+
+        Raises:
+            RemoteProtocolError: an attribute blob is malformed.
+        """
+        path = (self._state.broker,)
+        self._receive(run, Receipt(client, session, run.source, run.first, run.last, path))
+
+    def _receipt(self, peer: BrokerNumber, message: PublicationCopy) -> Receipt:
+        """The receipt of a frame that carries no more than publications and their path."""
+        run = message.run
+        if message.vector is not None:
+            text = f"publications of {run.source} with a vector, which nobody here has"
+            raise RemoteProtocolError(peer, text)
+        if message.tags:
+            raise RemoteProtocolError(peer, "tagged publications, in a profile without")
+        session = self._sessions.current(peer)
+        return Receipt(peer, session, run.source, run.first, run.last, message.path)
+
+    def _receive(self, run: PublicationRun, receipt: Receipt) -> None:
         """Queue publications, send them on, and remember who wants them confirmed.
 
         Raises:
@@ -98,12 +93,12 @@ class Publications:
 
         Paper: [DFT11] §VI lines 622-630, Fig. 8 lines 1-18.
         """
+        sender = receipt.peer
         audiences = match_run(self._table.memo, run, sender)
-        if run.first < 1 or (self._stamped and run.last - run.first >= LONGEST_SPAN):
+        if run.first < 1:
             raise RemoteProtocolError(sender, f"{run.source} from {run.first} to {run.last}")
         self._state.counters["publications_received"] += len(run)
-        receipt = Receipt(sender, session, run.source, run.first, run.last)
-        received = self._duplicates.old_until(run, path, vector)
+        received = self._received_before(run, receipt)
         fresh: PublicationRun | None = run
         if run.first <= received:
             self.queue.receive_again(receipt, min(run.last, received))
@@ -112,16 +107,21 @@ class Publications:
             if fresh is not None:
                 audiences = match_run(self._table.memo, fresh, sender)
         if fresh is not None:
-            self._sequences.receive(run.source, fresh.last, path)
-            stamps = self._duplicates.accept(fresh, vector) if self._stamped else None
-            if self._tags:
-                tags = self._tagging.tagged(tags, path)
+            self._accept(fresh, receipt)
             for part in self._where_streams_begin(fresh, audiences):
                 if part is not fresh:
                     audiences = match_run(self._table.memo, part, sender)
-                self._queue_up(part, audiences, path, receipt, stamps, tags)
+                self._queue_up(part, audiences, receipt)
         if receipt.remaining == 0:
             self.queue.confirm(receipt)
+
+    def _received_before(self, run: PublicationRun, receipt: Receipt) -> int:
+        """The sequence up to which the run's publications are duplicates."""
+        return self._sequences.received(run.source)
+
+    def _accept(self, run: PublicationRun, receipt: Receipt) -> None:
+        """Publications are first copies and are about to be queued."""
+        self._sequences.receive(run.source, run.last, receipt.path)
 
     def _where_streams_begin(
         self, run: PublicationRun, audiences: Sequence[Audience]
@@ -148,10 +148,7 @@ class Publications:
         self,
         run: PublicationRun,
         audiences: Sequence[Audience],
-        path: Path,
         receipt: Receipt,
-        vector: SequenceVector | None,
-        tags: PublicationTags,
     ) -> None:
         """Make queue entries, one per audience, and send them.
 
@@ -159,7 +156,6 @@ class Publications:
         change it, or a later publication might reach a home broker before an earlier one.
         """
         queue = self.queue
-        routes, careful = queue.routes, queue.careful
         behind_sender = 0
         if isinstance(receipt.peer, int):
             behind_sender = self._table.homes_behind(
@@ -175,21 +171,14 @@ class Publications:
         notices: dict[LocalSubscription, tuple[PartitionId, list[int], list[Entry]]] = {}
         for audience, places in places_by_audience.items():
             destinations = audience.homes & ~behind_sender
-            by_client, withheld = self._local_audience(audience, run, path, tags)
+            by_client, withheld = self._local_audience(audience, run, receipt)
             if not destinations and not by_client and not withheld:
                 continue
-            entry = queue.new_entry(run, selection, places, path, receipt)
-            entry.vector = vector
-            entry.tags = tags
-            for route in routes:
-                reached = destinations & route.destinations
-                if reached and (not careful or queue.propagation.may_go(entry, route)):
-                    destinations &= ~reached
-                    transfer = queue.new_transfer(entry, route, reached)
-                    places_sent, transfers = sends.setdefault(route.hop, ([], []))
-                    places_sent.extend(places)
-                    transfers.append(transfer)
-            entry.unsent = destinations
+            entry = queue.new_entry(run, selection, places, receipt)
+            for transfer in queue.assign(entry, destinations):
+                places_sent, transfers = sends.setdefault(transfer.hop, ([], []))
+                places_sent.extend(places)
+                transfers.append(transfer)
             for client, subscriptions in by_client.items():
                 deliveries.setdefault(client, []).append((places, subscriptions, entry))
             for local, partition in withheld:
@@ -198,7 +187,7 @@ class Publications:
                 entries.append(entry)
         for hop, (places, transfers) in sends.items():
             queue.note_sent(hop, transfers)
-            queue.send(hop, selection.having(sorted(places)), path, vector, tags)
+            queue.send(hop, selection.having(sorted(places)), transfers)
         for client, parts in deliveries.items():
             self._deliver(client, selection, len(audiences), parts)
         for local, (partition, places, entries) in notices.items():
@@ -209,7 +198,7 @@ class Publications:
             self.windows.withhold(local, part, partition, tuple(entries))
 
     def _local_audience(
-        self, audience: Audience, run: PublicationRun, path: Path, tags: PublicationTags
+        self, audience: Audience, run: PublicationRun, receipt: Receipt
     ) -> tuple[
         dict[ClientId, tuple[LocalSubscription, ...]], list[tuple[LocalSubscription, PartitionId]]
     ]:
@@ -227,34 +216,19 @@ class Publications:
             begun = local.phase is Phase.STARTING or local.phase is Phase.STARTED
             if not begun or local.begins_after.get(run.source, 0) >= run.first:
                 continue
-            tag = self._withholding(local, path, tags) if local.tags else None
+            tag = self._withholding(local, receipt) if local.tags else None
             if tag is not None:
                 withheld.append((local, tag.partition))
             else:
                 found[local.client] = (*found.get(local.client, ()), local)
         return found, withheld
 
-    def _withholding(
-        self, local: LocalSubscription, path: Path, tags: PublicationTags
-    ) -> Tag | None:
-        """The tag of a subscription for which it does not get what comes along a path.
+    def _withholding(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
+        """The tag of a subscription for which it does not get what a frame brings.
 
         Paper: [DFT11] §VI lines 663-675.
         """
-        covered = covering(local.tags, path[::-1], self._state.newcomers)
-        if not self._tags:
-            return covered
-        withheld = withheld_by(local.tags, tags)
-        if (covered is None) != (withheld is None):
-            missing = withheld is None
-            self._state.counters["tags_missing" if missing else "tags_extra"] += 1
-            self._state.machine.record(
-                "missing_tag" if missing else "extra_tag",
-                client=local.client,
-                number=local.number,
-                path=list(path),
-            )
-        return withheld
+        return covering(local.tags, receipt.path[::-1], self._state.newcomers)
 
     def _deliver(
         self,

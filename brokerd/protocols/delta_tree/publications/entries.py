@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.broker.state import Path
-from brokerd.protocols.delta_tree.messages import (
-    PublicationTag,
-    RecoveryNotifier,
-    SequenceVector,
-)
+from brokerd.protocols.delta_tree.messages import RecoveryNotifier
 from brokerd.protocols.parts.selection import RunSelection
 
 FRAME_PAYLOAD_BYTES = 256 << 10
@@ -31,7 +27,8 @@ class Receipt:
     """A frame of publications that its sender wants confirmed.
 
     `remaining` counts the queue entries that must be done first: those made of the frame, and
-    those that were pending when it brought the same publications again.
+    those that were pending when it brought the same publications again. `path`: the
+    publications' source broker … here.
     """
 
     peer: Peer
@@ -39,6 +36,7 @@ class Receipt:
     source: SourceId
     first: int
     last: int
+    path: Path
     remaining: int = 0
 
 
@@ -75,8 +73,6 @@ class Entry:
         transfers: hop → what was sent to it and is not confirmed.
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
-        vector: stamps of its publications, this broker's first, where vectors are in use.
-        tags: of its publications, where home brokers go by them.
     """
 
     source: SourceId
@@ -93,16 +89,6 @@ class Entry:
     deliveries: int = 0
     done: bool = False
     notifier: RecoveryNotifier | None = None
-    vector: SequenceVector | None = None
-    tags: tuple[PublicationTag, ...] = ()
-
-    @property
-    def order(self) -> int:
-        """Its frame's place in the queue of this broker, where vectors are in use."""
-        assert self.vector is not None, f"{self} has no vector"
-        own = self.vector.stamps[0]
-        assert own is not None, f"{self} has no stamp of this broker"
-        return own.number + self.frame_first - self.vector.sequence
 
     def run(self) -> PublicationRun:
         """The publications themselves."""

@@ -13,7 +13,6 @@ from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import RecoveryNotifier
 from brokerd.protocols.delta_tree.partitions.gates import Replacement
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
-from brokerd.protocols.delta_tree.publications.duplicates import DuplicateDetection
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
@@ -37,7 +36,6 @@ class Notifiers:
         sessions: Sessions,
         partitions: PartitionTable,
         subscriptions: Subscriptions,
-        duplicates: DuplicateDetection,
         queue: PublicationQueue,
     ) -> None:
         self._state = state
@@ -45,9 +43,7 @@ class Notifiers:
         self._partitions = partitions
         self._table = subscriptions.table
         self._unheard = subscriptions.unheard
-        self._duplicates = duplicates
         self._queue = queue
-        self._stamped = state.parameters.carries_vectors
         self._made = 0
         self._received: dict[SourceId, int] = {}
         subscriptions.unheard.tell_home_by(self.notify)
@@ -75,7 +71,8 @@ class Notifiers:
         """A notifier from another broker: apply it, pass it on, keep it until it is home."""
         self._check(peer, message)
         source, sequence = message.source, message.sequence
-        receipt = Receipt(peer, self._sessions.current(peer), source, sequence, sequence)
+        session = self._sessions.current(peer)
+        receipt = Receipt(peer, session, source, sequence, sequence, message.path)
         if sequence <= self._received.get(source, 0):
             self._queue.receive_again(receipt, sequence)
             if receipt.remaining == 0:
@@ -127,7 +124,8 @@ class Notifiers:
     def _add(self, notifier: RecoveryNotifier, receipts: list[Receipt]) -> Entry:
         sequence = notifier.sequence
         run = PublicationRun(notifier.source, range(sequence, sequence + 1), (b"",), b"\0", 0, ())
-        entry = Entry(
+        queue = self._queue
+        entry = queue.entry_type(
             notifier.source,
             RunSelection(run),
             (0,),
@@ -139,9 +137,6 @@ class Notifiers:
             receipts,
             notifier=notifier,
         )
-        if self._stamped:
-            entry.vector = self._duplicates.accept(run, None)
-        queue = self._queue
         queue.add(entry)
         self._partitions.hold(notifier.removed)
         home = notifier.subscription.home
@@ -149,11 +144,7 @@ class Notifiers:
             entry.deliveries = 1
             return entry
         self._table.learn_home(notifier.path[notifier.path.index(self._state.broker) :])
-        entry.unsent = 1 << home
-        for route in queue.routes:
-            if route.destinations & entry.unsent and queue.propagation.may_go(entry, route):
-                entry.unsent = 0
-                transfer = queue.new_transfer(entry, route, 1 << home)
-                queue.note_sent(route.hop, [transfer])
-                self._state.machine.send(route.hop, notifier)
+        for transfer in queue.assign(entry, 1 << home):
+            queue.note_sent(transfer.hop, [transfer])
+            self._state.machine.send(transfer.hop, notifier)
         return entry

@@ -13,14 +13,8 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun, merge_runs, without
-from brokerd.protocols.delta_tree.as_published.propagation import Propagation, pack_stamped
-from brokerd.protocols.delta_tree.as_published.tagging import PublicationTags, joined
-from brokerd.protocols.delta_tree.broker.state import Path, State
-from brokerd.protocols.delta_tree.messages import (
-    PublicationConfirmation,
-    PublicationCopy,
-    SequenceVector,
-)
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import PublicationConfirmation, PublicationCopy
 from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import (
@@ -40,10 +34,10 @@ class PublicationQueue:
     """The publication queue of one broker.
 
     Attributes:
-        propagation: what must wait although there is a hop.
-        careful: whether that has to be asked at all.
         publications: how many are in the queue.
     """
+
+    entry_type = Entry
 
     def __init__(
         self,
@@ -58,9 +52,6 @@ class PublicationQueue:
         self._partitions = partitions
         self._table = table
         self._sequences = sequences
-        self.propagation = Propagation(state, sessions)
-        self._stamped = state.parameters.carries_vectors
-        self.careful = self.propagation.careful
         self._queue: dict[SourceId, SourceQueue] = {}
         self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
@@ -126,12 +117,11 @@ class PublicationQueue:
         run: PublicationRun,
         selection: RunSelection,
         places: list[int],
-        path: Path,
         receipt: Receipt,
     ) -> Entry:
         """Queue those publications of a frame that have one audience."""
         first, last, publications = selection.extent(places)
-        entry = Entry(
+        entry = self.entry_type(
             run.source,
             selection,
             tuple(places),
@@ -139,7 +129,7 @@ class PublicationQueue:
             first,
             last,
             publications,
-            path,
+            receipt.path,
             [receipt],
         )
         self.add(entry)
@@ -155,11 +145,20 @@ class PublicationQueue:
         queue.append(entry)
         self.publications += entry.publications
 
-    def new_transfer(self, entry: Entry, route: Route, destinations: int) -> Transfer:
-        """An entry is about to go along a route."""
-        transfer = Transfer(entry, route.hop, route.session, destinations, entry.first, entry.last)
-        entry.transfers[route.hop] = transfer
-        return transfer
+    def assign(self, entry: Entry, destinations: int) -> list[Transfer]:
+        """Transfers of an entry to the hops that lead to its home brokers; the others wait."""
+        assigned: list[Transfer] = []
+        for route in self.routes:
+            reached = destinations & route.destinations
+            if reached:
+                destinations &= ~reached
+                hop = route.hop
+                assert hop not in entry.transfers, f"{entry.source} twice via {route}"
+                transfer = Transfer(entry, hop, route.session, reached, entry.first, entry.last)
+                entry.transfers[hop] = transfer
+                assigned.append(transfer)
+        entry.unsent = destinations
+        return assigned
 
     def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
         """Remember what of one run was sent to a hop, ordered by first sequence."""
@@ -205,8 +204,6 @@ class PublicationQueue:
             _put_back(transfers, kept)
             if not transfers:
                 del sent[source]
-        if self.careful and self.propagation.blocks:
-            self.reroute()
 
     def _cut_transfer(self, transfer: Transfer, first: int, last: int) -> None:
         """Take [first, last], which is not all of it, out of a transfer."""
@@ -278,22 +275,9 @@ class PublicationQueue:
         Paper: [DFT11] Fig. 8, lines 784-795. Deviates: decided per destination.
         """
         self._routes = self._find_routes()
-        riding = self.propagation.riding(self._routes)
-        sessions_used = {
-            hop: next(iter(by_source.values()))[0].session
-            for hop, by_source in self._sent.items()
-            if by_source
-        }
-        for hop, session in sessions_used.items():
-            if riding.get(hop) != session:
-                del self._sent[hop]
         sends: dict[BrokerNumber, list[Transfer]] = {}
-        entries = [entry for queue in self._queue.values() for entry in queue]
-        if self._stamped:
-            entries.sort(key=lambda entry: entry.order)
-        homeless = [self._homeless(entry, riding) for entry in entries]
-        self.propagation.begin(entries, self._routes)
-        for entry, destinations in zip(entries, homeless, strict=True):
+        entries = self._unconfirmed()
+        for entry, destinations in zip(entries, self._take_back(entries), strict=True):
             if destinations:
                 self._reroute_entry(entry, destinations, sends)
             else:
@@ -301,11 +285,32 @@ class PublicationQueue:
         for hop, transfers in sends.items():
             self._send_again(hop, transfers)
 
-    def _homeless(self, entry: Entry, riding: dict[BrokerNumber, int]) -> int:
+    def _unconfirmed(self) -> list[Entry]:
+        """All entries, each source's in the order of its frames."""
+        return [entry for queue in self._queue.values() for entry in queue]
+
+    def _staying(self) -> dict[BrokerNumber, int]:
+        """Hop → session on which what was sent there may stay."""
+        return {route.hop: route.session for route in self._routes}
+
+    def _take_back(self, entries: Sequence[Entry]) -> list[int]:
+        """Take back all that cannot stay; per entry, the home brokers that wait for it."""
+        staying = self._staying()
+        sessions_used = {
+            hop: next(iter(by_source.values()))[0].session
+            for hop, by_source in self._sent.items()
+            if by_source
+        }
+        for hop, session in sessions_used.items():
+            if staying.get(hop) != session:
+                del self._sent[hop]
+        return [self._homeless(entry, staying) for entry in entries]
+
+    def _homeless(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
         """Take back what was sent where it cannot stay; the home brokers that wait for it."""
         homeless = entry.unsent
         for transfer in list(entry.transfers.values()):
-            if not self.propagation.stays(transfer, riding):
+            if staying.get(transfer.hop) != transfer.session:
                 homeless |= transfer.destinations
                 del entry.transfers[transfer.hop]
         return homeless
@@ -313,14 +318,8 @@ class PublicationQueue:
     def _reroute_entry(
         self, entry: Entry, homeless: int, sends: dict[BrokerNumber, list[Transfer]]
     ) -> None:
-        for route in self._routes:
-            reached = homeless & route.destinations
-            if reached and (not self.careful or self.propagation.may_go(entry, route)):
-                homeless &= ~reached
-                assert route.hop not in entry.transfers, f"{entry.source} twice via {route}"
-                transfer = self.new_transfer(entry, route, reached)
-                sends.setdefault(route.hop, []).append(transfer)
-        entry.unsent = homeless
+        for transfer in self.assign(entry, homeless):
+            sends.setdefault(transfer.hop, []).append(transfer)
         self._end_if_done(entry)
 
     def _find_routes(self) -> list[Route]:
@@ -338,32 +337,15 @@ class PublicationQueue:
 
     # ------------------------------------------------------------ sending
 
-    def send(
-        self,
-        hop: BrokerNumber,
-        run: PublicationRun,
-        path: Path,
-        vector: SequenceVector | None,
-        tags: PublicationTags,
-    ) -> None:
-        """Send publications, which have been noted as sent, to a hop."""
+    def send(self, hop: BrokerNumber, run: PublicationRun, transfers: Sequence[Transfer]) -> None:
+        """Send the publications of transfers, which have been noted as sent, to a hop."""
         self._state.counters["publications_forwarded"] += len(run)
-        onward = path + self._state.neighbourhood.paths[hop][1:]
-        if vector is not None:
-            vector = self.propagation.vector_for(vector, hop, len(run))
-        self._state.machine.send(hop, PublicationCopy(run, onward, vector, tags))
+        onward = transfers[0].entry.path + self._state.neighbourhood.paths[hop][1:]
+        self._state.machine.send(hop, PublicationCopy(run, onward))
 
     def _send_again(self, hop: BrokerNumber, transfers: list[Transfer]) -> None:
         """Send entries of any number of frames and sources, each source in sequence order."""
-        groups: Iterable[list[Transfer]]
-        if self._stamped:
-            groups = pack_stamped(transfers)
-        else:
-            by_source: dict[SourceId, list[Transfer]] = {}
-            for transfer in transfers:
-                by_source.setdefault(transfer.entry.source, []).append(transfer)
-            groups = by_source.values()
-        for of_source in groups:
+        for of_source in self._by_source(transfers):
             of_source.sort(key=_first)
             self.note_sent(hop, of_source)
             if of_source[0].entry.notifier is not None:
@@ -373,8 +355,14 @@ class PublicationQueue:
             for frame in pack_frames(of_source):
                 run = merge_runs([transfer.entry.run() for transfer in frame])
                 self._state.counters["resent_publications"] += len(run)
-                tags = joined([transfer.entry.tags for transfer in frame])
-                self.send(hop, run, frame[0].entry.path, frame[0].entry.vector, tags)
+                self.send(hop, run, frame)
+
+    def _by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+        """Transfers that may leave together, which are of one source."""
+        by_source: dict[SourceId, list[Transfer]] = {}
+        for transfer in transfers:
+            by_source.setdefault(transfer.entry.source, []).append(transfer)
+        return by_source.values()
 
     # ------------------------------------------------------------ limits
 

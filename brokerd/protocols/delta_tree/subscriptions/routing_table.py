@@ -7,7 +7,7 @@ What may be done to a row, and when, is decided elsewhere: `spreading.py`, `unhe
 Paper: [DFT11] §V.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -207,12 +207,6 @@ class RoutingTable:
             state.neighbourhood.neighbours[state.broker], 0
         )
         self.tombstones = TombstoneTable()
-
-    def tags_and_places(self) -> Iterator[tuple[Path, Tag]]:
-        """The tags of all subscriptions that are tagged, each with the path home … here."""
-        for row in self.tagged.values():
-            for tag in row.tags:
-                yield row.path, tag
 
     # ------------------------------------------------------------ brokers
 

@@ -1,0 +1,271 @@
+"""Publications that carry more than their path: sequence vectors, and tags of partitions.
+
+In place of the plain queue and publications where any of `dedupe`, `legitimacy`, `tag_eval` and
+`switch` is not as in profile "robust".
+
+Paper: [DFT11] §VI-§VII.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, ClientId
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.as_published.propagation import Propagation
+from brokerd.protocols.delta_tree.as_published.tagging import (
+    PublicationTags,
+    joined,
+    make_tagging,
+)
+from brokerd.protocols.delta_tree.as_published.vectors import (
+    LONGEST_SPAN,
+    DuplicateDetection,
+    check_vector,
+    make_detection,
+)
+from brokerd.protocols.delta_tree.broker.state import State
+from brokerd.protocols.delta_tree.messages import (
+    PublicationConfirmation,
+    PublicationCopy,
+    SequenceVector,
+    Tag,
+)
+from brokerd.protocols.delta_tree.partitions.partition_table import PartitionTable
+from brokerd.protocols.delta_tree.publications.arrivals import Publications
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.publications.entries import (
+    FRAME_PAYLOAD_BYTES,
+    Entry,
+    Receipt,
+    Transfer,
+)
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    LocalSubscription,
+    RoutingTable,
+)
+
+
+@dataclass(slots=True, eq=False)
+class AnnotatedReceipt(Receipt):
+    """A frame, with what its publications carry: as received, then with this broker's own."""
+
+    vector: SequenceVector | None = None
+    tags: PublicationTags = ()
+
+
+@dataclass(slots=True, eq=False)
+class AnnotatedEntry(Entry):
+    """An entry, with what its publications carry.
+
+    Attributes:
+        vector: their stamps, this broker's first, where vectors are in use.
+        tags: where home brokers go by them.
+    """
+
+    vector: SequenceVector | None = None
+    tags: PublicationTags = ()
+
+    @property
+    def order(self) -> int:
+        """Its frame's place in the queue of this broker, where vectors are in use."""
+        assert self.vector is not None, f"{self} has no vector"
+        own = self.vector.stamps[0]
+        assert own is not None, f"{self} has no stamp of this broker"
+        return own.number + self.frame_first - self.vector.sequence
+
+
+class AnnotatedQueue(PublicationQueue):
+    """The queue of publications that carry more, and some of which wait although there is a hop."""
+
+    entry_type = AnnotatedEntry
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        table: RoutingTable,
+        sequences: SourceSequences,
+        detection: DuplicateDetection,
+    ) -> None:
+        super().__init__(state, sessions, partitions, table, sequences)
+        self._detection = detection
+        self._stamped = state.parameters.carries_vectors
+        self._propagation = Propagation(state, sessions)
+
+    def add(self, entry: Entry) -> None:
+        """See PublicationQueue."""
+        assert isinstance(entry, AnnotatedEntry), entry
+        if entry.notifier is not None:
+            entry.vector = self._detection.accept(entry.run(), None)
+        else:
+            receipt = entry.receipts[0]
+            assert isinstance(receipt, AnnotatedReceipt), receipt
+            entry.vector, entry.tags = receipt.vector, receipt.tags
+        super().add(entry)
+
+    def assign(self, entry: Entry, destinations: int) -> list[Transfer]:
+        """See PublicationQueue."""
+        assert isinstance(entry, AnnotatedEntry), entry
+        allowed = 0
+        for route in self.routes:
+            reached = destinations & route.destinations
+            if reached and self._propagation.may_go(entry, entry.vector, route):
+                allowed |= reached
+        assigned = super().assign(entry, allowed)
+        entry.unsent = destinations & ~allowed
+        return assigned
+
+    def on_confirmation(self, peer: BrokerNumber, message: PublicationConfirmation) -> None:
+        """See PublicationQueue; what waited for these may go now."""
+        super().on_confirmation(peer, message)
+        if self._propagation.blocks:
+            self.reroute()
+
+    def _unconfirmed(self) -> list[Entry]:
+        entries = super()._unconfirmed()
+        if self._stamped:
+            entries.sort(key=_order)
+        return entries
+
+    def _staying(self) -> dict[BrokerNumber, int]:
+        return {**super()._staying(), **self._propagation.staying()}
+
+    def _take_back(self, entries: Sequence[Entry]) -> list[int]:
+        homeless = super()._take_back(entries)
+        self._propagation.begin(entries, self._routes)
+        return homeless
+
+    def send(self, hop: BrokerNumber, run: PublicationRun, transfers: Sequence[Transfer]) -> None:
+        """See PublicationQueue."""
+        entries = [annotated(transfer) for transfer in transfers]
+        self._state.counters["publications_forwarded"] += len(run)
+        onward = entries[0].path + self._state.neighbourhood.paths[hop][1:]
+        vector = entries[0].vector
+        if vector is not None:
+            vector = self._propagation.vector_for(vector, hop, len(run))
+        tags = joined([entry.tags for entry in entries])
+        self._state.machine.send(hop, PublicationCopy(run, onward, vector, tags))
+
+    def _by_source(self, transfers: Iterable[Transfer]) -> Iterable[list[Transfer]]:
+        return pack_stamped(transfers) if self._stamped else super()._by_source(transfers)
+
+
+class AnnotatedPublications(Publications):
+    """What one broker does with publications that carry more than their path."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        partitions: PartitionTable,
+        table: RoutingTable,
+        sequences: SourceSequences,
+    ) -> None:
+        self._detection = make_detection(state, sequences)
+        queue = AnnotatedQueue(state, sessions, partitions, table, sequences, self._detection)
+        super().__init__(state, sessions, table, sequences, queue)
+        self._tagging = make_tagging(state, partitions, table)
+
+    def publish(self, run: PublicationRun, client: ClientId, session: int) -> None:
+        """See Publications."""
+        path = (self._state.broker,)
+        self._receive(run, AnnotatedReceipt(client, session, run.source, run.first, run.last, path))
+
+    def _receipt(self, peer: BrokerNumber, message: PublicationCopy) -> Receipt:
+        run, path, vector, tags = message.run, message.path, message.vector, message.tags
+        check_vector(self._state, peer, run, path, vector)
+        self._tagging.check(peer, tags, path)
+        session = self._sessions.current(peer)
+        return AnnotatedReceipt(
+            peer, session, run.source, run.first, run.last, path, vector=vector, tags=tags
+        )
+
+    def _receive(self, run: PublicationRun, receipt: Receipt) -> None:
+        if run.last - run.first >= LONGEST_SPAN:
+            raise RemoteProtocolError(receipt.peer, f"{run.source} from {run.first} to {run.last}")
+        super()._receive(run, receipt)
+
+    def _received_before(self, run: PublicationRun, receipt: Receipt) -> int:
+        assert isinstance(receipt, AnnotatedReceipt), receipt
+        return self._detection.old_until(run, receipt.path, receipt.vector)
+
+    def _accept(self, run: PublicationRun, receipt: Receipt) -> None:
+        assert isinstance(receipt, AnnotatedReceipt), receipt
+        super()._accept(run, receipt)
+        receipt.vector = self._detection.accept(run, receipt.vector)
+        receipt.tags = self._tagging.tagged(receipt.tags, receipt.path)
+
+    def _withholding(self, local: LocalSubscription, receipt: Receipt) -> Tag | None:
+        assert isinstance(receipt, AnnotatedReceipt), receipt
+        covered = super()._withholding(local, receipt)
+        return self._tagging.withholding(local, receipt.path, receipt.tags, covered)
+
+
+def publications_for(
+    state: State,
+    sessions: Sessions,
+    partitions: PartitionTable,
+    table: RoutingTable,
+    sequences: SourceSequences,
+) -> Publications:
+    """What decides about publications, as `dedupe`, `legitimacy`, `tag_eval` and `switch` say."""
+    chosen = state.parameters
+    if chosen.carries_vectors or chosen.tag_eval == "pt" or chosen.switch == "drain":
+        return AnnotatedPublications(state, sessions, partitions, table, sequences)
+    queue = PublicationQueue(state, sessions, partitions, table, sequences)
+    return Publications(state, sessions, table, sequences, queue)
+
+
+def annotated(transfer: Transfer) -> AnnotatedEntry:
+    """The entry of a transfer of this queue."""
+    entry = transfer.entry
+    assert isinstance(entry, AnnotatedEntry), entry
+    return entry
+
+
+def _order(entry: Entry) -> int:
+    assert isinstance(entry, AnnotatedEntry), entry
+    return entry.order
+
+
+def pack_stamped(transfers: Iterable[Transfer]) -> Iterator[list[Transfer]]:
+    """Transfers in queue order, packed into frames whose publications have one vector.
+
+    Entries of one received frame stay together; frames of one source that follow one another
+    in every queue they have been in are joined.
+    """
+    frame: list[Transfer] = []
+    size = last = 0
+    for transfer in transfers:
+        entry = annotated(transfer)
+        run_bytes = entry.run().payload_bytes()
+        if frame and entry.vector is not annotated(frame[-1]).vector:
+            too_large = size + run_bytes > FRAME_PAYLOAD_BYTES
+            if too_large or entry.frame_first <= last or not _follows(entry, annotated(frame[-1])):
+                yield frame
+                frame, size, last = [], 0, 0
+        frame.append(transfer)
+        size += run_bytes
+        last = max(last, entry.last)
+    if frame:
+        yield frame
+
+
+def _follows(entry: AnnotatedEntry, before: AnnotatedEntry) -> bool:
+    """Whether each broker's stamps go on as the sequences do."""
+    if (entry.source, entry.path) != (before.source, before.path) or entry.notifier is not None:
+        return False
+    assert entry.vector is not None, f"{entry} has no vector"
+    assert before.vector is not None, f"{before} has no vector"
+    between = entry.vector.sequence - before.vector.sequence
+    if between < 0 or len(entry.vector.stamps) != len(before.vector.stamps):
+        return False
+    return all(
+        mine is theirs is None
+        or (mine and theirs and mine == (theirs.incarnation, theirs.number + between))
+        for mine, theirs in zip(entry.vector.stamps, before.vector.stamps, strict=True)
+    )
