@@ -16,7 +16,7 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG, Pubends
-from brokerd.protocols.gryphon.relay import ACKS, Relay
+from brokerd.protocols.gryphon.relay import ACKS, FORGETTING, Relay
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
@@ -281,6 +281,8 @@ class Gryphon(EventMachine):
                 self._ask(whose)
             elif purpose == ACKS:
                 self._relay.acks_due()
+            elif purpose == FORGETTING:
+                self._relay.forget_asked()
             elif purpose == EXPECTED:
                 self._check_acks()
             else:

@@ -42,8 +42,9 @@ BUGS: Final = (
         "M05-curiosity-never-forgotten",
         "stream.py",
         (
-            "while self._asked_until and self._asked_until[0][2] <= now_ns:",
-            "while self._asked_until and self._asked_until[0][2] <= 0:",
+            "start, end, _ = self._asked_until.popleft()\n"
+            "            self.asked.remove(start, end)",
+            "self._asked_until.popleft()",
         ),
     ),
     _bug(

@@ -18,6 +18,7 @@ from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 ACKS = "acks"
+FORGETTING = "forgetting"
 
 
 class Relay:
@@ -198,6 +199,17 @@ class Relay:
         self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
         if fresh:
             self._machine.send(upstream, Nack(stream.identity, tuple(fresh)))
+            self.forget_asked()
+
+    def forget_asked(self) -> None:
+        """Whoever asks again is heard again, after a while.
+
+        A deadline, because time passes for a core with its deadlines only.
+        """
+        now_ns = self._machine.now_ns
+        instants = [due for stream in self if (due := stream.forget_asked(now_ns)) is not None]
+        if instants:
+            self._deadlines.set((FORGETTING, None), min(instants))
 
     def settle(self, stream: Stream) -> None:
         """Somebody is done with more: so may be all."""

@@ -110,14 +110,19 @@ class Stream:
 
         Paper: [GD02] §3.1 (consolidation and forgetting of curiosity).
         """
-        while self._asked_until and self._asked_until[0][2] <= now_ns:
-            start, end, _ = self._asked_until.popleft()
-            self.asked.remove(start, end)
+        self.forget_asked(now_ns)
         fresh = [gap for start, end in ranges for gap in self.asked.gaps(start, end)]
         for start, end in fresh:
             self.asked.add(start, end)
             self._asked_until.append((start, end, until_ns))
         return fresh
+
+    def forget_asked(self, now_ns: Instant) -> Instant | None:
+        """What was asked for long ago may be asked for again; returns when there is more of it."""
+        while self._asked_until and self._asked_until[0][2] <= now_ns:
+            start, end, _ = self._asked_until.popleft()
+            self.asked.remove(start, end)
+        return self._asked_until[0][2] if self._asked_until else None
 
     def answered(self, start: int, end: int) -> None:
         """What was asked for of [start, end) is known."""

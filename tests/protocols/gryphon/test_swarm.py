@@ -6,6 +6,7 @@ from brokerd.named_bugs import mistaken_functions, planted
 from brokerd.protocols.gryphon.mutants import BUGS, MUTANTS
 from brokerd.simulator.checks.marks import in_words, reached
 from brokerd.simulator.checks.protocol_checks import marks_of
+from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.gryphon_stories import Story
 
@@ -22,6 +23,14 @@ def test_a_swarm_breaks_nothing_and_comes_to_every_rule() -> None:
     marks = reached(marks_of("gryphon"), reports)
     assert all(row.is_enough for row in marks), in_words(marks)
     assert sum(report.counters["at_risk"] for report in reports) > 1_000
+
+
+@pytest.mark.parametrize("first", [1, 160])
+def test_an_adversary_without_a_clock_breaks_nothing(first: int) -> None:
+    """A broker's own clock goes on with its deadlines only: who forgets has one."""
+    options = AdversaryOptions(protocol="gryphon")
+    reports = [run_adversary(seed, options) for seed in range(first, first + 12)]
+    assert not [(report.seed, report.violations) for report in reports if report.violations]
 
 
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name != BY_A_STORY])
