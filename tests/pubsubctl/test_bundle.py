@@ -1,4 +1,4 @@
-"""What hosts are given is all that it needs: only simulator and named bugs stay here."""
+"""What hosts are given is all that they need: simulator, checks and named bugs stay here."""
 
 import io
 import subprocess
@@ -39,5 +39,7 @@ def test_the_wheel_of_hosts_imports_by_itself(tmp_path: Path) -> None:
         wheel.extractall(tmp_path)
     done = imported_from(tmp_path)
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+    rooms = {path.parts[len(tmp_path.parts) :][-2:] for path in tmp_path.rglob("*.py")}
+    assert not [room for room in rooms if "checks" in room or "mutants.py" in room]
     (tmp_path / "results" / "rules" / "terms.py").unlink()
     assert "No module named 'results.rules.terms'" in imported_from(tmp_path).stderr
