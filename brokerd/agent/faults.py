@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -31,6 +32,7 @@ _REMEMBERED: Final = (
     *("deadline_ns", "state", "applied_ns", "healed_ns", "healed_by"),
 )
 _RETRY_S: Final = 1.0
+_NEVER_KEPT: Final = 1_024
 _ROLES_WITH_FAULTS: Final = ("broker", "load")
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class FaultKeeper:
         self._ask = ask
         self._publish = publish
         self._changed = trio.Event()
+        self._never: deque[str] = deque(maxlen=_NEVER_KEPT)
 
     async def apply(self, fault: Fault) -> Fault:
         """Do what the fault says; written down before, and given back with what came of it.
@@ -76,6 +79,8 @@ class FaultKeeper:
                 raise ControlError("user", f"{fault.fault_id} is another fault already")
             async with known.changing:
                 return known
+        if fault.fault_id in self._never:
+            raise ControlError("user", f"{fault.fault_id} was to be healed before it was done")
         process = self._check(fault)
         self.faults[fault.fault_id] = fault
         async with fault.changing:
@@ -105,12 +110,16 @@ class FaultKeeper:
     async def heal(self, fault_id: str, by: HealedBy = "request") -> Fault | None:
         """Undo a fault; one that is over stays as it is, and of an unknown one None is said.
 
+        An unknown one is refused from now on: who gave up asking for it may ask for its end on
+        another connection, which may be heard first.
+
         Raises:
             ControlError: it could not be undone now (its process does not answer); the lease
                 still stands.
         """
         fault = self.faults.get(fault_id)
         if fault is None:
+            self._never.append(fault_id)
             return None
         async with fault.changing:
             if not fault.is_active:

@@ -119,6 +119,21 @@ def test_a_fault_that_is_asked_for_again_is_not_done_again(tmp_path: Path) -> No
     assert world.told == [("b1", "fault_apply")]
 
 
+def test_a_fault_whose_end_is_heard_of_first_is_never_done(tmp_path: Path) -> None:
+    # Who gives up asking says so on another connection, while the request is on its way.
+    world = World(tmp_path)
+
+    async def story() -> None:
+        assert await world.keeper.heal("f1") is None
+        with pytest.raises(ControlError, match="to be healed before it was done"):
+            await world.apply("f1", "b1")
+        assert not world.keeper.faults
+        await world.apply("f2", "b1")
+
+    run(story)
+    assert world.told == [("b1", "fault_apply")]
+
+
 def test_the_lease_that_is_over_first_is_healed_whoever_does_not_answer(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.refusing.add("fault_heal at b1")
