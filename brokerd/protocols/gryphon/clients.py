@@ -176,12 +176,12 @@ class Clients(ClientService[Client, Subscription]):
         row = predicate_row(local.predicate)
         change = Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", row)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
-        self._disk.commit((change,), partial(self._begin, client, client.session, local))
+        self._disk.commit((change,), partial(self._begin, client, local))
 
-    def _begin(self, client: Client, session: int, local: Subscription) -> None:
+    def _begin(self, client: Client, local: Subscription) -> None:
         if not local.is_over:
             self._start(local)
-            if client.session == session:
+            if local.number in client.asked:
                 self._claim(client, local)
 
     def _start(self, local: Subscription) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from brokerd.errors import ConfigError, RemoteProtocolError
-from brokerd.model.client_messages import Connect, Connected, Publish
+from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe, Subscribed
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -149,3 +150,26 @@ def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_sessio
 def test_parameters_that_cannot_be_are_refused(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         GryphonParameters.from_mapping(values, "t").check("t")
+
+
+def test_a_subscription_asked_for_again_on_a_new_session_is_told_of_when_it_is_on_disk() -> None:
+    core = core_of(2)
+    connect = Connect(False, 0, 1, 0, ())
+
+    def attach(session: int) -> list[Effect]:
+        core.handle(SessionEstablished("s1", session, 1), 0)
+        done = core.handle(MessageReceived("s1", session, connect), 0)
+        for token in tokens(done):
+            done += core.handle(Persisted(token), 0)
+        return core.handle(MessageReceived("s1", session, Subscribe(1, parse_predicate("true"))), 0)
+
+    (token,) = tokens(attach(7))
+    core.handle(SessionLost("s1", 7, "silent"), 0)
+    assert not tokens(attach(8)), "it is being made already"
+    told = [each.message for each in core.handle(Persisted(token), 0) if type(each) is Send]
+    assert [each.state for each in told if type(each) is Subscribed] == ["started"]
+
+
+def tokens(effects: list[Effect]) -> list[int]:
+    """Of what is to be said when it is on disk."""
+    return [each.token for each in effects if type(each) is Commit and each.token is not None]
