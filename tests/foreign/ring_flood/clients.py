@@ -34,11 +34,15 @@ SUBSCRIPTIONS = "subscriptions"
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A subscription of a client of this broker; `started` once it is on disk."""
+    """A subscription of a client of this broker; `started` once it is on disk.
+
+    `claimed`: the last session on which the client has asked for it.
+    """
 
     client: ClientId
     number: int
     predicate: Predicate
+    claimed: int = 0
     started: bool = False
     is_over: bool = False
     begins_after: dict[SourceId, int] = field(default_factory=dict)
@@ -142,17 +146,17 @@ class Clients(ClientService[Client, Subscription]):
         return Client(name)
 
     def _subscribe(self, client: Client, message: Subscribe) -> None:
-        local = Subscription(client.name, message.number, message.predicate)
+        local = Subscription(client.name, message.number, message.predicate, client.session)
         client.subscriptions[local.number] = local
         row = predicate_row(local.predicate)
         change = Change(SUBSCRIPTIONS, f"{client.name}/{local.number}", row)
         self._machine.send(client.name, Subscribed(local.number, "pending"))
-        self._disk.commit((change,), partial(self._begin, client, client.session, local))
+        self._disk.commit((change,), partial(self._begin, client, local))
 
-    def _begin(self, client: Client, session: int, local: Subscription) -> None:
+    def _begin(self, client: Client, local: Subscription) -> None:
         if not local.is_over:
             self._start(local)
-            if client.session == session:
+            if client.connected and client.session == local.claimed:
                 self._claim(client, local)
 
     def _start(self, local: Subscription) -> None:
@@ -161,6 +165,7 @@ class Clients(ClientService[Client, Subscription]):
         self.memo.forget()
 
     def _claim(self, client: Client, subscription: Subscription) -> None:
+        subscription.claimed = client.session
         if subscription.started:
             self._machine.send(client.name, Subscribed(subscription.number, "started"))
             self.windows.claim(subscription)

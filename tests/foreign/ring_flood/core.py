@@ -40,6 +40,13 @@ from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 RETRY = "retry"
 
 
+def _session_of(event: Event) -> tuple[Peer, int] | None:
+    """The session that an event is about."""
+    if isinstance(event, SessionEstablished | MessageReceived):
+        return event.peer, event.session
+    return None
+
+
 class RingFlood(EventMachine):
     """See DeliveryProtocol.
 
@@ -138,10 +145,15 @@ class RingFlood(EventMachine):
 
     def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
         """See DeliveryProtocol: until the log is read everything else waits."""
-        if self._early and not isinstance(event, RecordsRead):
+        if not self._early or isinstance(event, RecordsRead):
+            return super().handle(event, now_ns)
+        if isinstance(event, SessionLost):
+            # What it said cannot be answered any more: an answer would go to its next session.
+            over = event.peer, event.session
+            self._early = [each for each in self._early if _session_of(each) != over]
+        else:
             self._early.append(event)
-            return []
-        return super().handle(event, now_ns)
+        return []
 
     def _on_records(self, event: RecordsRead) -> None:
         self._log.on_records(event)
