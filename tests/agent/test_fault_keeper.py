@@ -22,6 +22,7 @@ from brokerd.agent.processes import ProcessIdentity, boot_id
 from brokerd.agent.supervisor import ManagedProcess, Supervisor
 from brokerd.agent.watchdog import healed_at, recorded_identity, run_thaw_watchdog, write_lease
 from brokerd.errors import ControlError
+from tests.helpers.agents import wait_until
 from tests.helpers.lossy_disk import LossyDisk
 from tests.helpers.patience import PATIENCE_S
 
@@ -226,16 +227,12 @@ def test_a_watchdog_thaws_whom_it_is_set_on_and_says_when(tmp_path: Path) -> Non
         try:
             target = ProcessIdentity.of(process.pid)
             target.signal(signal.SIGSTOP)
-            while not target.is_stopped():
-                time.sleep(0.001)
+            wait_until(target.is_stopped)
             for start_time in (target.start_time + 1, target.start_time):
                 config = {"pid": target.pid, "start_time": start_time, "lease_file": str(lease)}
                 run_thaw_watchdog(config)
                 assert (healed_at(lease) is not None) == (start_time == target.start_time)
-            deadline_ns = time.monotonic_ns() + int(PATIENCE_S * 10**9)
-            while target.is_stopped() and time.monotonic_ns() < deadline_ns:
-                time.sleep(0.001)
-            assert not target.is_stopped()
+            wait_until(lambda: not target.is_stopped())
         finally:
             process.kill()
             signal.signal(signal.SIGTERM, term)
