@@ -45,6 +45,7 @@ _FOR_ALL_PROTOCOLS = (
     "brokerd.protocols.parts.durability",
     "brokerd.protocols.parts.event_machine",
     "brokerd.protocols.parts.log_bounds",
+    "brokerd.protocols.parts.log_first",
     "brokerd.protocols.parts.positions",
     "brokerd.protocols.parts.predicate_rows",
     "brokerd.protocols.parts.publishers",

@@ -9,7 +9,6 @@ Paper: [GD02].
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
@@ -22,11 +21,8 @@ from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
 from brokerd.protocols.gryphon.ticks import ticks_in
 from brokerd.protocols.interface import (
-    CloseSession,
     CoreStatus,
     DeadlineReached,
-    Effect,
-    Event,
     Instant,
     MessageReceived,
     OpenFailed,
@@ -41,7 +37,8 @@ from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.clients.service import LINGER
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine, message_handler
+from brokerd.protocols.parts.event_machine import message_handler
+from brokerd.protocols.parts.log_first import LogFirstMachine
 
 RETRY: Final = "retry"
 GAPS: Final = "gaps"
@@ -61,14 +58,7 @@ _COUNTED: Final = (
 )
 
 
-def _session_of(event: Event) -> tuple[Peer, int] | None:
-    """The session that an event is about."""
-    if isinstance(event, SessionEstablished | MessageReceived):
-        return event.peer, event.session
-    return None
-
-
-class Gryphon(EventMachine):
+class Gryphon(LogFirstMachine):
     """See DeliveryProtocol."""
 
     def __init__(
@@ -84,7 +74,6 @@ class Gryphon(EventMachine):
         self._sessions: dict[BrokerNumber, int] = {}
         self._incarnations: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
-        self._early: list[Any] = []
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
@@ -164,7 +153,7 @@ class Gryphon(EventMachine):
         if queued:
             idle_reasons.append(f"{queued} publications with which somebody is not done")
         return CoreStatus(
-            state="recovering" if self._early else "running",
+            state="recovering" if self.is_reading else "running",
             queued=queued,
             subscriptions=subscriptions,
             own_subscriptions=subscriptions,
@@ -182,40 +171,18 @@ class Gryphon(EventMachine):
 
     # ------------------------------------------------------------ start
 
-    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol: until the log is read everything else waits."""
-        if not self._early or isinstance(event, RecordsRead):
-            return super().handle(event, now_ns)
-        if isinstance(event, SessionLost):
-            # What it said cannot be answered any more: an answer would go to its next session.
-            over = event.peer, event.session
-            self._early = [each for each in self._early if _session_of(each) != over]
-        else:
-            self._early.append(event)
-        return []
-
     def _on_started(self, event: Started) -> None:
         self._pubends.recover(event.recovered, event.logs[LOG], event.wall_ns)
         for pubend in range(self._parameters.pubends):
             released = self._pubends.released(pubend)
             if released:
                 self._relay.stream(self._pubends.stream(pubend)).finish(released)
-        if self._pubends.is_read:
-            self._begin(event)
-        else:
-            self._early.append(event)
+        self.begin_after_log(event, is_read=self._pubends.is_read)
 
     def _on_records(self, event: RecordsRead) -> None:
         self._pubends.on_records(event)
-        if not self._pubends.is_read:
-            return
-        (started, *early), self._early = self._early, []
-        self._begin(started)
-        for each in early:
-            try:
-                self._event_handlers[type(each)](each)
-            except RemoteProtocolError as error:
-                self.emit(CloseSession(each.peer, error.reason))
+        if self._pubends.is_read:
+            self.go_on()
 
     def _begin(self, event: Started) -> None:
         self._clients.start(event.incarnation, event.recovered)
@@ -312,7 +279,7 @@ class Gryphon(EventMachine):
 
     def _on_durable(self, identity: StreamId, run: PublicationRun) -> None:
         stream = self._relay.stream(identity)
-        if not self._pubends.is_read or self._early:
+        if not self._pubends.is_read or self.is_reading:
             self._relay.restore(stream, run)
             return
         self._counters["publications_received"] += len(run)
@@ -343,7 +310,7 @@ class Gryphon(EventMachine):
         elif (ready := subend.next_range(knowledge)) is not None:
             subend.position = ready[1] - 1
             run = knowledge.events.within(*ready)
-            entry = self._clients.hand_out(stream.identity, run) if run is not None else None
+            entry = self._clients.deliver(stream.identity, run) if run is not None else None
             if entry is not None:
                 subend.opened(entry)
         subend.see_gaps(knowledge, self.now_ns)

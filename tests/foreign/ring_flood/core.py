@@ -5,18 +5,13 @@ neighbours need only compare how far each has come, source by source, when they 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
-from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
-    CloseSession,
     CoreStatus,
     DeadlineReached,
-    Effect,
-    Event,
     Instant,
     MessageReceived,
     OpenFailed,
@@ -30,8 +25,8 @@ from brokerd.protocols.interface import (
 from brokerd.protocols.parts.backoff import backed_off_ns
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.durability import Durability
-from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
-from brokerd.protocols.parts.selection import match_run
+from brokerd.protocols.parts.event_machine import MessageHandler, message_handler
+from brokerd.protocols.parts.log_first import LogFirstMachine
 from brokerd.protocols.ring_flood.clients import Clients
 from brokerd.protocols.ring_flood.log import LOG, RELEASED, Log, Positions, Stored
 from brokerd.protocols.ring_flood.messages import Flooded, StoredThrough
@@ -40,14 +35,7 @@ from brokerd.protocols.ring_flood.parameters import RingFloodParameters
 RETRY = "retry"
 
 
-def _session_of(event: Event) -> tuple[Peer, int] | None:
-    """The session that an event is about."""
-    if isinstance(event, SessionEstablished | MessageReceived):
-        return event.peer, event.session
-    return None
-
-
-class RingFlood(EventMachine):
+class RingFlood(LogFirstMachine):
     """See DeliveryProtocol.
 
     A neighbour is served from when it has said how far it has come; `_sent` has those that have.
@@ -66,12 +54,11 @@ class RingFlood(EventMachine):
         self._deadlines: DeadlineQueue[tuple[str, Peer]] = DeadlineQueue()
         self._disk = Durability(self)
         self._log = Log(self._disk)
-        self._early: list[Any] = []
         names = ("publications_received", "publications_forwarded", "publications_delivered")
         self._counters = dict.fromkeys((*names, "duplicates_received", "messages_ignored"), 0)
         self._clients = Clients(
-            broker, self._disk, self._deadlines, parameters, decode_attributes, self._take,
-            self._settle, self._counters,
+            broker, self._disk, self._deadlines, parameters, decode_attributes, self._counters,
+            publish=self._take, on_acknowledged=self._settle,
         )  # fmt: skip
         self._sessions: dict[BrokerNumber, int] = {}
         self._waited_ns: dict[BrokerNumber, int] = {}
@@ -138,40 +125,18 @@ class RingFlood(EventMachine):
 
     def _on_started(self, event: Started) -> None:
         self._log.recover(event.recovered.get(RELEASED, {}), event.logs[LOG])
-        if self._log.is_read:
-            self._begin(event)
-        else:
-            self._early.append(event)
-
-    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol: until the log is read everything else waits."""
-        if not self._early or isinstance(event, RecordsRead):
-            return super().handle(event, now_ns)
-        if isinstance(event, SessionLost):
-            # What it said cannot be answered any more: an answer would go to its next session.
-            over = event.peer, event.session
-            self._early = [each for each in self._early if _session_of(each) != over]
-        else:
-            self._early.append(event)
-        return []
+        self.begin_after_log(event, is_read=self._log.is_read)
 
     def _on_records(self, event: RecordsRead) -> None:
         self._log.on_records(event)
-        if not self._log.is_read:
-            return
-        (started, *early), self._early = self._early, []
-        self._begin(started)
-        for each in early:
-            try:
-                self._event_handlers[type(each)](each)
-            except RemoteProtocolError as error:
-                self.emit(CloseSession(each.peer, error.reason))
+        if self._log.is_read:
+            self.go_on()
 
     def _begin(self, event: Started) -> None:
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
         for entry in self._log.stored():
-            self._clients.deliver(entry)
+            self._clients.hand_out(entry.run, entry)
         for peer in self._neighbours:
             self.emit(OpenSession(peer))
 
@@ -220,7 +185,7 @@ class RingFlood(EventMachine):
 
     def _take(self, run: PublicationRun, peer: Peer) -> None:
         """Store what is new, from wherever it comes; malformed attributes are refused before."""
-        match_run(self._clients.memo, run, peer)
+        self._clients.check_run(run, peer)
         rest = self._log.unknown(run, peer)
         self._counters["publications_received"] += len(run)
         self._counters["duplicates_received"] += len(run) - (len(rest) if rest else 0)
@@ -233,7 +198,7 @@ class RingFlood(EventMachine):
         for peer in self._sessions:
             self.send(peer, StoredThrough(((source, entry.run.last),)))
             self._flood(peer, source)
-        self._clients.deliver(entry)
+        self._clients.hand_out(entry.run, entry)
         self._settle(source)
 
     def _flood(self, peer: BrokerNumber, source: SourceId) -> None:
@@ -264,5 +229,5 @@ class RingFlood(EventMachine):
         """Tell the publisher what is done, and let go what nobody needs any more."""
         held = [self._held[peer].get(source, 0) for peer in self._neighbours]
         copies = sorted((self._log.durable.get(source, 0), *held), reverse=True)
-        self._clients.tell_done(source, copies[min(self._parameters.copies, len(copies)) - 1])
+        self._clients.tell_stored(source, copies[min(self._parameters.copies, len(copies)) - 1])
         self._log.let_go(source, min(held), self._settle)

@@ -5,20 +5,17 @@ from typing import Final
 from brokerd.named_bugs import Edit, NamedBug
 
 _CORE: Final = "brokerd/protocols/ring_flood/core.py"
-_CLIENTS: Final = "brokerd/protocols/ring_flood/clients.py"
 
 BUGS: Final = (
     NamedBug(
         "ring-forgets-who-was-away",
         (
             Edit(
-                _CLIENTS,
-                "            for name, locals_ in by_client.items():\n"
-                "                entry.open += 1",
-                "            for name, locals_ in by_client.items():\n"
-                "                if not self._clients[name].connected:\n"
-                "                    continue\n"
-                "                entry.open += 1",
+                _CORE,
+                "        self._clients.hand_out(entry.run, entry)\n        self._settle(source)",
+                "        if any(each.connected for each in self._clients._clients.values()):\n"
+                "            self._clients.hand_out(entry.run, entry)\n"
+                "        self._settle(source)",
             ),
         ),
     ),
