@@ -20,7 +20,16 @@ from fault_injection.schedule.plan import PlannedStep, expand
 from fault_injection.schedule.schedule import END, FaultSchedule, Problem, ScheduleError
 from fault_injection.schedule.targets import read_target
 
-SIMULATED_VERBS = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
+SIMULATED_VERBS = (
+    "absorb",
+    "send-omission",
+    "freeze",
+    "blackhole",
+    "cut",
+    "kill",
+    "term",
+    "restart",
+)
 
 _FASTEST = Fraction(1_000)
 

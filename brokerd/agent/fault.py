@@ -16,7 +16,7 @@ from brokerd.overlay.topology import nearest
 
 ENDING_VERBS: Final = ("kill", "term")
 LINK_VERBS: Final = ("absorb", "blackhole", "cut", "delay", "bandwidth")
-BROKER_VERBS: Final = (*LINK_VERBS, "partition", "disk-full", "slow-fsync")
+BROKER_VERBS: Final = (*LINK_VERBS, "send-omission", "partition", "disk-full", "slow-fsync")
 """What a broker does to itself when it is told to; its own lease ends it."""
 LASTING_VERBS: Final = (*BROKER_VERBS, "freeze", "host-loss")
 VERBS: Final = (*LASTING_VERBS, *ENDING_VERBS, "restart")

@@ -1,11 +1,12 @@
 """Faults that need no root: what a broker is told to do to its own traffic and its own disk.
 
 absorb: everything is taken in and nothing but heartbeats let out; released, it goes on in
-order; what a session absorbed dies with it. blackhole: nothing passes and nobody is told, not
-even of a close. cut: connections are closed and new ones refused. partition: one of these two
-towards several brokers at once. delay and bandwidth: as the names say, for each direction.
-disk-full: writes beyond a quota are refused as by a full disk. slow-fsync: what is durable is
-called so later.
+order; what a session absorbed dies with it. send-omission: everything is taken in, handled and
+written to disk, and nothing but heartbeats let out; released or lost as what is absorbed.
+blackhole: nothing passes and nobody is told, not even of a close. cut: connections are closed and
+new ones refused. partition: one of these two towards several brokers at once. delay and
+bandwidth: as the names say, for each direction. disk-full: writes beyond a quota are refused as
+by a full disk. slow-fsync: what is durable is called so later.
 
 Paper: [GD02] §4.1 (stalls before failures).
 """
@@ -20,13 +21,21 @@ from brokerd.errors import ControlError
 from brokerd.model.identity import Peer
 
 Verb = Literal[
-    "absorb", "blackhole", "cut", "partition", "delay", "bandwidth", "disk-full", "slow-fsync"
+    "absorb",
+    "send-omission",
+    "blackhole",
+    "cut",
+    "partition",
+    "delay",
+    "bandwidth",
+    "disk-full",
+    "slow-fsync",
 ]
 Direction = Literal["both", "out", "in"]
 
 DISK_VERBS: Final[tuple[Verb, ...]] = ("disk-full", "slow-fsync")
 VERBS: Final[tuple[Verb, ...]] = (
-    *("absorb", "blackhole", "cut", "partition", "delay", "bandwidth"),
+    *("absorb", "send-omission", "blackhole", "cut", "partition", "delay", "bandwidth"),
     *DISK_VERBS,
 )
 MODES: Final = ("blackhole", "cut")
@@ -112,7 +121,7 @@ class LinkFault:
 
     def concerns(self, peer: Peer, direction: Direction) -> bool:
         """Whether it acts on this direction of the link with `peer`, or on any for `both`."""
-        if self.verb in DISK_VERBS:
+        if self.verb in DISK_VERBS or (self.verb == "send-omission" and direction == "in"):
             return False
         # A connection cannot be half closed and still be a session.
         whole = "both" in (self.direction, direction) or self.effect == "cut"
@@ -154,7 +163,7 @@ def read_fault(
     elif name and (type(value) is not int or not lowest <= value <= highest):
         text = f"{verb}: {name} is a whole number from {lowest} to {highest}"
         raise ControlError("user", text)
-    if verb in DISK_VERBS and (peer is not None or direction != "both"):
+    if verb in (*DISK_VERBS, "send-omission") and (peer is not None or direction != "both"):
         raise ControlError("user", f"{verb} is for a broker, not for its links")
     if name == "delay_ms":
         value *= MILLISECOND_NS
@@ -218,7 +227,7 @@ class LinkFaults:
         rates = [fault.value for fault in acting if fault.verb == "bandwidth"]
         effects = [fault.effect for fault in acting]
         return Way(
-            "absorb" in effects,
+            "absorb" in effects or "send-omission" in effects,
             "blackhole" in effects,
             "cut" in effects,
             sum(fault.value for fault in acting if fault.verb == "delay"),

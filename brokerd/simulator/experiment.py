@@ -52,7 +52,7 @@ class SimulatedStep:
     """One fault.
 
     Attributes:
-        verb: absorb, freeze, kill, restart, cut or blackhole.
+        verb: absorb, send-omission, freeze, kill, restart, cut or blackhole.
         brokers: one, or the two ends of a link.
         at_ns: from the start of the measurement; None when `after` says when.
         after: (step, "applied" | "end" | "recovered") it waits for.
@@ -319,6 +319,8 @@ class _Experiment:
         match step.verb:
             case "absorb":
                 broker.absorb()
+            case "send-omission":
+                broker.omit_sends()
             case "freeze":
                 broker.freeze()
             case "kill" | "term":
@@ -350,7 +352,7 @@ class _Experiment:
             else:
                 broker = self._cluster.broker(step.brokers[0])
                 if broker.broker.alive:
-                    broker.release() if step.verb == "absorb" else broker.thaw()
+                    broker.thaw() if step.verb == "freeze" else broker.release()
             self._end_damage(step.brokers)
         self._reached(step, "end")
         if step.released:

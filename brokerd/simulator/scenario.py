@@ -15,6 +15,7 @@ A scenario is a series of blocks with an empty line between them. A block is com
     delay a b 50ms | delay a b 0ms  every message between the two takes so much longer
     slow c-b3 50ms                  its application needs so long for what it receives
     kill b | start b | restart b | absorb b | release b | freeze b | thaw b
+    omit_sends b                   handles all and lets only signs of life out, until release b
     received c-b3 | status b2 | judge
     quietly COMMAND                carries a command out without saying what the brokers did
     partitions told | untold       whether partition tables and their gossip are told; not at first
@@ -120,7 +121,9 @@ class _Player:
             "slow": self._on_slow,
             "partitions": self._on_partitions,
         }
-        self._broker_verbs = ("kill", "start", "restart", "absorb", "release", "freeze", "thaw")
+        self._broker_verbs = (
+            *("kill", "start", "restart", "absorb", "omit_sends", "release", "freeze", "thaw"),
+        )
         self._link_verbs = ("cut", "blackhole", "absorb", "heal", "suspect")
 
     def carry_out(self, command: str) -> list[str]:

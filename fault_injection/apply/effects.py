@@ -159,6 +159,7 @@ SEE: Final[Mapping[str, See]] = {
     "restart": _see_start,
     "freeze": _see_frozen,
     "absorb": _see_absorbed,
+    "send-omission": _see_absorbed,
     "blackhole": _see_dropped,
     "bandwidth": _see_limited,
     "delay": _see_slow_links,

@@ -22,6 +22,7 @@ from fault_injection.schedule.targets import Clients, Machines, Target, read_tar
 from fault_injection.schedule.verbs import (
     ENDING_VERBS,
     FAILING_VERBS,
+    HOLDING_VERBS,
     LASTING_VERBS,
     LINK_VERBS,
     MACHINE_VERBS,
@@ -246,7 +247,7 @@ def _check_states(
                 text = f"{end.id} has ended {end.on} by then"
                 yield schedule.problem(step, "on", step.on, text)
     for step in schedule.steps:
-        if step.do == "absorb" and ender_of(step, schedule.steps) is None:
+        if step.do in HOLDING_VERBS and ender_of(step, schedule.steps) is None:
             late = [
                 other.id
                 for other in schedule.steps

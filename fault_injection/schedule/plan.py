@@ -15,7 +15,7 @@ from fault_injection.schedule.schedule import (
     Step,
 )
 from fault_injection.schedule.targets import is_same_target
-from fault_injection.schedule.verbs import ENDING_VERBS
+from fault_injection.schedule.verbs import ENDING_VERBS, HOLDING_VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,8 @@ def expand(schedule: FaultSchedule, seed: int | None = None) -> tuple[PlannedSte
 
 
 def ender_of(step: Step, steps: Iterable[Step]) -> Step | None:
-    """The step that kills or cuts the target of an absorb at the end of it, where one does."""
-    if step.do != "absorb":
+    """The step that, where one does, kills or cuts at its end the target of one that holds."""
+    if step.do not in HOLDING_VERBS:
         return None
     for other in steps:
         ends = other.do in (*ENDING_VERBS, "cut") and is_same_target(other.on, step.on)

@@ -58,6 +58,8 @@ STARTED_WITHIN_NS: Final = 20 * 10**9
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SYNONYMS: Final = {
     "stall": "absorb",
+    "mute": "send-omission",
+    "omission": "send-omission",
     "pause": "freeze",
     "stop": "term",
     "start": "restart",

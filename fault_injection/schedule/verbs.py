@@ -66,6 +66,16 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
             needs_messages=True,
         ),
         Verb(
+            "send-omission",
+            ("broker",),
+            True,
+            "takes everything in, handles and logs it, and lets nothing but heartbeats out",
+            "the broker's count of messages that it did not send",
+            "sending what it holds, in order; that is lost when its broker or session ends first",
+            needs=_MESSAGES,
+            needs_messages=True,
+        ),
+        Verb(
             "blackhole",
             ("broker", "link"),
             True,
@@ -216,6 +226,8 @@ VERB_TABLE: Final[Mapping[str, Verb]] = {
 }
 
 VERBS: Final = tuple(VERB_TABLE)
+HOLDING_VERBS: Final = ("absorb", "send-omission")
+"""Those that keep what does not get out, to lose it if their target is ended, or to release it."""
 LASTING_VERBS: Final = tuple(verb.name for verb in VERB_TABLE.values() if verb.lasts)
 ENDING_VERBS: Final = ("kill", "term")
 LIMITING_VERBS: Final = ("delay", "bandwidth", "disk-full", "slow-fsync")

@@ -15,12 +15,12 @@ from fault_injection.schedule.durations import format_duration
 from fault_injection.schedule.plan import PlannedStep
 from fault_injection.schedule.schedule import END
 from fault_injection.schedule.targets import Target
-from fault_injection.schedule.verbs import CLIENT_VERBS, LIMITING_VERBS
+from fault_injection.schedule.verbs import CLIENT_VERBS, HOLDING_VERBS, LIMITING_VERBS
 from pubsubctl.deploying.blast_radius import Effect, Pair, effect_of
 
 # What a broker under this verb is to the others: gone past, or not noticed.
 _GONE = ("kill", "term", "freeze", "blackhole", "cut", "host-loss")
-_UNNOTICED = ("absorb",)
+_UNNOTICED = HOLDING_VERBS
 _MOST_NAMES = 8
 
 

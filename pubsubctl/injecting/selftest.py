@@ -84,6 +84,7 @@ def trials(known: RunningProtocol, placement: Placement) -> Iterator[Trial]:
     link = f"{a}-{b}"
     lasting: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         ("absorb", link, "1s", {}),
+        ("send-omission", b, "1s", {}),
         ("blackhole", link, "4s", {}),
         ("blackhole", f"{a}->{b}", "4s", {}),
         ("cut", link, "2s", {}),

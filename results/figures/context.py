@@ -107,5 +107,6 @@ def wiring_of(about: Mapping[str, Any]) -> str:
 def fault_label(fault: Mapping[str, Any]) -> str:
     """What a fault did, in two or three words."""
     verbs = {"kill": "killed", "term": "stopped", "absorb": "absorbs", "freeze": "frozen",
-             "cut": "cut", "blackhole": "black hole", "restart": "back"}  # fmt: skip
+             "send-omission": "sends nothing", "cut": "cut", "blackhole": "black hole",
+             "restart": "back"}  # fmt: skip
     return f"{fault['target']} {verbs.get(fault['verb'], fault['verb'])}"

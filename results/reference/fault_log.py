@@ -9,7 +9,17 @@ from results.reference.files import Refused, read_json, read_lines
 from results.rules.terms import Fault, doubt
 
 VERBS = {
-    *("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth", "disk-full"),
+    *(
+        "absorb",
+        "send-omission",
+        "freeze",
+        "blackhole",
+        "cut",
+        "partition",
+        "delay",
+        "bandwidth",
+        "disk-full",
+    ),
     *("slow-fsync", "kill", "term", "host-loss", "restart"),
     *("client-disconnect", "client-slow", "client-roam"),
 }
@@ -110,6 +120,7 @@ class FaultLog:
             names = {"fault": fault.fault_id, "verb": fault.verb, "target": fault.target}
             if row.get("state") in ("failed", "unknown"):
                 yield doubt("fault_failed", **names, why=row.get("evidence"))
-            is_done = fault.verb == "absorb" and fault.observed_ns is not None
+            holds = fault.verb in ("absorb", "send-omission")
+            is_done = holds and fault.observed_ns is not None
             if is_done and fault.absorbed is None and not simulated:
                 yield doubt("absorb_silent", **names)

@@ -51,7 +51,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> Iterable[str]:
 def doubts_about_risks(faults: Iterable[Fault], recoveries: Sequence[Recovery]) -> Iterable[str]:
     """Faults that count deliveries as at risk, and say themselves that they held nothing."""
     for fault in faults:
-        if fault.verb == "absorb" and fault.absorbed == 0:
+        if fault.verb in ("absorb", "send-omission") and fault.absorbed == 0:
             n = sum(r.at_risk for r in recoveries if r.window.fault_ids[0] == fault.fault_id)
             if n:
                 yield doubt(

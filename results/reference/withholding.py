@@ -26,7 +26,7 @@ SETTLING_NS = 15 * 10**9
 
 _HOLDS = {"absorb", "freeze", "blackhole", "cut"}
 _KILLS = {"kill", "term", "host-loss"}
-_PARTS = {*_HOLDS, *_KILLS, "partition", "restart"}
+_PARTS = {*_HOLDS, *_KILLS, "send-omission", "partition", "restart"}
 
 
 @dataclass(frozen=True)

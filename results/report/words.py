@@ -26,6 +26,7 @@ VIOLATIONS: Mapping[str, str] = {
 }
 VERBS: Mapping[str, str] = {
     "absorb": "took everything in and passed nothing on",
+    "send-omission": "took everything in, and sent nothing",
     "freeze": "stood still",
     "blackhole": "let nothing through, silently",
     "cut": "was cut",

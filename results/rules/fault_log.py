@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from results.checker.clocks import Clocks
-from results.rules.risks import VERBS, parts_of
+from results.rules.risks import HOLDING_VERBS, VERBS, parts_of
 from results.rules.terms import Fault, doubt
 from results.tables.json_files import IntegrityError, read_json, read_json_lines
 
@@ -130,7 +130,7 @@ def doubts_about_fault_log(
         names = {"fault": row["fault_id"], "verb": row["verb"], "target": row["target"]}
         if row.get("state") in ("failed", "unknown"):
             yield doubt("fault_failed", **names, why=row.get("evidence"))
-        was_seen = row["verb"] == "absorb" and row.get("t_observed_ns") is not None
+        was_seen = row["verb"] in HOLDING_VERBS and row.get("t_observed_ns") is not None
         if was_seen and row.get("absorbed_msgs") is None and not simulated:
             yield doubt("absorb_silent", **names)
     if has_schedule and not rows:

@@ -2,9 +2,9 @@
 
 What opens a window in which deliveries are at risk, and why:
 
-- absorb, freeze, blackhole and cut of a broker or link, and a partition, which does that to every
-  link between its sets: what is sent meanwhile does not get through, and may be lost with what
-  holds it. Until a kill or cut of the same, or the heal.
+- absorb, freeze, blackhole and cut of a broker or link, send-omission of a broker, and a partition,
+  which does that to every link between its sets: what is sent meanwhile does not get through, and
+  may be lost with what holds it. Until a kill or cut of the same, or the heal.
 - kill, term and host-loss, which kills every broker of a machine: until the restart. A kill that
   ends another fault's window opens none of its own: what it destroys was sent in that one.
 - delay and bandwidth: what is sent meanwhile is held on its way, dies with its broker or session
@@ -23,8 +23,12 @@ from typing import Any, Self
 
 from results.rules.terms import NEVER_NS, Fault, RiskWindow
 
-PASSING_VERBS = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
+PASSING_VERBS = (
+    *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth"),
+)
 """What these are done to still stands in the way, and does not let through what it should."""
+HOLDING_VERBS = ("absorb", "send-omission")
+"""Those that say how many publications they held."""
 DISK_VERBS = ("disk-full", "slow-fsync")
 ROAM = "client-roam"
 CLIENT_VERBS = ("client-disconnect", "client-slow", ROAM)

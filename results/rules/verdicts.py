@@ -13,6 +13,8 @@ from results.rules.terms import (
 )
 from results.rules.words import announced_in_words, withheld_in_words
 
+_HOLDING = ("absorb", "send-omission")
+
 _LOSSES = (
     *("missing", "fence_missing", "left_out", "gap_not_permitted"),
     *("withheld_unjustified", "withheld_late", "gap_unpromised"),
@@ -83,7 +85,7 @@ def doubts_about_faults(faults: Iterable[Fault]) -> list[str]:
 def doubts_about_recoveries(faults: Iterable[Fault], recoveries: Iterable[Recovery]) -> list[str]:
     """Absorbs that put deliveries at risk, and took in nothing by what they say themselves."""
     idle = {
-        fault.fault_id: fault for fault in faults if fault.verb == "absorb" and fault.absorbed == 0
+        fault.fault_id: fault for fault in faults if fault.verb in _HOLDING and fault.absorbed == 0
     }
     return [
         doubt(

@@ -26,7 +26,8 @@ SETTLING_NS = 15_000_000_000
 """How long after its end a fault may still keep brokers apart: suspicion, retries, recovery."""
 
 _CUTS_OFF = (
-    *("absorb", "freeze", "blackhole", "cut", "partition", "kill", "term", "host-loss", "restart"),
+    *("absorb", "send-omission", "freeze", "blackhole", "cut", "partition"),
+    *("kill", "term", "host-loss", "restart"),
 )
 _DEAFENS = ("absorb", "freeze", "blackhole", "cut")
 _TAKES_OVER = ("kill", "term", "host-loss", "cut", "restart")

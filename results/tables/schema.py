@@ -272,7 +272,7 @@ TABLES: Mapping[str, Table] = {
         _table("faults", "What was broken, and how far each fault got.", """
             fault_id STRING name
             step STRING of the schedule
-            verb STRING absorb, freeze, blackhole, cut, kill, restart, client-roam and so on
+            verb STRING absorb, send-omission, freeze, cut, kill, restart, client-roam and so on
             target STRING broker, link a-b, one direction a->b, or client
             params MAP<STRING,STRING> with the random values drawn
             t_planned_ns BIGINT when the schedule wanted it

@@ -234,6 +234,7 @@ def test_each_fault_lands_is_healed_and_loses_nothing(host: Host) -> None:
         "blackhole-one-way": ("blackhole", "c2->c3"),
         "absorb": ("absorb", "c2"),
         "absorb-link": ("absorb", "c2-c3"),
+        "send-omission": ("send-omission", "c2"),
     }
     steps, before = "", ""
     for name, (verb, target) in faults.items():
@@ -335,6 +336,7 @@ def test_brokers_of_an_agent_that_is_killed_heal_themselves(host: Host) -> None:
         ("delay", "c2", "c1", {"delay_ms": 100}),
         ("bandwidth", "c4", "", {"bytes_per_second": 1_000}),
         ("absorb", "c4", "", {}),
+        ("send-omission", "c1", "", {}),
         ("disk-full", "c1", "", {}),
         ("slow-fsync", "c2", "", {"delay_ms": 100}),
         ("freeze", "c3", "", {}),

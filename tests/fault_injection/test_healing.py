@@ -201,6 +201,7 @@ def test_the_stories_can_fail() -> None:
 
 def test_every_verb_is_in_the_stories() -> None:
     assert set(LASTING_VERBS) == {
-        *("absorb", "blackhole", "cut", "freeze", "partition", "delay", "bandwidth"),
+        *("absorb", "send-omission", "blackhole", "cut", "freeze", "partition", "delay"),
+        "bandwidth",
         *("disk-full", "slow-fsync", "host-loss", "client-disconnect", "client-slow"),
     }

@@ -14,6 +14,7 @@ from fault_injection.apply.injector import Injection
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FOLDER, ScheduleError, load_schedule, read_schedule
 from tests.fault_injection.test_schedule import HEAD, TOPOLOGY, step
+from tests.helpers.gryphon_stories import cells
 from tests.helpers.simulated_faults import play_schedule
 
 
@@ -80,6 +81,7 @@ def test_the_demo_loses_what_was_absorbed_with_best_effort() -> None:
         ("freeze", "b1"),
         ("absorb", "b1"),
         ("absorb", "b1-s1"),
+        ("send-omission", "b1"),
         ("blackhole", "b1-s1"),
         ("blackhole", "p1->b1"),
         ("blackhole", "b1"),
@@ -116,6 +118,21 @@ def test_a_link_that_stalls_and_is_cut_takes_what_it_held_with_it() -> None:
     cluster.run_until_quiet()
     assert len(beside.received) == 300
     assert len(behind.received) < 300
+
+
+def test_a_source_that_sends_nothing_and_crashes_has_logged_what_came_meanwhile() -> None:
+    """Its log says so: after its restart everything comes, which no absorb would leave it."""
+    cluster = cluster_of(cells("p1-b1", "b1-s1"), "gryphon", 1)
+    subscription = cluster.subscribe("s1")
+    cluster.run_until_quiet()
+    publish_steadily(cluster, "p1", 600, SECOND_NS // 10)
+    injection = play_schedule(cluster, load_schedule("gd02-p1-crash"), FaultLog())
+    assert injection.problems == ()
+    held, kill, _ = injection.rows
+    assert (held["verb"], held["t_healed_ns"]) == ("send-omission", kill["t_applied_ns"])
+    cluster.run_for(30)
+    cluster.run_until_quiet()
+    assert len(subscription.received) == 600
 
 
 def test_the_same_seed_gives_the_same_log() -> None:

@@ -18,7 +18,7 @@ from fault_injection.apply.injector import Evidence, Fault, Injection, Injector
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.schedule import FaultSchedule
 
-_REAL = ("absorb", "freeze", "blackhole", "cut", "kill", "term", "restart")
+_REAL = ("absorb", "send-omission", "freeze", "blackhole", "cut", "kill", "term", "restart")
 _UNREAL = {
     "term": "simulated brokers know no orderly end",
     "absorb": "the simulated network absorbs a link both ways or not at all",
@@ -105,7 +105,7 @@ class SimulatedBackend:
                 return {"incarnation": incarnation} if alive else None
             case "freeze":
                 return {"frozen": True} if brokers[0].frozen else None
-            case "absorb":
+            case "absorb" | "send-omission":
                 held = self._held(fault)
                 return {"absorbed_messages": held, "forwarded_since_applied": 0} if held else None
             case _:  # cut and blackhole show when the far ends have noticed
@@ -118,7 +118,7 @@ class SimulatedBackend:
     async def undo(self, fault: Fault) -> Evidence:
         await trio.lowlevel.checkpoint()
         if self._active.pop(fault.fault_id, None) is not None:
-            if fault.verb in ("absorb", "freeze") and not fault.target.is_link:
+            if fault.verb in ("absorb", "send-omission", "freeze") and not fault.target.is_link:
                 broker = self._cluster.broker(fault.target.brokers[0])
                 if broker.broker.alive:
                     broker.thaw() if fault.verb == "freeze" else broker.release()
@@ -151,11 +151,12 @@ class SimulatedBackend:
     # ------------------------------------------------------------ inside
 
     def _do(self, fault: Fault) -> None:
-        if fault.verb in ("kill", "restart", "freeze") or (
+        if fault.verb in ("kill", "restart", "freeze", "send-omission") or (
             fault.verb == "absorb" and not fault.target.is_link
         ):
             broker = self._cluster.broker(fault.target.brokers[0])
             verbs = {"kill": broker.kill, "restart": broker.start, "freeze": broker.freeze}
+            verbs["send-omission"] = broker.omit_sends
             verbs.get(fault.verb, broker.absorb)()
             return
         network = self._cluster.network

@@ -107,7 +107,8 @@ class _Sleeper:
         for fault_id, fault in self.faults.items():
             passed_ms = (now_ns - fault["since_ns"]) // 1_000_000
             idle = self.config.get("idle", False)
-            absorbed = 0 if idle or fault["verb"] != "absorb" else passed_ms
+            holds = fault["verb"] in ("absorb", "send-omission")
+            absorbed = 0 if idle or not holds else passed_ms
             found[fault_id] = {
                 "absorbed_messages": absorbed,
                 "absorbed_publications": absorbed,

@@ -164,7 +164,7 @@ def test_of_a_machine_that_nobody_placed_anything_on_nothing_is_known() -> None:
 
 # --- The dumb twin --------------------------------------------------------------------------
 
-HOLDS = ("absorb", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
+HOLDS = ("absorb", "send-omission", "freeze", "blackhole", "cut", "partition", "delay", "bandwidth")
 
 
 def at_risk_by_hand(history: History) -> Iterator[tuple]:

@@ -113,6 +113,7 @@ class SimulatedBroker(Endpoint):
         self._waited = False
         self._wrapper: CoreWrapper | None = None
         self._absorbed: list[tuple[SessionEnd, Any]] = []
+        self._handles_all = True
         self._deadline: Instant | None = None
         self._perform: dict[type, Callable[[Any], None]] = {
             Send: self._perform_send,
@@ -151,6 +152,7 @@ class SimulatedBroker(Endpoint):
         """Lose everything volatile, at once; of what is not durable `kept`, see its disk."""
         assert self.alive, f"{self.name} is dead already"
         self.alive = self.frozen = self.absorbing = False
+        self._handles_all = True
         self._absorbed.clear()
         self._local.clear()
         self._deadline = None
@@ -176,12 +178,18 @@ class SimulatedBroker(Endpoint):
     def absorb(self) -> None:
         """Take everything in and let only signs of life out until `release` or `kill`."""
         self.absorbing = True
+        self._handles_all = False
+
+    def omit_sends(self) -> None:
+        """Handle everything and let only signs of life out until `release` or `kill`."""
+        self.absorbing = True
 
     def release(self) -> None:
         """Let go what was absorbed, in order."""
         if not self.absorbing:
             return
         self.absorbing = False
+        self._handles_all = True
         self._network.let_out(self)
         absorbed, self._absorbed = self._absorbed, []
         for end, message in absorbed:
@@ -217,7 +225,7 @@ class SimulatedBroker(Endpoint):
         self._handle(OpenFailed(peer, reason))
 
     def message_arrived(self, end: SessionEnd, message: Any) -> None:
-        if self.absorbing:
+        if not self._handles_all:
             self._absorbed.append((end, message))
         else:
             self._handle(MessageReceived(end.peer, end.number, message))

@@ -562,6 +562,10 @@ class BrokerHandle:
         """Takes everything in and lets only signs of life out."""
         return self._do("absorb", self.broker.absorb)
 
+    def omit_sends(self) -> Self:
+        """Handles everything and lets only signs of life out."""
+        return self._do("send-omission", self.broker.omit_sends)
+
     def release(self) -> Self:
         """Lets go what it absorbed, in order."""
         return self._do("release", self.broker.release)

@@ -58,7 +58,7 @@ class Endpoint:
         incarnation: told to the other end of each session.
         alive: whether a process is there at all.
         frozen: whether its time stands still.
-        absorbing: whether it takes everything in and lets nothing but signs of life out.
+        absorbing: whether it lets nothing but signs of life out.
         ends: its established sessions, by peer.
         attempts: its attempts to open one, by peer.
         connected: its ends, whether already established here or not, in order of creation.
