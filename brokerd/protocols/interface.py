@@ -278,6 +278,21 @@ class Record:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+def retransmission_requested(
+    peer: BrokerNumber, source: BrokerNumber, stream: int, ranges: int, asked_ns: int
+) -> Record:
+    """The line for a request for what this broker lacks of a stream; `results` adds them up.
+
+    Args:
+        peer: who is asked.
+        source, stream: the broker where the stream begins, and which one there.
+        ranges: how many the request names.
+        asked_ns: how long a time of the stream these are together.
+    """
+    details = {"peer": peer, "source": source, "stream": stream}
+    return Record("retransmission_requested", {**details, "ranges": ranges, "asked_ns": asked_ns})
+
+
 LogEffect = Append | Read | Chop | Truncate
 
 Effect = Send | Deliver | OpenSession | CloseSession | Commit | LogEffect | Record

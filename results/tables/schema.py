@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,22 @@ TABLES: Mapping[str, Table] = {
             b STRING its peer
             event STRING up, down, activated, stalled, cut, restored or switched
             cause STRING why, as far as the broker knew
+        """),
+        _table("retransmission_requests", "Each request of a broker for what it lacks.", """
+            t_ns BIGINT when
+            broker STRING who asked
+            peer STRING whom
+            pubend STRING the stream: the broker where it begins, and which one there
+            ranges INT that the request names
+            asked_ns BIGINT how long a time of the stream they are together
+            cumulated_ns BIGINT the same of all requests of this broker so far, this one included
+        """),
+        _table("retransmission_totals", "Requests per broker, and what became of those to it.", """
+            broker STRING name
+            asked_ns BIGINT it has asked for, over all streams
+            requests BIGINT in so many requests
+            asked_of_it_ns BIGINT others have asked it for
+            consolidation_ratio DOUBLE asked by it for each asked of it; null where nothing was
         """),
         _table("faults", "What was broken, and how far each fault got.", """
             fault_id STRING name

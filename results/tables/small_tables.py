@@ -11,6 +11,7 @@ from results.rules.risks import Tree
 from results.tables.json_files import read_json
 from results.tables.logs import Logs, Process, notices_of
 from results.tables.manifest import Run
+from results.tables.retransmissions import request_rows, total_rows
 from results.tables.schema import TABLES, Table
 
 Row = Mapping[str, Any]
@@ -28,6 +29,7 @@ _SECOND_NS = 1_000_000_000
 
 def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
     """Every table that does not hold a row per message, by name."""
+    requests = request_rows(run, logs)
     rows: dict[str, list[Any]] = {
         "runs": [_run_row(run)],
         "hosts": [*_host_rows(run, logs)],
@@ -47,6 +49,8 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
         "broker_stats": [*_broker_stat_rows(run, logs)],
         "loadgen_stats": [*_loadgen_stat_rows(run, logs)],
         "links": [*_link_rows(run, logs)],
+        "retransmission_requests": requests,
+        "retransmission_totals": [*total_rows(requests, run.topology["brokers"])],
         "faults": [{**row, "params": _texts(row.get("params"))} for row in run.fault_rows],
     }
     return {

@@ -297,6 +297,7 @@ def _write_brokers(run: Path, scenario: Scenario) -> None:
             events.append(
                 {"t_ns": killed_ns, "event": "session_lost", "peer": "b1", "reason": "reset"}
             )
+            events += _requests(broker, killed_ns)
         write_lines(process / "events.jsonl", events)
 
 
@@ -410,3 +411,23 @@ def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """A file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _requests(broker: str, after_ns: int) -> list[dict[str, Any]]:
+    """What a broker asks for again once b1 is gone: s1 and s2 ask b2, and that asks p1 once."""
+    names = ("p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5")
+    number = {name: place for place, name in enumerate(names)}
+    told = {"s1": ("b2", (2_000, 700)), "s2": ("b2", (2_700,)), "b2": ("p1", (2_700,))}
+    peer, asked_ms = told.get(broker, ("p1", ()))
+    return [
+        {
+            "t_ns": after_ns + place * MILLISECOND,
+            "event": "retransmission_requested",
+            "peer": number[peer],
+            "source": number["p1"],
+            "stream": 0,
+            "ranges": 1,
+            "asked_ns": ms * MILLISECOND,
+        }
+        for place, ms in enumerate(asked_ms)
+    ]

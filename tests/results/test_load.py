@@ -226,6 +226,14 @@ def test_small_tables_say_what_their_files_say(spark: "SparkSession", loaded: Lo
     assert cpu[0] is None
     assert cpu[1:] == pytest.approx([0.05] * (len(cpu) - 1))
     assert {row["proc_id"] for row in rows("loadgen_stats")} == {"load-publishers"}
+    cumulated = {
+        name: [r["cumulated_ns"] // 10**6 for r in rows("retransmission_requests")
+               if r["broker"] == name]
+        for name in ("s1", "s2", "b2")
+    }  # fmt: skip
+    assert cumulated == {"s1": [2_000, 2_700], "s2": [2_700], "b2": [2_700]}
+    ratios = {row["broker"]: row["consolidation_ratio"] for row in rows("retransmission_totals")}
+    assert (ratios["b2"], ratios["p1"], ratios["s1"]) == (0.5, 0.0, None)
 
 
 def test_tables_are_made_once_until_a_log_changes(

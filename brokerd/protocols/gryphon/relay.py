@@ -14,6 +14,8 @@ from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, 
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
@@ -199,6 +201,11 @@ class Relay:
         self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
         if fresh:
             self._machine.send(upstream, Nack(stream.identity, tuple(fresh)))
+            source, publisher, _ = stream.identity
+            asked_ns = TICK_NS * sum(end - start for start, end in fresh)
+            self._machine.emit(
+                retransmission_requested(upstream, source, publisher, len(fresh), asked_ns)
+            )
             self.forget_asked()
 
     def forget_asked(self) -> None:

@@ -1,0 +1,59 @@
+"""What brokers have asked each other for again: request by request, and added up.
+
+Paper: [GD02] §4.2 (nack ranges, cumulated; consolidation).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from results.tables.logs import Logs
+from results.tables.manifest import Run
+
+Row = Mapping[str, Any]
+
+_EVENT = "retransmission_requested"
+
+
+def request_rows(run: Run, logs: Logs) -> list[dict[str, Any]]:
+    """The requests of all brokers in the order of time, those of a broker cumulated."""
+    names = run.topology["brokers"]
+    found: list[dict[str, Any]] = [
+        {
+            "t_ns": run.moved(line["t_ns"], process.host),
+            "broker": process.name,
+            "peer": names[line["peer"]],
+            "pubend": f"{names[line['source']]}/{line['stream']}",
+            "ranges": line["ranges"],
+            "asked_ns": line["asked_ns"],
+        }
+        for process in logs.processes
+        if process.role == "broker"
+        for line in process.lines("events.jsonl")
+        if line.get("event") == _EVENT
+    ]
+    found.sort(key=lambda row: (row["t_ns"], row["broker"]))
+    so_far: Counter[str] = Counter()
+    for row in found:
+        so_far[row["broker"]] += row["asked_ns"]
+        row["cumulated_ns"] = so_far[row["broker"]]
+    return found
+
+
+def total_rows(requests: Sequence[Row], brokers: Sequence[str]) -> Iterator[Row]:
+    """What each broker has asked for, and what others have asked it for."""
+    by_it: Counter[str] = Counter()
+    of_it: Counter[str] = Counter()
+    for row in requests:
+        by_it[row["broker"]] += row["asked_ns"]
+        of_it[row["peer"]] += row["asked_ns"]
+    counts = Counter(row["broker"] for row in requests)
+    for broker in brokers:
+        asked_of_it = of_it[broker]
+        yield {
+            "broker": broker,
+            "asked_ns": by_it[broker],
+            "requests": counts[broker],
+            "asked_of_it_ns": asked_of_it,
+            "consolidation_ratio": by_it[broker] / asked_of_it if asked_of_it else None,
+        }
