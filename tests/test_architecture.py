@@ -242,7 +242,7 @@ LAYERS = (
     Layer(
         "brokerd.client.gate",
         "it stands before the ways that connections are opened",
-        ours=("brokerd.runtime.connection", "brokerd.runtime.tls"),
+        ours=("brokerd.runtime.streams", "brokerd.runtime.tls"),
         third_party=frozenset({"trio"}),
     ),
     Layer(

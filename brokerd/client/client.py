@@ -41,7 +41,8 @@ from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate, Scalar
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import Buffer
-from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, Dial, dial_tcp, dial_tls
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
+from brokerd.runtime.streams import Dial, dial_tcp, dial_tls
 from brokerd.runtime.tls import credentials_of
 from brokerd.wire.attributes import encode_attributes
 

@@ -200,6 +200,11 @@ class ClientCore:
             messages.append(Publish(run))
         return messages
 
+    @property
+    def unsaid_acknowledgements(self) -> int:
+        """About how many publications the broker is still to be told that the client has."""
+        return self._progress.unsaid_acknowledgements
+
     # ------------------------------------------------------------ publishing
 
     @property

@@ -4,7 +4,7 @@ import socket
 
 import trio
 
-from brokerd.runtime.connection import Dial
+from brokerd.runtime.streams import Dial
 from brokerd.runtime.tls import transport_of
 
 

@@ -19,23 +19,16 @@ from brokerd.client.events import (
 from brokerd.client.kept import home_of
 from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
-from brokerd.protocols.interface import LossReason
+from brokerd.protocols.interface import LossReason, MessageReceived
 from brokerd.protocols.registry import DEFINITIONS
-from brokerd.runtime.connection import (
-    Connection,
-    Dial,
-    Incoming,
-    PlaintextRefused,
-    clock_ns,
-    close_stream,
-    first_message,
-)
+from brokerd.runtime.connection import Connection, clock_ns
+from brokerd.runtime.streams import Dial, PlaintextRefused, close_stream, first_message
 from brokerd.runtime.tls import identity_of
 from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
 from brokerd.wire.codec import encode
+from brokerd.wire.framing import FrameDecoder
 
 RETRY_S: Final = 0.2
 LEAVING_S: Final = 1.0
@@ -145,9 +138,9 @@ class Line:
             self.connection.flush(clock_ns(), hurried=True)
 
     def acknowledge(self) -> None:
-        """There is something to be acknowledged, when the next write is due."""
+        """There is something to be acknowledged, at once or in company."""
         if self.connection is not None:
-            self.connection.flush(clock_ns())
+            self.connection.flush(clock_ns(), acknowledged=self.core.unsaid_acknowledgements)
 
     def read_on(self) -> None:
         """The application has room again."""
@@ -169,20 +162,22 @@ class Line:
 
     # ------------------------------------------------------------ what connections tell
 
-    def received(self, connection: Connection, incoming: list[Incoming]) -> None:
+    def received(
+        self, connection: Connection, events: list[MessageReceived], size_bytes: int
+    ) -> None:
         """See connection.Owner."""
-        events: list[ClientEvent] = []
+        known: list[ClientEvent] = []
         try:
-            for message, _ in incoming:
-                events += self.core.on_message(message.message)
+            for event in events:
+                known += self.core.on_message(event.message)
         except RemoteProtocolError as error:
             connection.end("protocol_error", Farewell("fault", error.reason))
             self._fail(f"the broker broke the rules: {error.reason}")
         hurried = False
-        for event in events:
-            hurried = self._note(event) or hurried
-        self._listener.happened(self, events)
-        connection.flush(clock_ns(), hurried=hurried)
+        for each in known:
+            hurried = self._note(each) or hurried
+        self._listener.happened(self, known)
+        connection.flush(clock_ns(), hurried, self.core.unsaid_acknowledgements)
 
     def may_read(self, connection: Connection) -> bool:
         """See connection.Owner."""
@@ -301,7 +296,9 @@ class Line:
     async def _serve(
         self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder
     ) -> None:
-        connection = Connection(stream, session, decoder, self._parameters, self)
+        connection = Connection(
+            stream, session, decoder, self._parameters, self, begins_acknowledgements=True
+        )
         self.connection = connection
         self.core.on_established()
         async with trio.open_nursery() as nursery:

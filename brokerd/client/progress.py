@@ -104,6 +104,12 @@ class Progress:
                     places[number, stream] = last
                     self._revision.current += 1
 
+    @property
+    def unsaid_acknowledgements(self) -> int:
+        """The numbers in what `acknowledgements` will give, those left out in between too."""
+        ranges = [each for told in self._acknowledgements.values() for each in told]
+        return sum(last - first + 1 for first, last in ranges)
+
     def acknowledgements(self) -> list[Acknowledge]:
         """What the broker should be told now, once."""
         told = [

@@ -2,35 +2,31 @@
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import trio
 
-from brokerd.config import MILLISECOND_NS, SECOND_NS, SessionParameters
+from brokerd.config import SECOND_NS, SessionParameters
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge
 from brokerd.model.identity import Peer
-from brokerd.protocols.interface import LossReason, MessageReceived
-from brokerd.runtime.tls import TlsCredentials, TlsError, TlsStream, is_loopback, transport_of
+from brokerd.protocols.interface import Event, LossReason, MessageReceived
+from brokerd.runtime.sweeper import process_sweeper
+from brokerd.runtime.tls import TlsError, TlsStream, transport_of
 from brokerd.sessions.failure_detector import FailureDetector
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.link_faults import CLEAR, Way
 from brokerd.sessions.messages import Farewell, Heartbeat, Hello
 from brokerd.sessions.outbox import Outbox
+from brokerd.sessions.pace import Pace
 from brokerd.sessions.session import Session
-from brokerd.wire.codec import decode, encode, frames
+from brokerd.wire.codec import encode, frames
+from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.gathering import gather
 from brokerd.wire.registry import KINDS
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
-PACE_NS: Final = 2 * MILLISECOND_NS
-"""Acknowledgements that follow each other faster than this go together.
-
-Each write costs sender and receiver about as much as a publication, and nobody's delivery waits
-for them.
-"""
 RECEIVE_BYTES: Final = 1 << 16
 """What is read at once, unless more waits.
 
@@ -39,7 +35,6 @@ which a process has some 65,000. One that is kept for a small publication would 
 """
 FLOOD_RECEIVE_BYTES: Final = 1 << 19
 """What is read at once after a read that came full."""
-HELLO_RECEIVE_BYTES: Final = 1 << 16
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
@@ -52,13 +47,8 @@ _HEARTBEAT: Final = b"".join(encode(Heartbeat()))
 _SLICES_PER_SECOND: Final = 50
 
 
-class PlaintextRefused(ConnectionRefusedError):
-    """Nothing is said off loopback without TLS."""
-
-
-Dial = Callable[[str], Awaitable[trio.abc.Stream]]
-Incoming = tuple[MessageReceived, int]
-"""A message, and about how large it was on the wire."""
+Post = Callable[[Sequence[Event]], None]
+"""Takes what happened, in order, and does at once all that follows from it."""
 
 
 def clock_ns() -> int:
@@ -69,8 +59,10 @@ def clock_ns() -> int:
 class Owner(Protocol):
     """Whoever has connections."""
 
-    def received(self, connection: "Connection", incoming: list[Incoming]) -> None:
-        """Messages came, in order."""
+    def received(
+        self, connection: "Connection", events: list[MessageReceived], size_bytes: int
+    ) -> None:
+        """Messages came, in order; how large all of them were on the wire."""
 
     def refill(self, connection: "Connection") -> None:
         """Everything queued is written: whatever else is to be sent now may be queued."""
@@ -86,6 +78,9 @@ class Connection:
     """A stream with an established session, served by `serve` until it ends.
 
     Attributes:
+        post: where messages go at once; the owner is asked and told of nothing that comes, and
+            must know that nothing keeps the connection from reading. None: to the owner.
+        on_sent: told of each message that was queued, where anybody wants to know.
         inward, outward: what link faults do to it; set from outside, followed by `wake`.
         over: the session has ended, `ended` was called; the stream may take a moment longer.
         reading_stopped: it does not read because it may not, so silence means nothing.
@@ -101,6 +96,8 @@ class Connection:
         decoder: FrameDecoder,
         parameters: SessionParameters,
         owner: Owner,
+        *,
+        begins_acknowledgements: bool = False,
     ) -> None:
         limit_bytes = parameters.frame_limit_bytes
         if isinstance(session.peer, str):
@@ -109,6 +106,8 @@ class Connection:
             decoder.limit_bytes = limit_bytes * BROKER_FACTOR
         self.session = session
         self.stream = stream
+        self.post: Post | None = None
+        self.on_sent: Callable[[Connection, Any], None] | None = None
         self.inward: Way = CLEAR
         self.outward: Way = CLEAR
         self.over = False
@@ -122,11 +121,14 @@ class Connection:
         self._frame_limit_bytes = limit_bytes
         self._owner = owner
         self._frame_began_ns: int | None = None
-        self._delayed: deque[tuple[int, list[Incoming]]] = deque()
+        self._delayed: deque[tuple[int, list[MessageReceived], int]] = deque()
         self._last_words = b""
         self._rest = b""
-        self._is_idle = self._is_parked = self._is_pacing = self._hurried = False
-        self._flushed_ns = 0
+        self._is_idle = self._is_parked = self._hurried = False
+        self._pace = Pace(begins_acknowledgements)
+        self._acknowledged = 0
+        self._sweeper = process_sweeper()
+        self._heard_ns = self._told_ns = clock_ns()
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._transport = transport = transport_of(stream)
         self._receive_bytes = RECEIVE_BYTES
@@ -142,7 +144,6 @@ class Connection:
         self._writer_event = trio.Event()
         self._reader_event = trio.Event()
         self._delayed_event = trio.Event()
-        self._pace_event = trio.Event()
 
     @property
     def peer(self) -> Peer:
@@ -172,34 +173,38 @@ class Connection:
                     self.end("overflow")
                 return 0
             count += 1
-        self._hurried = self._hurried or not KINDS[type(message)].may_wait
+        if not KINDS[type(message)].may_wait:
+            self._hurried = True
+        if self.on_sent is not None:
+            self.on_sent(self, message)
         return count
 
-    def flush(self, now_ns: int, hurried: bool = False) -> None:
+    def flush(self, now_ns: int, hurried: bool = False, acknowledged: int = 0) -> None:
         """Write what is queued, now if possible: to be called when there is no more for now.
 
         A lone message does not wait for a task to be scheduled. In a flood the writer is left
-        to it, so that more gathers for each write. Where only acknowledgements are queued, and
-        some have just left, they wait for company, unless `hurried`.
+        to it, so that more gathers for each write. Where there is nothing but acknowledgements,
+        of so many publications, they wait for company, unless `hurried`.
         """
         self._is_idle = False
         if self.over:
             return
-        if not (hurried or self._hurried) and now_ns - self._flushed_ns < PACE_NS:
-            if not self._is_pacing:
-                self._is_pacing = True
-                self._pace_event.set()
-            return
+        if not (hurried or self._hurried):
+            due_ns = self._pace.due_ns(now_ns, acknowledged, self._heard_ns)
+            if due_ns > now_ns:
+                self._acknowledged = acknowledged
+                self._sweeper.call(self._end_pause, due_ns)
+                return
         self._hurried = False
         direct = self._is_parked and self._descriptor >= 0 and not self._rest
-        if not direct or self.outward is not CLEAR or now_ns - self._flushed_ns < GATHER_NS:
+        if not direct or self.outward is not CLEAR or now_ns - self._pace.left_ns < GATHER_NS:
             self._writer_event.set()
             return
         data = self._next_write(now_ns)
         if not data or self.over:
             self._is_idle = True
             return
-        self._flushed_ns = now_ns
+        self._note_write(now_ns)
         try:
             written = os.write(self._descriptor, data)
         except OSError:
@@ -213,6 +218,11 @@ class Connection:
         else:
             self._is_idle = True
 
+    def _end_pause(self, now_ns: int) -> None:
+        """Let acknowledgements go that have waited for company."""
+        if not self.over:
+            self.flush(now_ns, acknowledged=self._acknowledged)
+
     def beat(self) -> None:
         """Send a heartbeat at the next frame boundary."""
         if not self.outward.blackholed:
@@ -224,13 +234,13 @@ class Connection:
         self._writer_event.set()
         self._reader_event.set()
         self._delayed_event.set()
-        self._pace_event.set()
 
     def end(self, reason: LossReason, last_words: Farewell | None = None) -> None:
         """End the session now, and the stream as soon as its last words are out."""
         if self.over:
             return
         self.over = True
+        self._sweeper.forget(self._end_pause)
         self._reader_scope.cancel()
         if last_words is None:
             self._scope.cancel()
@@ -258,7 +268,11 @@ class Connection:
     def check(self, now_ns: int) -> None:
         """End the session if its peer is silent, or takes too long over a frame."""
         if self.reading_stopped:
-            self.detector.heard(now_ns)
+            self._heard_ns = now_ns
+        # Not told of each arrival: it looks at silences that last longer than from check to check.
+        if self._heard_ns > self._told_ns:
+            self._told_ns = self._heard_ns
+            self.detector.heard(self._heard_ns)
         if self.detector.check(now_ns):
             self.end("silent")
         elif (
@@ -280,7 +294,6 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self._hand_on_delayed)
-                nursery.start_soon(self._pace)
                 with self._reader_scope:
                     await self._read()
         if self._last_words and not self.outward.blackholed:
@@ -302,7 +315,7 @@ class Connection:
             if not chunk:
                 self.end("closed_by_peer")
                 return
-            self.detector.heard(clock_ns())
+            self._heard_ns = clock_ns()
             if self.inward.bytes_per_second:
                 self.reading_stopped = True
                 await trio.sleep(len(chunk) / self.inward.bytes_per_second)
@@ -342,7 +355,7 @@ class Connection:
         return data
 
     async def _wait_until_allowed(self) -> None:
-        while self.inward.blackholed or not self._owner.may_read(self):
+        while self.post is None and (self.inward.blackholed or not self._owner.may_read(self)):
             # A blackhole is to be noticed; that we do not read for other reasons is not.
             self.reading_stopped = not self.inward.blackholed
             self._reader_event = trio.Event()
@@ -369,69 +382,61 @@ class Connection:
     def _take(self, chunk: bytes) -> None:
         decoder, peer = self._decoder, self.peer
         messages: list[Any] = []
-        size = 0
+        size_bytes = 0
         fault: str | None = None
-        if chunk:
-            decoder.feed(chunk)
         try:
-            while (frame := decoder.next_frame()) is not None:
-                message = decode(*frame, peer)
-                kind = type(message)
-                if kind is Heartbeat:
-                    continue
-                if kind is Farewell:
-                    self.farewell = message
-                    self._hand_on(messages, size)
-                    self.end("closed_by_peer")
-                    return
-                if kind is Hello:
-                    raise RemoteProtocolError(peer, "a second Hello")
-                size += len(frame[0]) + len(frame[1])
-                messages.append(message)
+            size_bytes = decoder.read(chunk, peer, messages)
         except RemoteProtocolError as error:
             fault = error.reason
         if not decoder.incomplete:
             self._frame_began_ns = None
         elif messages or self._frame_began_ns is None:
             self._frame_began_ns = clock_ns()
-        self._hand_on(messages, size)
+        for place, message in enumerate(messages):
+            kind = type(message)
+            if kind is Farewell:
+                self.farewell = message
+                self._hand_on(messages[:place], size_bytes)
+                self.end("closed_by_peer")
+                return
+            if kind is Hello:
+                fault = "a second Hello"
+                del messages[place:]
+                break
+        self._hand_on(messages, size_bytes)
         if fault is not None:
             self.end("protocol_error", Farewell("fault", fault))
 
-    def _hand_on(self, messages: list[Any], size: int) -> None:
-        """Give messages to the owner; `size` is that of all of them on the wire."""
+    def _hand_on(self, messages: list[Any], size_bytes: int) -> None:
+        """Give messages to whom they are for; `size_bytes` is that of all of them on the wire."""
         if not messages or self.over:
             return
-        if isinstance(self.peer, str) and any(type(each) is Acknowledge for each in messages):
+        peer, number = self.session.peer, self.session.number
+        if type(peer) is str and any(type(each) is Acknowledge for each in messages):
             self._has_acknowledged = True
         if len(messages) > 1:
             messages = gather(messages)
-        number, share = self.session.number, size // len(messages)
-        incoming = [(MessageReceived(self.peer, number, each), share) for each in messages]
+        events = [MessageReceived(peer, number, each) for each in messages]
         if self.inward.delay_ns or self._delayed:
-            self._delayed.append((clock_ns() + self.inward.delay_ns, incoming))
+            self._delayed.append((clock_ns() + self.inward.delay_ns, events, size_bytes))
             self._delayed_event.set()
         else:
-            self._owner.received(self, incoming)
+            self._tell(events, size_bytes)
+
+    def _tell(self, events: list[MessageReceived], size_bytes: int) -> None:
+        if self.post is not None:
+            self.post(events)
+        else:
+            self._owner.received(self, events, size_bytes)
 
     async def _hand_on_delayed(self) -> None:
         while not self.over:
             while self._delayed and self._delayed[0][0] <= clock_ns() and not self.over:
-                _, incoming = self._delayed.popleft()
-                self._owner.received(self, incoming)
+                _, events, size_bytes = self._delayed.popleft()
+                self._tell(events, size_bytes)
             self._delayed_event = trio.Event()
             due_ns = self._delayed[0][0] if self._delayed else None
             await _wait(self._delayed_event, due_ns)
-
-    async def _pace(self) -> None:
-        """Let acknowledgements go that have waited for company."""
-        while not self.over:
-            await self._pace_event.wait()
-            self._pace_event = trio.Event()
-            await trio.sleep_until((self._flushed_ns + PACE_NS) / SECOND_NS)
-            if self._is_pacing and not self.over:
-                self._is_pacing = False
-                self.flush(clock_ns(), hurried=True)
 
     async def _write(self) -> None:
         outbox = self.outbox
@@ -439,7 +444,7 @@ class Connection:
             while not self.over:
                 data = self._rest or self._next_write(clock_ns())
                 if data:
-                    self._flushed_ns = clock_ns()
+                    self._note_write(clock_ns())
                     await self._send(data)
                     self._rest = b""
                     outbox.written()
@@ -451,6 +456,9 @@ class Connection:
                 self._is_parked = False
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.end("closed_by_peer")
+
+    def _note_write(self, now_ns: int) -> None:
+        self._pace.left_ns, self._pace.held_ns = now_ns, 0
 
     def _next_write(self, now_ns: int) -> bytes:
         if self.outward.blackholed:
@@ -497,55 +505,3 @@ async def _wait(event: trio.Event, until_ns: int | None) -> None:
         return
     with trio.move_on_at(until_ns / SECOND_NS):
         await event.wait()
-
-
-async def dial_tcp(address: str) -> trio.abc.Stream:
-    """A connection to "host:port" on this machine.
-
-    Raises:
-        PlaintextRefused: the address is that of another machine, which needs TLS.
-    """
-    if not is_loopback(address):
-        raise PlaintextRefused(f"{address} is not on this machine: it takes certificates (`tls`)")
-    return await _open_tcp(address)
-
-
-def dial_tls(credentials: TlsCredentials) -> Dial:
-    """Dials with TLS, whatever the address."""
-
-    async def dial(address: str) -> trio.abc.Stream:
-        return await credentials.dial(await _open_tcp(address))
-
-    return dial
-
-
-async def _open_tcp(address: str) -> trio.SocketStream:
-    host, _, port = address.rpartition(":")
-    return await trio.open_tcp_stream(host.strip("[]"), int(port))
-
-
-async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
-    """The Hello or Farewell that a connection begins with.
-
-    Raises:
-        RemoteProtocolError: it begins with something else, or ends before that.
-    """
-    while True:
-        chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
-        if not chunk:
-            raise RemoteProtocolError("unknown", "closed before it said Hello")
-        decoder.feed(bytes(chunk))
-        frame = decoder.next_frame()
-        if frame is not None:
-            message = decode(*frame)
-            if not isinstance(message, Hello | Farewell):
-                raise RemoteProtocolError("unknown", f"{type(message).__name__} before Hello")
-            return message
-
-
-async def close_stream(stream: trio.abc.Stream) -> None:
-    """Close a stream that may be broken already."""
-    try:
-        await stream.aclose()
-    except trio.BrokenResourceError:
-        pass  # it was closed from the other side

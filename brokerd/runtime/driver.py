@@ -7,7 +7,7 @@ overflows) are handled after the effects before them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
@@ -34,7 +34,7 @@ from brokerd.protocols.interface import (
     SessionLost,
     Truncate,
 )
-from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.connection import Connection, clock_ns
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
@@ -52,6 +52,8 @@ class Driver:
         self.core = core
         self._record = record
         self._links: Links
+        self._connections: Mapping[Peer, Connection] = {}
+        self._unflushed: dict[Connection, None] = {}
         self._disk: Disk
         self._log: LogWriter | None = None
         self._events: deque[Event] = deque()
@@ -60,8 +62,6 @@ class Driver:
         self._deadline: Instant | None = None
         self._deadline_moved = trio.Event()
         self._perform: dict[type, Callable[[Any], None]] = {
-            Send: self._perform_send,
-            Deliver: self._perform_deliver,
             OpenSession: self._perform_open,
             CloseSession: self._perform_close,
             Commit: self._perform_commit,
@@ -75,10 +75,11 @@ class Driver:
     def connect_to(self, links: Links, disk: Disk, log: LogWriter | None = None) -> None:
         """Name those who carry out effects."""
         self._links = links
+        self._connections = links.connections
         self._disk = disk
         self._log = log
 
-    def post(self, events: list[Event]) -> None:
+    def post(self, events: Sequence[Event]) -> None:
         """Let the core handle these events and all that follow from them at once."""
         self._events.extend(events)
         if self._running:
@@ -90,7 +91,9 @@ class Driver:
                 self._handle(self._events.popleft(), now_ns)
         finally:
             self._running = False
-        self._links.flush(now_ns)
+        for connection in self._unflushed:
+            connection.flush(now_ns)
+        self._unflushed.clear()
         deadline = self.core.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
@@ -118,9 +121,20 @@ class Driver:
         except RemoteProtocolError as error:
             self._refuse(event, error)
             return
-        perform = self._perform
         for effect in effects:
-            perform[type(effect)](effect)
+            if type(effect) is Send:
+                self._send(effect.peer, effect.message)
+            elif type(effect) is Deliver:
+                self._send(effect.client, effect.item)
+            else:
+                self._perform[type(effect)](effect)
+
+    def _send(self, peer: Peer, message: Any) -> None:
+        """Queue a message on the peer's connection; dropped when there is none."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            self._unflushed[connection] = None
+            connection.send(message)
 
     def _refuse(self, event: Event, error: RemoteProtocolError) -> None:
         assert isinstance(event, MessageReceived), f"{event} was refused: {error}"
@@ -132,12 +146,6 @@ class Driver:
         if isinstance(event, SessionLost):
             self._refused.discard((event.peer, event.session))
         return isinstance(event, MessageReceived) and (event.peer, event.session) in self._refused
-
-    def _perform_send(self, effect: Send) -> None:
-        self._links.send(effect.peer, effect.message)
-
-    def _perform_deliver(self, effect: Deliver) -> None:
-        self._links.send(effect.client, effect.item)
 
     def _perform_open(self, effect: OpenSession) -> None:
         assert isinstance(effect.peer, int), f"clients are not dialled: {effect.peer!r}"

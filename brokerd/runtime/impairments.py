@@ -8,7 +8,7 @@ import trio
 from brokerd.config import SECOND_NS
 from brokerd.model.identity import Peer
 from brokerd.protocols.interface import Event, MessageReceived
-from brokerd.runtime.connection import Connection, Incoming
+from brokerd.runtime.connection import Connection
 from brokerd.sessions.link_faults import Absorbed, LinkFaults
 
 MAXIMUM_PARKED: Final = 64
@@ -60,10 +60,12 @@ class Impairments:
         """Whether connections that absorb must stop reading."""
         return self.absorbed.is_full
 
-    def absorb(self, connection: Connection, incoming: list[Incoming]) -> bool:
+    def absorb(
+        self, connection: Connection, events: list[MessageReceived], size_bytes: int
+    ) -> bool:
         """Take in what goes nowhere for now; whether this is what made it full."""
-        for message, size in incoming:
-            self.absorbed.hold(connection, message, size)
+        for event in events:
+            self.absorbed.hold(connection, event, size_bytes // len(events))
         was_full, self._was_full = self._was_full, self._was_full or self.is_full
         return self._was_full and not was_full
 
@@ -105,18 +107,20 @@ class Impairments:
                 connection.peer, "out", forwarded_since_applied=1, limited_messages=limited
             )
 
-    def count_incoming(self, connection: Connection, incoming: list[Incoming]) -> None:
+    def count_incoming(
+        self, connection: Connection, events: list[MessageReceived], size_bytes: int
+    ) -> None:
         """Messages came from a peer."""
         if connection.inward.absorbs:
             self.faults.count(
                 connection.peer,
                 "in",
-                absorbed_messages=len(incoming),
-                absorbed_publications=sum(len(getattr(m.message, "run", ())) for m, _ in incoming),
-                absorbed_bytes=sum(size for _, size in incoming),
+                absorbed_messages=len(events),
+                absorbed_publications=sum(len(getattr(m.message, "run", ())) for m in events),
+                absorbed_bytes=size_bytes,
             )
         else:
-            count = len(incoming)
+            count = len(events)
             self.faults.count(
                 connection.peer,
                 "in",

@@ -15,7 +15,6 @@ from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Detach, Publish
 from brokerd.model.identity import BrokerNumber, Peer
 from brokerd.protocols.interface import (
-    Event,
     LossReason,
     MessageReceived,
     OpenFailed,
@@ -23,23 +22,16 @@ from brokerd.protocols.interface import (
     SessionLost,
 )
 from brokerd.runtime.admission_control import AdmissionControl, AdmittedConnection
-from brokerd.runtime.connection import (
-    Connection,
-    Dial,
-    Incoming,
-    clock_ns,
-    close_stream,
-    dial_tcp,
-    first_message,
-)
+from brokerd.runtime.connection import Connection, Post, clock_ns
 from brokerd.runtime.impairments import Impairments
 from brokerd.runtime.quotas import PublishingRate
+from brokerd.runtime.streams import Dial, close_stream, dial_tcp, first_message
 from brokerd.runtime.tls import TlsError, identity_of, transport_of
 from brokerd.sessions.failure_detector import check_interval_ns
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import Farewell, Hello
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.wire.codec import encode
+from brokerd.wire.framing import FrameDecoder
 
 HANDSHAKE_S: Final = 5.0
 REFUSALS_RECORDED_PER_S: Final = 10
@@ -58,7 +50,11 @@ Welcome = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
 class Links:
     """All connections of one broker.
 
+    What comes on them goes to `post` at once, and a driver writes to them by itself, but while
+    faults are in force or somebody may not publish as fast as it likes.
+
     Attributes:
+        connections: by peer; what the core wants sent is given to them.
         counters: sessions and bytes, for statistics.
         faults: what `fault_apply` put there; `faults_changed` must follow each change.
     """
@@ -68,7 +64,7 @@ class Links:
         table: SessionTable,
         parameters: SessionParameters,
         addresses: Mapping[BrokerNumber, str],
-        post: Callable[[list[Event]], None],
+        post: Post,
         record: RecordEvent,
         *,
         is_recovering: Callable[[], bool] = lambda: False,
@@ -102,8 +98,7 @@ class Links:
         self._stuck: dict[str, None] = {}
         self._refusals_second = 0
         self._refusals_recorded = self._refusals_unrecorded = 0
-        self._connections: dict[Peer, Connection] = {}
-        self._unflushed: dict[Connection, None] = {}
+        self.connections: dict[Peer, Connection] = {}
         self._attempts: dict[BrokerNumber, trio.CancelScope] = {}
         self._open_streams = 0
         self._stopping = False
@@ -130,7 +125,7 @@ class Links:
         self._stopping = True
         for scope in list(self._attempts.values()):
             scope.cancel()
-        for connection in list(self._connections.values()):
+        for connection in list(self.connections.values()):
             connection.end("closed_by_us", Farewell("stopping", "the broker is being stopped"))
         with trio.move_on_after(2.0):
             while self._open_streams:
@@ -148,7 +143,7 @@ class Links:
 
     def close(self, peer: Peer, reason: str) -> None:
         """End the peer's session or attempt; nothing happens when there is neither."""
-        connection = self._connections.get(peer)
+        connection = self.connections.get(peer)
         if connection is not None:
             connection.end("closed_by_us", Farewell("stopping", reason[:300]))
         elif peer in self._attempts:
@@ -163,35 +158,19 @@ class Links:
     def refuse(self, peer: Peer, session: int, reason: str) -> None:
         """End a session whose peer broke the rules."""
         self._record("protocol_error", {"peer": self._name(peer), "reason": reason})
-        connection = self._connections.get(peer)
+        connection = self.connections.get(peer)
         if connection is not None and connection.session.number == session:
             connection.end("protocol_error", Farewell("fault", reason))
-
-    def send(self, peer: Peer, message: Any) -> None:
-        """Queue a message on the peer's session, for `flush`; dropped when there is none."""
-        connection = self._connections.get(peer)
-        if connection is None:
-            return
-        self._unflushed[connection] = None
-        frames = connection.send(message)
-        if len(self.faults) and frames:
-            self._impairments.count_outgoing(connection, message)
-
-    def flush(self, now_ns: int) -> None:
-        """Write what has been queued."""
-        for connection in self._unflushed:
-            connection.flush(now_ns)
-        self._unflushed.clear()
 
     # ------------------------------------------------------------ what others may know
 
     def waiting_bytes(self) -> int:
         """Bytes queued for all peers."""
-        return sum(each.outbox.waiting_bytes for each in self._connections.values())
+        return sum(each.outbox.waiting_bytes for each in self.connections.values())
 
     def session_peers(self) -> list[Peer]:
         """With whom there are sessions."""
-        return list(self._connections)
+        return list(self.connections)
 
     async def probe(self, peer: BrokerNumber) -> str | None:
         """Whether a session with a broker would be possible: None, or what is in the way."""
@@ -215,8 +194,8 @@ class Links:
 
     def faults_changed(self) -> None:
         """Let sessions, attempts and held messages follow the faults in force."""
-        for connection in list(self._connections.values()):
-            self._impairments.act_on(connection)
+        for connection in list(self.connections.values()):
+            self._impair(connection)
             if connection.inward.cut:
                 self._record("link_cut", {"peer": self._name(connection.peer)})
                 connection.end("closed_by_peer")
@@ -226,23 +205,33 @@ class Links:
         released = self._impairments.release()
         if released:
             self._post(released)
-        for connection in self._connections.values():
+        for connection in self.connections.values():
             connection.wake()
         for stream in self._impairments.unpark():
             self._close_soon(stream)
 
+    def _impair(self, connection: Connection) -> None:
+        """Let a connection do what the faults in force demand, and bypass us where none is."""
+        self._impairments.act_on(connection)
+        impaired = len(self.faults) > 0
+        is_limited = self._publishing is not None and isinstance(connection.peer, str)
+        connection.post = None if impaired or is_limited else self._post
+        connection.on_sent = self._impairments.count_outgoing if impaired else None
+
     # ------------------------------------------------------------ what connections tell
 
-    def received(self, connection: Connection, incoming: list[Incoming]) -> None:
+    def received(
+        self, connection: Connection, events: list[MessageReceived], size_bytes: int
+    ) -> None:
         """See connection.Owner."""
         if len(self.faults):
-            self._impairments.count_incoming(connection, incoming)
+            self._impairments.count_incoming(connection, events, size_bytes)
         if self._publishing is not None and isinstance(connection.peer, str):
-            self._count_published(self._publishing, connection.peer, incoming)
+            self._count_published(self._publishing, connection.peer, events)
         if not connection.inward.absorbs:
-            self._post([message for message, _ in incoming])
+            self._post(events)
             return
-        if self._impairments.absorb(connection, incoming):
+        if self._impairments.absorb(connection, events, size_bytes):
             held_bytes = self._impairments.absorbed.held_bytes
             self._record("absorb_full", {"held_bytes": held_bytes})
 
@@ -259,9 +248,9 @@ class Links:
         return may_publish and not (connection.inward.absorbs and self._impairments.is_full)
 
     def _count_published(
-        self, publishing: PublishingRate, client: str, incoming: list[Incoming]
+        self, publishing: PublishingRate, client: str, events: list[MessageReceived]
     ) -> None:
-        runs = [each.message.run for each, _ in incoming if isinstance(each.message, Publish)]
+        runs = [each.message.run for each in events if isinstance(each.message, Publish)]
         now_ns = clock_ns()
         did_wait = publishing.must_wait(client, now_ns)
         publishing.sent(client, sum(map(len, runs)), now_ns)
@@ -272,7 +261,7 @@ class Links:
     def ended(self, connection: Connection, reason: LossReason) -> None:
         """See connection.Owner."""
         peer, session = connection.peer, connection.session
-        del self._connections[peer]
+        del self.connections[peer]
         if session.state is not SessionState.CLOSED:
             self._table.close(session)
         self._impairments.absorbed.take(lambda owner: owner is connection)
@@ -306,11 +295,11 @@ class Links:
         """Serve an established session to its end, and see its stream off."""
         connection = Connection(stream, session, decoder, self._parameters, self)
         peer = session.peer
-        assert peer not in self._connections, f"two sessions with {peer!r}"
+        assert peer not in self.connections, f"two sessions with {peer!r}"
         if answer is not None:
             connection.send(answer)
-        self._connections[peer] = connection
-        self._impairments.act_on(connection)
+        self.connections[peer] = connection
+        self._impair(connection)
         self.counters["sessions_established"] += 1
         self._record(
             "session_established",
@@ -519,7 +508,7 @@ class Links:
             if scope is not None:
                 scope.cancel()
         if decision.replaces is not None:
-            old = self._connections[decision.replaces.peer]
+            old = self.connections[decision.replaces.peer]
             if isinstance(old.peer, str):
                 old.end("closed_by_us", Farewell("superseded", "a newer session of this name"))
             else:
@@ -532,7 +521,7 @@ class Links:
         waited_since_ns = clock_ns()
         while True:
             now_ns = clock_ns()
-            due_ns = [each.detector.due_ns for each in self._connections.values()]
+            due_ns = [each.detector.due_ns for each in self.connections.values()]
             wake_ns = min([now_ns + tick_ns, *due_ns])
             await trio.sleep_until(max(wake_ns, now_ns + SHORTEST_PAUSE_NS) / SECOND_NS)
             now_ns = clock_ns()
@@ -543,15 +532,15 @@ class Links:
                 waited_ns = min(now_ns - waited_since_ns, 2 * self._parameters.heartbeat_ns)
                 waited_since_ns = now_ns
                 for name in self._clients_behind():
-                    if name in self._connections:
-                        self._connections[name].wait_for_progress(waited_ns)
-            for connection in list(self._connections.values()):
+                    if name in self.connections:
+                        self.connections[name].wait_for_progress(waited_ns)
+            for connection in list(self.connections.values()):
                 if beats:
                     connection.beat()
                 connection.check(now_ns)
             for name in self._publishing.may_go_on(now_ns) if self._publishing else ():
-                if name in self._connections:
-                    self._connections[name].wake()
+                if name in self.connections:
+                    self.connections[name].wake()
             for fault_id in self.faults.expired(now_ns):
                 on_fault_expired(fault_id)
 

@@ -24,7 +24,7 @@ from brokerd.protocols.definition import CoreContext
 from brokerd.protocols.interface import DeliveryProtocol, Started, TopologyShrunk
 from brokerd.protocols.registry import definition_of, read_topology
 from brokerd.runtime.commands import Commands
-from brokerd.runtime.connection import CLIENT_MARGIN_BYTES, dial_tcp, dial_tls
+from brokerd.runtime.connection import CLIENT_MARGIN_BYTES
 from brokerd.runtime.control import ControlServer
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.driver import Driver
@@ -34,6 +34,7 @@ from brokerd.runtime.growth import Surroundings
 from brokerd.runtime.links import Links
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.runtime.stores import Stores, begin_with_room
+from brokerd.runtime.streams import dial_tcp, dial_tls
 from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning

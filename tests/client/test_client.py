@@ -23,10 +23,10 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import NOTHING, PredicateError
 from brokerd.protocols.delta_tree.clients.clients import Clients
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
 from brokerd.wire.attributes import encode_attributes
 from brokerd.wire.codec import decode, encode
+from brokerd.wire.framing import FrameDecoder
 from tests.helpers.memory_broker import MemoryBroker, chain
 from tests.helpers.memory_links import MemoryNet
 from tests.helpers.virtual_time import in_virtual_time

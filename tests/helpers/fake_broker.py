@@ -25,10 +25,10 @@ from brokerd.model.client_messages import (
 from brokerd.model.identity import SourceId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Heartbeat, Hello
 from brokerd.wire.attributes import decode_attributes
 from brokerd.wire.codec import decode, encode
+from brokerd.wire.framing import FrameDecoder
 
 
 def hand_on(run: PublicationRun) -> list[PublicationRun]:

@@ -1,6 +1,6 @@
 """Brokers' links over memory streams: the real link layer without sockets or a real clock."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -12,8 +12,9 @@ from brokerd.model.identity import Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy
 from brokerd.protocols.interface import Event, MessageReceived, SessionEstablished, SessionLost
-from brokerd.runtime.connection import Dial, clock_ns
+from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.links import Links
+from brokerd.runtime.streams import Dial
 from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
@@ -140,10 +141,12 @@ class LinkedBroker:
 
     def send(self, peer: Peer, message: Any) -> None:
         """Have a message written, as a driver does at the end of its turn."""
-        self.links.send(peer, message)
-        self.links.flush(clock_ns())
+        connection = self.links.connections.get(peer)
+        if connection is not None:
+            connection.send(message)
+            connection.flush(clock_ns())
 
-    def _post(self, events: list[Event]) -> None:
+    def _post(self, events: Sequence[Event]) -> None:
         self.events.extend(events)
         self._happened.set()
         self._happened = trio.Event()

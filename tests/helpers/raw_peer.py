@@ -6,10 +6,10 @@ from typing import Any
 
 import trio
 
-from brokerd.runtime.connection import first_message
-from brokerd.sessions.framing import FrameDecoder
+from brokerd.runtime.streams import first_message
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat, Hello
 from brokerd.wire.codec import decode, encode
+from brokerd.wire.framing import FrameDecoder
 from tests.helpers.memory_links import MemoryNet
 
 

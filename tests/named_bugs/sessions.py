@@ -5,6 +5,7 @@ from typing import Final
 from tests.helpers.planted_stories import Row
 
 _SESSIONS: Final = "brokerd/sessions/"
+_WIRE: Final = "brokerd/wire/"
 
 ROWS: Final = (
     Row(
@@ -37,43 +38,43 @@ ROWS: Final = (
     ),
     Row(
         "largest-frame-refused",
-        _SESSIONS + "framing.py",
+        _WIRE + "framing.py",
         "        if length + 4 > self.limit_bytes:",
         "        if length + 4 >= self.limit_bytes:",
-        "tests/sessions/test_framing.py::test_the_largest_frame_is_taken_and_one_byte_more_is_not",
+        "tests/wire/test_framing.py::test_the_largest_frame_is_taken_and_one_byte_more_is_not",
     ),
     Row(
         "prefix-not-counted",
-        _SESSIONS + "framing.py",
+        _WIRE + "framing.py",
         "        if length + 4 > self.limit_bytes:",
         "        if length > self.limit_bytes:",
-        "tests/sessions/test_framing.py::test_the_largest_frame_is_taken_and_one_byte_more_is_not",
+        "tests/wire/test_framing.py::test_the_largest_frame_is_taken_and_one_byte_more_is_not",
     ),
     Row(
         "header-into-the-next-frame",
-        _SESSIONS + "framing.py",
+        _WIRE + "framing.py",
         "header > length - 4:",
         "header > length:",
-        "tests/sessions/test_framing.py::test_a_senseless_length_is_refused_as_soon_as_it_is_there",
+        "tests/wire/test_framing.py::test_a_senseless_length_is_refused_as_soon_as_it_is_there",
         {"prefix": bytes((0, 0, 0, 8, 0, 0, 0, 5)), "bytewise": False},
     ),
     Row(
         "length-checked-once-it-is-all-there",
-        _SESSIONS + "framing.py",
+        _WIRE + "framing.py",
         """\
             if len(held) >= 4:
                 self._check(_LENGTH.unpack_from(held)[0], 0)
 """,
         "",
-        "tests/sessions/test_framing.py::test_a_senseless_length_is_refused_as_soon_as_it_is_there",
+        "tests/wire/test_framing.py::test_a_senseless_length_is_refused_as_soon_as_it_is_there",
         {"prefix": bytes((0, 0, 0, 61)), "bytewise": True},
     ),
     Row(
         "frame-kept-until-the-next-byte",
-        _SESSIONS + "framing.py",
+        _WIRE + "framing.py",
         "            if available >= length + 4:",
         "            if available > length + 4:",
-        "tests/sessions/test_framing.py::test_a_frame_that_came_whole_is_a_slice_of_the_chunk",
+        "tests/wire/test_framing.py::test_a_frame_that_came_whole_is_a_slice_of_the_chunk",
     ),
     Row(
         "large-frame-never-passes",

@@ -54,16 +54,27 @@ class ScriptedCore:
         return {}
 
 
+class NotingConnection:
+    """Notes what it is given to send, and when that is to be written."""
+
+    def __init__(self, done: list[tuple[Any, ...]], peer: int | str) -> None:
+        self._done, self._peer = done, peer
+
+    def send(self, message: Any) -> None:
+        self._done.append(("send", self._peer, message))
+
+    def flush(self, now_ns: int) -> None:
+        self._done.append(("flush", self._peer))
+
+
 class Surroundings:
-    """Links, disk and log in one; notes what was asked of them, in order."""
+    """Links with connections, disk and log in one; notes what was asked of them, in order."""
 
     def __init__(self, core: ScriptedCore) -> None:
         self.done: list[tuple[Any, ...]] = []
+        self.connections = {peer: NotingConnection(self.done, peer) for peer in (1, 2, "c")}
         self.driver = Driver(core, lambda *entry: self.done.append(("record", *entry)))
         self.driver.connect_to(self, self)  # type: ignore[arg-type]
-
-    def send(self, *what: Any) -> None:
-        self.done.append(("send", *what))
 
     def open(self, *what: Any) -> None:
         self.done.append(("open", *what))
@@ -78,9 +89,6 @@ class Surroundings:
     def commit(self, commit: Commit) -> None:
         self.done.append(("commit", commit.token))
         self.driver.post([Persisted(commit.token or 0)])
-
-    def flush(self, now_ns: int) -> None:
-        self.done.append(("flush",))
 
 
 @in_virtual_time
@@ -108,7 +116,8 @@ async def test_effects_are_carried_out_in_order_and_what_they_cause_is_handled_a
         ("open", 2),
         ("record", "happened", {"x": 1}),
         ("send", 1, "durable"),
-        ("flush",),
+        ("flush", 1),
+        ("flush", "c"),
     ]
     assert [type(event) for event, _ in core.told] == [MessageReceived, SessionLost, Persisted]
 

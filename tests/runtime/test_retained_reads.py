@@ -16,9 +16,9 @@ from brokerd.config import SessionParameters
 from brokerd.protocols.interface import Change, Commit, Persisted
 from brokerd.runtime.connection import Connection
 from brokerd.runtime.disk import Disk
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.session import Session, SessionState
 from brokerd.storage.meta_store import SqliteMetaStore
+from brokerd.wire.framing import FrameDecoder
 from tests.helpers.memory_links import copy
 from tests.helpers.raw_peer import words
 
@@ -43,8 +43,8 @@ class Keeper:
         self.kept: list[Any] = []
         self.came = trio.Event()
 
-    def received(self, connection: Connection, incoming: list[Any]) -> None:
-        self.kept.extend(message for message, size in incoming if size < LARGE_BYTES)
+    def received(self, connection: Connection, events: list[Any], size_bytes: int) -> None:
+        self.kept.extend(event for event in events if size_bytes < LARGE_BYTES)
         self.came.set()
 
     def refill(self, connection: Connection) -> None:

@@ -18,8 +18,9 @@ from brokerd.model.identity import SourceId
 from brokerd.protocols.delta_tree.messages import RecoveryFlag
 from brokerd.protocols.interface import SessionEstablished, SessionLost
 from brokerd.runtime.admission_control import DESCRIPTOR_RESERVE, AdmissionControl
-from brokerd.runtime.connection import clock_ns, dial_tcp
+from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.links import Links
+from brokerd.runtime.streams import dial_tcp
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import SelfDescription, SessionTable, client_hello
 from brokerd.wire.registry import KINDS
@@ -197,8 +198,8 @@ def test_five_thousand_connects_disturb_no_broker_and_a_client_gets_in() -> None
                 both.start_soon(flood, loiterers)
                 both.start_soon(attach, "during")
             await attach("after")
-            b0.links.send(1, YES)
-            b0.links.flush(clock_ns())
+            b0.links.connections[1].send(YES)
+            b0.links.connections[1].flush(clock_ns())
             await until(lambda: len(b1.events) == 2)
             assert b0.links._admission.open < 1_000
             assert b0.links.counters["connections_refused"] > 0

@@ -11,9 +11,9 @@ import cbor2
 import pytest
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.wire import codec
 from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
 MEBIBYTE = 1 << 20

@@ -24,9 +24,9 @@ from brokerd.model.identity import SourceId, SubscriptionId
 from brokerd.model.predicate import Constraint, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.messages import PublicationCopy, Summary
-from brokerd.sessions.framing import FrameDecoder
 from brokerd.sessions.messages import WIRE_VERSION, Heartbeat
 from brokerd.wire import codec
+from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.registry import KINDS
 from tests.helpers.strategies import constraints, placed_runs, predicates, runs
 

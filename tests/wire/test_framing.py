@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import RemoteProtocolError
-from brokerd.sessions.framing import FrameDecoder
+from brokerd.wire.framing import FrameDecoder
 
 
 def frame(header: bytes, payload: bytes = b"") -> bytes:

@@ -1,13 +1,17 @@
-"""Frames out of a stream of bytes: u32 length of the rest, u32 header length, header, payload.
+"""Messages out of a stream of bytes, frame by frame.
+
+A frame is u32 length of the rest, u32 header length, header, payload.
 
 Lengths are checked as soon as they are there, before anything is kept for the frame, so what a
 connection can make us hold is one frame of the limit and one chunk.
 """
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.sessions.messages import Heartbeat
+from brokerd.wire.codec import decode
 
 PREFIX: Final = struct.Struct(">II")
 _LENGTH: Final = struct.Struct(">I")
@@ -37,6 +41,25 @@ class FrameDecoder:
     def incomplete(self) -> bool:
         """Whether the bytes fed so far end inside a frame."""
         return bool(self._held) or self._offset < len(self._chunk)
+
+    def read(self, chunk: bytes, peer: object, messages: list[Any]) -> int:
+        """Add what the next bytes complete to `messages`; heartbeats have said what they had to.
+
+        Returns how large those were on the wire, but for the prefix of each.
+
+        Raises:
+            RemoteProtocolError: a frame is none of ours; what came before it has been added.
+        """
+        if chunk:
+            self.feed(chunk)
+        size_bytes = 0
+        while (frame := self.next_frame()) is not None:
+            header, payload = frame
+            message = decode(header, payload, peer)
+            if type(message) is not Heartbeat:
+                messages.append(message)
+                size_bytes += len(header) + len(payload)
+        return size_bytes
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes; call `next_frame` until it gives None before feeding more."""

@@ -1,0 +1,72 @@
+"""Streams before there is a session on them: dialled, greeted, and closed."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.runtime.tls import TlsCredentials, is_loopback
+from brokerd.sessions.messages import Farewell, Hello
+from brokerd.wire.codec import decode
+from brokerd.wire.framing import FrameDecoder
+
+HELLO_RECEIVE_BYTES: Final = 1 << 16
+
+Dial = Callable[[str], Awaitable[trio.abc.Stream]]
+
+
+class PlaintextRefused(ConnectionRefusedError):
+    """Nothing is said off loopback without TLS."""
+
+
+async def dial_tcp(address: str) -> trio.abc.Stream:
+    """A connection to "host:port" on this machine.
+
+    Raises:
+        PlaintextRefused: the address is that of another machine, which needs TLS.
+    """
+    if not is_loopback(address):
+        raise PlaintextRefused(f"{address} is not on this machine: it takes certificates (`tls`)")
+    return await _open_tcp(address)
+
+
+def dial_tls(credentials: TlsCredentials) -> Dial:
+    """Dials with TLS, whatever the address."""
+
+    async def dial(address: str) -> trio.abc.Stream:
+        return await credentials.dial(await _open_tcp(address))
+
+    return dial
+
+
+async def _open_tcp(address: str) -> trio.SocketStream:
+    host, _, port = address.rpartition(":")
+    return await trio.open_tcp_stream(host.strip("[]"), int(port))
+
+
+async def first_message(stream: trio.abc.Stream, decoder: FrameDecoder) -> Any:
+    """The Hello or Farewell that a connection begins with.
+
+    Raises:
+        RemoteProtocolError: it begins with something else, or ends before that.
+    """
+    while True:
+        chunk = await stream.receive_some(HELLO_RECEIVE_BYTES)
+        if not chunk:
+            raise RemoteProtocolError("unknown", "closed before it said Hello")
+        decoder.feed(bytes(chunk))
+        frame = decoder.next_frame()
+        if frame is not None:
+            message = decode(*frame)
+            if not isinstance(message, Hello | Farewell):
+                raise RemoteProtocolError("unknown", f"{type(message).__name__} before Hello")
+            return message
+
+
+async def close_stream(stream: trio.abc.Stream) -> None:
+    """Close a stream that may be broken already."""
+    try:
+        await stream.aclose()
+    except trio.BrokenResourceError:
+        pass  # it was closed from the other side
