@@ -14,7 +14,7 @@ from brokerd.protocols.registry import DEFINITIONS
 from brokerd.wire.codec import PREFIX, decode, encode
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
-_MAGIC: Final = b"pubsubctl/client/1\n"
+_MAGIC: Final = b"pubsubctl/client/2\n"
 _CHECKSUM_BYTES: Final = 16
 
 

@@ -50,6 +50,8 @@ class PublicationRun:
         origins: who published them, neighbours of one source together; empty where `source` and
             `sequences` say so.
         place: where they stand in their stream, in a run that was made of one `by_origin`.
+        header: all of it but the payload as bytes, in a run that came over the wire; empty in
+            any other one, and in everything that is made of one, copies too.
     """
 
     source: SourceId
@@ -60,6 +62,7 @@ class PublicationRun:
     payload: tuple[Buffer, ...] = field(repr=False)
     origins: tuple[OriginRun, ...] = ()
     place: Place | None = None
+    header: bytes = field(default=b"", init=False, repr=False, compare=False)
 
     @property
     def first(self) -> int:

@@ -5,6 +5,7 @@ integers and maps with colliding keys in a few bytes. Every decoder of this proj
 through `decode_strict`, which knows none of that.
 """
 
+import threading
 from io import BytesIO
 from math import isfinite
 from typing import Any, Final, NoReturn
@@ -37,22 +38,37 @@ def decode_strict(data: bytes | memoryview) -> Any:
         StrictCborError: anything else: tags of any kind, indefinite lengths, repeated or
             other keys, too deep, cut short, or bytes behind the value.
     """
-    stream = BytesIO(data)
-    try:
-        value = cbor2.CBORDecoder(
-            stream,
-            tag_hook=_refuse_tag,
-            semantic_decoders=_REFUSED_TAGS,
-            max_depth=MAXIMUM_DEPTH,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-            strict_hashable_types=True,
-        ).decode()
-    except cbor2.CBORError as error:
-        raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
-    if stream.tell() != len(data):
-        raise StrictCborError(f"{len(data) - stream.tell()} bytes behind the CBOR value")
+    value, end, _ = decode_strict_pair(data)
+    if end != len(data):
+        raise StrictCborError(f"{len(data) - end} bytes behind the CBOR value")
     return value
+
+
+def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
+    """The one or two values that `data` holds, all of it: the first, where it ends, the second.
+
+    Where the first one ends with `data`, there is no second: it is None. Both are as strict as
+    those of `decode_strict`.
+
+    Raises:
+        StrictCborError: anything else.
+    """
+    stream = BytesIO(data)
+    size = len(data)
+    decoder = _decoders.decoder
+    decoder.fp = stream
+    second = None
+    try:
+        first = decoder.decode()
+        end = stream.tell()
+        if end < size:
+            second = decoder.decode()
+    except cbor2.CBORError as error:
+        _decoders.decoder = _new_decoder()
+        raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
+    if stream.tell() != size:
+        raise StrictCborError(f"{size - stream.tell()} bytes behind the CBOR value")
+    return first, end, second
 
 
 def check_plain(value: Any, where: str = "value") -> None:
@@ -86,3 +102,25 @@ def _refuse_tag(*_: object) -> NoReturn:
 
 
 _REFUSED_TAGS: Final = dict.fromkeys(_NATIVE_TAGS, _refuse_tag)
+
+
+def _new_decoder() -> cbor2.CBORDecoder:
+    return cbor2.CBORDecoder(
+        BytesIO(),
+        tag_hook=_refuse_tag,
+        semantic_decoders=_REFUSED_TAGS,
+        max_depth=MAXIMUM_DEPTH,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
+        strict_hashable_types=True,
+    )
+
+
+class _Decoders(threading.local):
+    """One decoder per thread: making one costs as much as decoding a header."""
+
+    def __init__(self) -> None:
+        self.decoder = _new_decoder()
+
+
+_decoders: Final = _Decoders()

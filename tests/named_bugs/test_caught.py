@@ -1,4 +1,4 @@
-"""Named bugs of client, sessions, storage, checkers, injector, load generator and agent are seen.
+"""Named bugs of client, wire, sessions, storage, checkers, injector, load generator and agent are seen.
 
 The row of each says by which story of the suite; that is run here with the bug and without.
 """
@@ -14,8 +14,9 @@ from tests.named_bugs.reference import ROWS as REFERENCE
 from tests.named_bugs.rules import ROWS as RULES
 from tests.named_bugs.sessions import ROWS as SESSIONS
 from tests.named_bugs.storage import ROWS as STORAGE
+from tests.named_bugs.wire import ROWS as WIRE
 
-ROWS = (*CLIENT, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR, *AGENT)
+ROWS = (*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR, *AGENT)
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
 

@@ -1,0 +1,30 @@
+"""What is wrong with values that a peer has sent."""
+
+
+class Misfit(ValueError):
+    """A decoded value does not fit; its text never holds the value itself."""
+
+
+INTEGER_LIMIT = 1 << 63
+
+
+def check_integer(value: object) -> int:
+    """The value, which is an integer from 0 to 2⁶³-1.
+
+    Raises:
+        Misfit: it is not.
+    """
+    if type(value) is not int or not 0 <= value < INTEGER_LIMIT:
+        raise Misfit(f"expected an integer from 0 to 2^63-1, got {type(value).__name__}")
+    return value
+
+
+def check_integers(values: list[object]) -> None:
+    """Check that all are integers from 0 to 2⁶³-1.
+
+    Raises:
+        Misfit: one is not.
+    """
+    for value in values:
+        if type(value) is not int or not 0 <= value < INTEGER_LIMIT:
+            raise Misfit(f"expected integers from 0 to 2^63-1, got {type(value).__name__}")
