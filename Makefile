@@ -14,6 +14,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_OPTIONS ?=
+# Tests start hundreds of interpreters, and each would compile what it imports.
+test test-report lab-long campaign explore: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 RUNS ?=
 SEEDS ?= 1..2000
