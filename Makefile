@@ -8,12 +8,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lab-demo test lab-long test-report explore campaign lint format locks clean
+.PHONY: help setup demo lab-demo test lab-long test-report explore campaign peers lint format locks clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_OPTIONS ?=
+PEERS_OPTIONS ?=
 # Tests start hundreds of interpreters, and each would compile what it imports.
 test test-report lab-long campaign explore: export PYTHONDONTWRITEBYTECODE :=
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
@@ -66,6 +67,9 @@ campaign: setup ## simulate the campaign; RUNS=50 of each row, SEEDS=1..500 for 
 	@$(BIN)/pubsubctl simulate mutants $(if $(RUNS),--runs $(RUNS)) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds $(SEEDS) --ledger $(LEDGER)
 	@$(BIN)/pubsubctl simulate swarm --seeds 1..100 --verify-determinism
+
+peers: setup ## measure NATS and mosquitto beside ours (Debian: nats-server, mosquitto); 10 min
+	@$(BIN)/python -m bench.peers $(PEERS_OPTIONS)
 
 lint: setup ## check style and types
 	@$(BIN)/ruff check .

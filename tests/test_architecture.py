@@ -353,6 +353,12 @@ LAYERS = (
         third_party=frozenset({"trio", "psutil", "pydantic"}),
     ),
     Layer(
+        "bench.peers",
+        "it measures other systems, and ours by the command that anybody types",
+        ours=("brokerd.overlay.topology",),
+        third_party=frozenset({"psutil"}),
+    ),
+    Layer(
         "brokerd.agent.host.server",
         "it is what controllers ask on a host, locally and from afar, and finds agents there",
         ours=("bench", "brokerd"),

@@ -1,0 +1,132 @@
+"""`python -m bench.peers`: our brokers and those of others in turn, and one table of it."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from bench.peers import measure, ours
+from bench.peers.figures import Figures
+from bench.peers.servers import PackagesMissing, PeerFailed, check_installed, version_of
+from bench.peers.system import System
+from bench.peers.systems import SYSTEMS
+from bench.peers.table import Promises, table
+from brokerd.overlay.topology import nearest
+
+PACED_RATE = 1_000
+WARMUP_S = 1.0
+LENGTHS = (1, 3)
+_INTERRUPTED, _TERMINATED, _USAGE = 130, 143, 2
+
+
+class _Wrong(Exception):
+    """A word of the command line that cannot be; says what can."""
+
+    exit_status = _USAGE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; gives the exit status: 2, 3, 4 as `pubsubctl help exit-statuses` says."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        chosen = _options().parse_args(arguments)
+        systems = _systems(chosen.systems)
+        if min(chosen.rounds, chosen.seconds) <= 0:
+            raise _Wrong("--rounds and --seconds are positive numbers")
+        check_installed(systems)
+        rounds = [
+            _round(systems, chosen.brokers or LENGTHS, chosen.seconds, f"{turn}/{chosen.rounds}")
+            for turn in range(1, chosen.rounds + 1)
+        ]
+    except (PackagesMissing, PeerFailed, _Wrong) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    if chosen.json:
+        print(json.dumps(_document(systems, rounds), indent=2))
+    else:
+        print(f"{_machine(systems)}\n\n{table(rounds, _promises(systems))}")
+    return 0
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long, each time")
+    parser.add_argument("--systems", default="", help="names, with commas between; else all")
+    parser.add_argument(
+        "--brokers", type=int, action="append", choices=LENGTHS, help="in a row; else both"
+    )
+    parser.add_argument("--json", action="store_true", help="every measurement as a document")
+    return parser
+
+
+def _systems(words: str) -> list[System]:
+    """Those that are asked for; ours is always there."""
+    known = {system.name: system for system in SYSTEMS}
+    chosen = [word for word in words.split(",") if word and word != ours.NAME]
+    for word in chosen:
+        if word not in known:
+            raise _Wrong(f"no system {word!r}{nearest(word, list(known))}")
+    return [known[word] for word in chosen] if words else list(SYSTEMS)
+
+
+def _round(
+    systems: Sequence[System], lengths: Sequence[int], seconds: float, turn: str
+) -> list[Figures]:
+    """Everything once, each system between two others."""
+    found = []
+    for brokers in lengths:
+        for rate in (0, PACED_RATE):
+            load = f"{brokers} in a row, {f'{rate:,}/s' if rate else 'as fast as it goes'}"
+            _tell(f"round {turn}: {load}: {ours.NAME}")
+            found.append(ours.measure(brokers, rate, seconds))
+            for system in systems:
+                if brokers <= system.largest_chain:
+                    _tell(f"round {turn}: {load}: {system.name}")
+                    found.append(measure.measure(system, brokers, rate, WARMUP_S, seconds))
+    return found
+
+
+def _promises(systems: Sequence[System]) -> dict[str, Promises]:
+    found = {ours.NAME: Promises(ours.PROMISE, ours.KEPT)}
+    return found | {system.name: Promises(system.promise, system.kept) for system in systems}
+
+
+def _machine(systems: Sequence[System]) -> str:
+    """What everything ran on, and beside what."""
+    versions = sorted({version_of(system) for system in systems})
+    load = os.getloadavg()[0]
+    return " · ".join(
+        [f"{os.cpu_count()} cores", f"load average {load:.1f}", "250 bytes, loopback", *versions]
+    )
+
+
+def _document(systems: Sequence[System], rounds: Sequence[Sequence[Figures]]) -> dict[str, object]:
+    return {
+        "schema": "pubsubctl/peers/1",
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "versions": {system.name: version_of(system) for system in systems},
+        "promises": {name: vars(each) for name, each in _promises(systems).items()},
+        "rounds": [[each.row() for each in found] for found in rounds],
+    }
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave through every `finally`, so that servers end and folders go."""
+    raise SystemExit(_TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""The two processes of a load: a publisher and a subscriber on plain sockets.
+
+They share a board with the process that measures: counts that each writes alone. So the
+publisher has a window from end to end, whatever the system acknowledges, and nothing is asked
+of the processes while they are being measured.
+"""
+
+import socket
+import struct
+import time
+from array import array
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any, Final, Protocol
+
+from bench.peers.client import Came, Client, ServerRefused
+from bench.peers.servers import PeerFailed, end_with_parent
+
+READ_BYTES: Final = 1 << 18
+PROBE_EVERY_S: Final = 0.02
+SETTLE_S: Final = 5.0
+ATTACH_WITHIN_S: Final = 15.0
+_STAMPS: Final = struct.Struct("<qqq")
+_POLL_S: Final = 0.1
+_PAUSE_S: Final = 100e-6
+_FIELDS: Final = (
+    "sent", "received", "acknowledged", "subscribed", "probes", "probe_seen", "loading", "stop",
+)  # fmt: skip
+_TIMEVAL: Final = struct.Struct("@ll")
+
+
+class Answers(Protocol):
+    """Takes what a process has to say at its end."""
+
+    def send(self, answer: Any) -> None:
+        """Say it."""
+
+
+class Board:
+    """Numbers in memory that processes forked afterwards share; each is written by one of them.
+
+    sent, received and acknowledged count publications of the load; subscribed, loading and stop
+    are 0 or 1; probes count what is published until one of them arrives.
+    """
+
+    def __init__(self) -> None:
+        self._words = memoryview(mmap(-1, 8 * len(_FIELDS))).cast("q")
+
+    def get(self, field: str) -> int:
+        """The number of that name."""
+        return self._words[_FIELDS.index(field)]
+
+    def set(self, field: str, value: int) -> None:
+        """Write it."""
+        self._words[_FIELDS.index(field)] = value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is published, and to whom.
+
+    Attributes:
+        size: of a payload in bytes.
+        rate: publications a second; 0 for as many as the window allows.
+        window, batch: publications in flight, and written at once, where there is no rate.
+    """
+
+    publish_at: int
+    subscribe_at: int
+    size: int
+    rate: int
+    window: int
+    batch: int
+
+
+def run_subscriber(client: Client, load: Load, board: Board, answers: Answers) -> None:
+    """Count what comes, and with a rate how long it took, until told to stop.
+
+    Answers with the latencies: received minus intended, and received minus sent, each with the
+    intended instant.
+    """
+    end_with_parent()
+    try:
+        answers.send(_Subscriber(client, load, board).run())
+    except (OSError, ServerRefused, PeerFailed) as error:
+        answers.send(f"subscriber: {error}")
+
+
+def run_publisher(client: Client, load: Load, board: Board, answers: Answers) -> None:
+    """Publish probes until one arrives, then the load until told to stop."""
+    end_with_parent()
+    try:
+        _Publisher(client, load, board).run()
+        answers.send(None)
+    except (OSError, ServerRefused, PeerFailed) as error:
+        answers.send(f"publisher: {error}")
+
+
+class _Connection:
+    """A client on a socket. Reading blocks for a tenth of a second at most."""
+
+    def __init__(self, client: Client, port: int) -> None:
+        self.client = client
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=ATTACH_WITHIN_S)
+        self.socket.settimeout(None)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.wait_at_most(_POLL_S)
+        self.socket.sendall(client.attach())
+        until = time.monotonic() + ATTACH_WITHIN_S
+        while not client.is_attached:
+            if time.monotonic() > until:
+                raise PeerFailed(f"not attached within {ATTACH_WITHIN_S:g} s")
+            self.receive()
+
+    def wait_at_most(self, seconds: float) -> None:
+        """How long reading blocks."""
+        whole = int(seconds)
+        wait = _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+
+    def receive(self, flags: int = 0) -> Came | None:
+        """What came, answered as the protocol wants it; None if nothing did."""
+        try:
+            data = self.socket.recv(READ_BYTES, flags)
+        except BlockingIOError:
+            return None
+        if not data:
+            raise PeerFailed("the server has closed the connection")
+        came = self.client.feed(data)
+        if came.answer:
+            self.socket.sendall(came.answer)
+        return came
+
+
+class _Subscriber:
+    def __init__(self, client: Client, load: Load, board: Board) -> None:
+        self._load = load
+        self._board = board
+        self._connection = _Connection(client, load.subscribe_at)
+        self._latencies = (array("q"), array("q"), array("q"))
+
+    def run(self) -> tuple["array[int]", "array[int]", "array[int]"]:
+        self._board.set("subscribed", 1)
+        received, since = self._wait_for_probes(), time.monotonic()
+        while True:
+            came = self._connection.receive()
+            if came is not None:
+                if self._load.rate:
+                    self._stamp(came)
+                received += came.delivered
+                self._board.set("received", received)
+                since = time.monotonic()
+            elif self._board.get("stop") and (
+                received >= self._board.get("sent") or time.monotonic() > since + SETTLE_S
+            ):
+                return self._latencies
+
+    def _wait_for_probes(self) -> int:
+        """Until the load begins; all probes are then here. Gives how much of it came by then."""
+        received = 0
+        while not received and not self._board.get("stop"):
+            came = self._connection.receive()
+            for payload in came.payloads() if came is not None else ():
+                probe = _STAMPS.unpack_from(payload)[2]
+                if probe:
+                    self._board.set("probe_seen", probe)
+                else:
+                    received += 1
+        self._board.set("received", received)
+        return received
+
+    def _stamp(self, came: Came) -> None:
+        now_ns = time.monotonic_ns()
+        for payload in came.payloads():
+            intended_ns, sent_ns, _ = _STAMPS.unpack_from(payload)
+            for column, value in zip(
+                self._latencies, (intended_ns, now_ns - intended_ns, now_ns - sent_ns), strict=True
+            ):
+                column.append(value)
+
+
+class _Publisher:
+    def __init__(self, client: Client, load: Load, board: Board) -> None:
+        self._client = client
+        self._load = load
+        self._board = board
+        self._connection = _Connection(client, load.publish_at)
+        self._filling = bytes(load.size - _STAMPS.size)
+        self._acknowledged = 0
+
+    def run(self) -> None:
+        self._probe()
+        self._board.set("loading", 1)
+        if self._load.rate:
+            self._publish_at_rate()
+        else:
+            self._publish_by_window()
+        until = time.monotonic() + SETTLE_S
+        while self._must_wait_for(self._board.get("sent")) and time.monotonic() < until:
+            self._take_acknowledgements(0)
+
+    def _probe(self) -> None:
+        """Publish until the subscriber has seen a probe, and then all of them."""
+        number = 0
+        until = time.monotonic() + ATTACH_WITHIN_S
+        while not self._board.get("probe_seen") and not self._board.get("stop"):
+            if time.monotonic() > until:
+                raise PeerFailed(f"nothing arrives after {ATTACH_WITHIN_S:g} s")
+            number += 1
+            self._send(_STAMPS.pack(0, 0, number) + self._filling, 1)
+            time.sleep(PROBE_EVERY_S)
+            self._take_acknowledgements(socket.MSG_DONTWAIT)
+        while self._board.get("probe_seen") < number and not self._board.get("stop"):
+            if time.monotonic() > until:
+                raise PeerFailed("a probe that came after another one was lost")
+            time.sleep(_PAUSE_S)
+        self._acknowledged -= number
+        while self._must_wait_for(0) and time.monotonic() < until:
+            self._take_acknowledgements(0)
+
+    def _publish_by_window(self) -> None:
+        load, board = self._load, self._board
+        payload = bytes(_STAMPS.size) + self._filling
+        sent = 0
+        self._connection.wait_at_most(_PAUSE_S * 10)
+        while not board.get("stop"):
+            if sent + load.batch - board.get("received") > load.window:
+                time.sleep(_PAUSE_S)
+            elif self._must_wait_for(sent + load.batch - load.window):
+                self._take_acknowledgements(0)
+                continue
+            else:
+                self._send(payload, load.batch)
+                sent += load.batch
+                board.set("sent", sent)
+            self._take_acknowledgements(socket.MSG_DONTWAIT)
+
+    def _publish_at_rate(self) -> None:
+        board, interval_ns = self._board, 1_000_000_000 // self._load.rate
+        due_ns = time.monotonic_ns()
+        sent = 0
+        while not board.get("stop"):
+            due_ns += interval_ns
+            ahead_ns = due_ns - time.monotonic_ns()
+            if ahead_ns > 0:
+                time.sleep(ahead_ns / 1e9)
+            stamps = _STAMPS.pack(due_ns, time.monotonic_ns(), 0)
+            self._send(stamps + self._filling, 1)
+            sent += 1
+            board.set("sent", sent)
+            self._take_acknowledgements(socket.MSG_DONTWAIT)
+
+    def _send(self, payload: bytes, count: int) -> None:
+        self._connection.socket.sendall(self._client.publish(payload, count))
+
+    def _must_wait_for(self, acknowledged: int) -> bool:
+        return self._client.awaits_acknowledgements and self._acknowledged < acknowledged
+
+    def _take_acknowledgements(self, flags: int) -> None:
+        """Those that are there; without flags the next ones, if they come soon."""
+        came = self._connection.receive(flags)
+        if came is not None:
+            self._acknowledged += came.acknowledged
+            self._board.set("acknowledged", self._acknowledged)

@@ -1,0 +1,87 @@
+"""Our own brokers under the same load, by the same command that anybody would type."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from bench.peers.figures import Figures
+from bench.peers.servers import PeerFailed
+
+NAME: Final = "pubsubctl"
+PROMISE: Final = "exactly once, by content"
+KEPT: Final = "homes and positions"
+LARGEST_CHAIN: Final = 3
+_WORKLOADS: Final = {1: "single", 3: "chain3"}
+_LONGEST_S: Final = 300.0
+
+
+def measure(brokers: int, rate: int, measure_s: float) -> Figures:
+    """Run our workload for so many brokers in a row, in a deployment of its own.
+
+    Raises:
+        PeerFailed: the command did not come to a complete run; says why.
+    """
+    workload = _WORKLOADS[brokers] + ("-paced" if rate else "")
+    command = (sys.executable, "-m", "pubsubctl", "bench", workload)
+    options = ("--no-check", "--json", "--duration", f"{round(measure_s * 1000)}ms")
+    with TemporaryDirectory(prefix="peers-") as folder:
+        environment = _environment(folder)
+        status, output, errors = _carry_out(command + options, environment)
+        if status:
+            said = errors.strip().split("\n")[-1]
+            raise PeerFailed(f"pubsubctl bench {workload}: status {status}: {said}")
+        return _figures(brokers, rate, json.loads(output))
+
+
+def _carry_out(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Status, output and errors; when we are interrupted, it takes down what it has deployed."""
+    with subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=_LONGEST_S)
+        except BaseException:
+            process.terminate()
+            process.communicate()
+            raise
+    return process.returncode, output, errors
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """Folders of its own, so that it does not meet a deployment that runs already."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PUBSUBCTL_")}
+    runtime = Path(folder) / "run"
+    runtime.mkdir(mode=0o700)
+    return kept | {
+        "XDG_STATE_HOME": f"{folder}/state",
+        "XDG_RUNTIME_DIR": str(runtime),
+        "PUBSUBCTL_RESULTS": f"{folder}/results",
+    }
+
+
+def _figures(brokers: int, rate: int, found: Mapping[str, Any]) -> Figures:
+    by_broker = found["broker_cpu_us_per_message_by_broker"]
+    cpu_us = {f"broker {place}": cost for place, cost in enumerate(by_broker.values(), start=1)}
+    return Figures(
+        system=NAME,
+        brokers=brokers,
+        rate=rate,
+        delivered_per_s=found["delivered_per_s"],
+        cpu_us=cpu_us | found.get("load_cpu_us_per_message_by_process", {}),
+        response_us=found["response_us"],
+        service_us=found["service_us"],
+        lost=found["online"]["missing"],
+        limited_by=found.get("limited_by") or "",
+    )

@@ -1,0 +1,174 @@
+"""Servers of a system: in a folder and on ports of their own, and gone afterwards in any case."""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar, Final
+
+from bench.peers.system import ServerStart, System
+
+START_WITHIN_S: Final = 15.0
+STOP_WITHIN_S: Final = 5.0
+_MORE_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+
+
+class PeerFailed(Exception):
+    """A server or a load client that does not do what a measurement needs; says what it said."""
+
+    exit_status: ClassVar[int] = 3
+
+
+class PackagesMissing(Exception):
+    """Programs that are not installed, with the packages that have them."""
+
+    exit_status: ClassVar[int] = 4
+
+    def __init__(self, systems: Sequence[System]) -> None:
+        programs = sorted({system.program for system in systems})
+        packages = sorted({system.package for system in systems})
+        super().__init__(
+            f"not installed: {', '.join(programs)} (Debian: apt-get install {' '.join(packages)})"
+        )
+
+
+def program_of(system: System) -> str | None:
+    """Where its program is; None if it is not installed."""
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), *_MORE_FOLDERS]
+    return shutil.which(system.program, path=os.pathsep.join(folders))
+
+
+def check_installed(systems: Sequence[System]) -> None:
+    """Do nothing where all programs are there.
+
+    Raises:
+        PackagesMissing: they are not.
+    """
+    if missing := [system for system in systems if program_of(system) is None]:
+        raise PackagesMissing(missing)
+
+
+def version_of(system: System) -> str:
+    """What its program says of its version, in its first line."""
+    program = program_of(system)
+    assert program is not None, system.name
+    said = subprocess.run(
+        (program, system.version_option), capture_output=True, text=True, check=False
+    )
+    return (said.stdout or said.stderr).strip().split("\n")[0]
+
+
+class Servers:
+    """Servers that run and take connections.
+
+    Attributes:
+        ports: where clients reach each of them.
+        pids: their processes.
+    """
+
+    def __init__(
+        self, ports: Sequence[int], processes: Sequence["subprocess.Popen[bytes]"]
+    ) -> None:
+        self.ports = tuple(ports)
+        self.pids = tuple(process.pid for process in processes)
+        self._processes = processes
+
+    def check(self) -> None:
+        """Do nothing while all of them run.
+
+        Raises:
+            PeerFailed: one has ended.
+        """
+        for process in self._processes:
+            if process.poll() is not None:
+                raise PeerFailed(f"{process.args!r} has ended with status {process.returncode}")
+
+
+@contextmanager
+def running(system: System, brokers: int) -> Iterator[Servers]:
+    """A chain of a system's brokers, until the block ends.
+
+    Raises:
+        PeerFailed: one of them ends at once, or takes no connections.
+    """
+    program = program_of(system)
+    if program is None:
+        raise PackagesMissing([system])
+    with TemporaryDirectory(prefix="peers-") as root:
+        folders = [Path(root) / f"broker{number}" for number in range(1, brokers + 1)]
+        for folder in folders:
+            folder.mkdir()
+        starts = system.start(program, folders, _free_ports(2 * brokers))
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            # The last one first: each then finds the one that it connects to.
+            for folder, start in reversed(list(zip(folders, starts, strict=True))):
+                processes.insert(0, _start(folder, start))
+                _wait_up(folder, start, processes[0])
+            yield Servers([start.port for start in starts], processes)
+        finally:
+            _stop(processes)
+
+
+def _start(folder: Path, start: ServerStart) -> "subprocess.Popen[bytes]":
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            start.command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=end_with_parent,
+        )
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent is gone, however that ended."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
+def _wait_up(folder: Path, start: ServerStart, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + START_WITHIN_S
+    while True:
+        ended = process.poll() is not None
+        if not ended:
+            try:
+                socket.create_connection(("127.0.0.1", start.port), timeout=1).close()
+                return
+            except OSError:
+                pass  # not yet
+        if ended or time.monotonic() > until:
+            what = "has ended" if ended else f"takes no connections after {START_WITHIN_S:g} s"
+            said = (folder / "output").read_text(errors="replace").strip()[-500:]
+            raise PeerFailed(f"{' '.join(start.command)} {what}: {said or 'it said nothing'}")
+        time.sleep(0.02)
+
+
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + STOP_WITHIN_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports on loopback that nobody has now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

@@ -1,0 +1,135 @@
+"""The comparison with other brokers: their servers, the table, and what is missing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.peers import __main__ as peers
+from bench.peers import servers
+from bench.peers.figures import Figures, limit_of
+from bench.peers.measure import measure
+from bench.peers.system import ServerStart, System
+from bench.peers.systems import SYSTEMS
+from bench.peers.table import Promises, table
+from tests.helpers.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[3]
+
+
+def installed(name: str) -> System:
+    """A system whose program is there."""
+    system = next(each for each in SYSTEMS if each.name == name)
+    if servers.program_of(system) is None:
+        pytest.skip(f"{system.program} is not installed (Debian: apt-get install {system.package})")
+    return system
+
+
+def is_over(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    "name, brokers", [("nats", 3), ("nats-jetstream", 1), ("mosquitto-qos2", 3)]
+)
+def test_all_that_is_published_comes_and_nothing_is_left(name: str, brokers: int) -> None:
+    system = installed(name)
+    before = psutil.Process().children(recursive=True)
+    paced = measure(system, brokers, rate=500, warmup_s=0.0, measure_s=0.3)
+    assert paced.lost == 0
+    assert 0 < paced.service_us["p50"] <= paced.service_us["p99"]
+    assert {*paced.cpu_us} >= {f"broker {brokers}", "publisher", "subscriber"}
+    assert psutil.Process().children(recursive=True) == before
+
+
+def test_servers_end_with_the_process_that_started_them_however_that_ends(tmp_path: Path) -> None:
+    installed("nats")
+    code = (
+        "from bench.peers import servers, systems\n"
+        "with servers.running(systems.SYSTEMS[0], 2) as found:\n"
+        "    print(*found.pids, flush=True)\n"
+        "    input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        started = [psutil.Process(int(word)) for word in process.stdout.readline().split()]
+        assert len(started) == 2
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(map(is_over, started)):
+        assert time.monotonic() < deadline, started
+        time.sleep(0.02)
+
+
+def misconfigured(program: str, folders: Sequence[Path], _: Sequence[int]) -> list[ServerStart]:
+    (folders[0] / "nats.conf").write_text("listen: {")
+    return [ServerStart((program, "-c", str(folders[0] / "nats.conf")), 1)]
+
+
+def test_a_server_that_does_not_start_is_told_with_what_it_said() -> None:
+    broken = replace(installed("nats"), start=misconfigured)
+    with pytest.raises(servers.PeerFailed, match=r"has ended: .*Parse error"):
+        servers.running(broken, 1).__enter__()
+
+
+def test_what_is_not_installed_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(servers, "_MORE_FOLDERS", ())
+    assert peers.main(["--rounds", "1"]) == 4
+    assert "apt-get install mosquitto nats-server" in capsys.readouterr().err
+    assert peers.main(["--systems", "natz"]) == 2
+    assert "no system 'natz'" in capsys.readouterr().err
+    assert peers.main(["--rounds", "0"]) == 2
+
+
+def figures(system: str, rate: int, delivered_per_s: float, lost: int) -> Figures:
+    return Figures(
+        system=system,
+        brokers=3,
+        rate=rate,
+        delivered_per_s=delivered_per_s,
+        cpu_us={"broker 1": 1.0, "broker 2": 3.0, "publisher": 0.5},
+        service_us={"p50": 200.0, "p99": 900.0} if rate else {},
+        lost=lost,
+        limited_by="publisher",
+    )
+
+
+def test_the_table_has_medians_ratios_within_rounds_and_what_was_lost() -> None:
+    ours = [figures("pubsubctl", 0, rate, 0) for rate in (100_000.0, 50_000.0, 200_000.0)]
+    theirs = [figures("other", 0, rate, 1) for rate in (50_000.0, 100_000.0, 150_000.0)]
+    paced = figures("other", 1_000, 1_000.0, 0)
+    text = table(
+        [(ours[0], theirs[0], paced), (ours[1], theirs[1]), (ours[2], theirs[2])],
+        {"pubsubctl": Promises("all", "disk"), "other": Promises("none", "no")},
+    )
+    title, heads, first, second = text.split("\n\n")[0].split("\n")
+    assert title == "3 brokers in a row"
+    assert heads.startswith("system")
+    assert first.split()[:7] == ["pubsubctl", "all", "100,000", "50,000", "to", "200,000", "1.00"]
+    # 0.5, 2 and 0.75 of ours in the same rounds: the ratio of the medians would be 1.
+    assert second.split()[2:8] == ["100,000", "50,000", "to", "150,000", "0.75", "2.00"]
+    assert second.split()[8:] == ["0.50", "200", "900", "2", "3", "publisher"]
+
+
+def test_the_limit_is_the_busiest_process_all_cores_or_somebody_else() -> None:
+    assert limit_of({"broker 1": 0.95, "publisher": 0.5}, 1.5, cores=2) == "broker 1"
+    assert limit_of({"broker 1": 0.8, "publisher": 0.6, "subscriber": 0.5}, 2.0, 2) == "cores"
+    assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 1.95, cores=2) == "other work"
+    assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 0.6, cores=2) == "window"
