@@ -8,10 +8,12 @@ what any publication holds without telling each other, and a log need not be tru
 
 import zlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from operator import getitem
+from typing import Any, TypeVar
+
+from bench.load.splitmix import GOLDEN, MIX_A, WORD, choices, splitmix64
 
 Scalar = str | int | float | bool
 AttributeSet = Mapping[str, Scalar]
@@ -20,51 +22,18 @@ AttributeEncoder = Callable[[AttributeSet], bytes]
 PAYLOADS = 64
 FENCE = "fence"
 
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_A = 0xBF58476D1CE4E5B9
-_MIX_B = 0x94D049BB133111EB
 _STRIDE = 1_000_003  # between the streams of two table entries
 
 _LARGEST_BLOCK = 1024
 _LARGEST_BLOCK_BYTES = 512 * 1024
 _LARGEST_DIGEST_TABLE = 1 << 16
-_BLOCKS_KEPT = 4
-
-
-def splitmix64(value: int) -> int:
-    """One step of splitmix64 on an unsigned 64-bit number."""
-    value = (value + _GOLDEN) & _WORD
-    value = ((value ^ (value >> 30)) * _MIX_A) & _WORD
-    value = ((value ^ (value >> 27)) * _MIX_B) & _WORD
-    return value ^ (value >> 31)
-
-
-def splitmix64_series(start: int, count: int) -> list[int]:
-    """splitmix64 of `start`, `start` + 1, …, `count` of them; about 0.1 µs each.
-
-    One large integer carries all numbers, 128 bits apart, so that a product by a 64-bit
-    constant stays in its own lane: the arithmetic of a whole block is a dozen operations.
-    """
-    ones, steps, low_words = _lanes(count)
-    lanes = (ones * ((start + _GOLDEN) & _WORD) + steps) & low_words
-    lanes = ((lanes ^ ((lanes >> 30) & low_words)) * _MIX_A) & low_words
-    lanes = ((lanes ^ ((lanes >> 27) & low_words)) * _MIX_B) & low_words
-    lanes ^= (lanes >> 31) & low_words
-    return memoryview(lanes.to_bytes(16 * count, "little")).cast("Q").tolist()[::2]
-
-
-@lru_cache(maxsize=8)
-def _lanes(count: int) -> tuple[int, int, int]:
-    """Per lane: the number 1, the lane's own number, and a mask of its low 64 bits."""
-    ones = int.from_bytes(b"".join([(1).to_bytes(16, "little")] * count), "little")
-    steps = int.from_bytes(b"".join(i.to_bytes(16, "little") for i in range(count)), "little")
-    return ones, steps, ones * _WORD
+_BLOCKS_KEPT = 256
+_PAYLOADS_KEPT = 4
 
 
 def choice_base(seed: int, publisher_index: int, incarnation: int) -> int:
     """What a publication's sequence number is added to before it is hashed."""
-    return (seed + _GOLDEN * (publisher_index + 1) + _MIX_A * (incarnation + 1)) & _WORD
+    return (seed + GOLDEN * (publisher_index + 1) + MIX_A * (incarnation + 1)) & WORD
 
 
 def draw_attribute_sets(
@@ -150,7 +119,6 @@ class ContentTables:
         return len(self.payloads[0])
 
 
-@dataclass(frozen=True, slots=True)
 class ContentBlock:
     """The contents of consecutive publications of one source.
 
@@ -160,28 +128,50 @@ class ContentBlock:
         blob_places: per publication, the first attribute set with the same blob; on the wire
             no blob may stand twice in a table.
         payload_numbers: per publication, its place in the payload table.
-        payload: all payloads, one after the other.
         digests: per publication, the digest of a delivery of it; empty where nobody asked.
     """
 
-    first: int
-    sets: bytes | list[int]
-    blob_places: bytes | list[int]
-    payload_numbers: bytes
-    payload: bytes
-    digests: "array[int]"
+    __slots__ = ("_by_set", "blob_places", "digests", "first", "payload_numbers", "sets")
+
+    def __init__(
+        self,
+        first: int,
+        sets: bytes | list[int],
+        blob_places: bytes | list[int],
+        payload_numbers: bytes,
+        digests: "array[int]",
+    ) -> None:
+        self.first = first
+        self.sets = sets
+        self.blob_places = blob_places
+        self.payload_numbers = payload_numbers
+        self.digests = digests
+        self._by_set: dict[int, list[int]] | None = None
 
     def __len__(self) -> int:
         """How many publications."""
         return len(self.payload_numbers)
 
+    @property
+    def by_set(self) -> Mapping[int, list[int]]:
+        """By attribute set, the sequence numbers that use it, rising."""
+        if self._by_set is None:
+            found: dict[int, list[int]] = {}
+            for sequence, chosen in enumerate(self.sets, self.first):
+                if chosen in found:
+                    found[chosen].append(sequence)
+                else:
+                    found[chosen] = [sequence]
+            self._by_set = found
+        return self._by_set
+
 
 class SourceContent:
     """The contents of one source (publisher and incarnation), a block at a time.
 
-    Blocks are computed when first asked for and the last few are kept, because publishers and
-    subscribers alike walk through sequence numbers upwards. Sequence numbers start at 1;
-    block k holds those from k * block_size + 1 on.
+    Blocks are computed when first asked for and the last ones are kept, because publishers and
+    subscribers alike walk through sequence numbers upwards, and the subscribers of a process
+    not in step. Sequence numbers start at 1; block k holds those from k * block_size + 1 on.
 
     Args:
         with_digests: whether blocks are to have digests; publishers need none.
@@ -203,6 +193,8 @@ class SourceContent:
         self.block_size = block_size or max(16, min(_LARGEST_BLOCK, fitting))
         self._base = choice_base(seed, publisher_index, incarnation)
         self._blocks: dict[int, ContentBlock] = {}
+        self._payloads: dict[int, bytes] = {}
+        self._watchers: list[Callable[[int, ContentBlock], None]] = []
         self._first_places = tables.first_places()
         self._all_differ = self._first_places == list(range(len(tables.blobs)))
         self._attribute_crcs = [zlib.crc32(blob) for blob in tables.blobs]
@@ -222,32 +214,59 @@ class SourceContent:
         """The block that holds publication `sequence` (1 or higher)."""
         number = (sequence - 1) // self.block_size
         block = self._blocks.get(number)
-        if block is None:
-            block = self._compute(number)
-            if len(self._blocks) >= _BLOCKS_KEPT:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[number] = block
+        return self.compute(number) if block is None else block
+
+    def first_of_block(self, sequence: int) -> int:
+        """The lowest number of the block that holds publication `sequence`."""
+        return (sequence - 1) // self.block_size * self.block_size + 1
+
+    def compute(self, number: int) -> ContentBlock:
+        """Block `number`, from the first publication on when 0; its watchers are told of it."""
+        block = self._compute(number)
+        _keep(self._blocks, number, block, _BLOCKS_KEPT)
+        for watcher in self._watchers:
+            watcher(number, block)
         return block
+
+    def watch(self, watcher: Callable[[int, ContentBlock], None]) -> None:
+        """Have a watcher told of each block that is computed, and of its number."""
+        self._watchers.append(watcher)
+
+    def payload_of(self, block: ContentBlock) -> bytes:
+        """All payloads of a block, one after the other."""
+        payload = self._payloads.get(block.first)
+        if payload is None:
+            payload = b"".join(map(self.tables.payloads.__getitem__, block.payload_numbers))
+            _keep(self._payloads, block.first, payload, _PAYLOADS_KEPT)
+        return payload
 
     def _compute(self, number: int) -> ContentBlock:
         first = number * self.block_size + 1
-        hashes = splitmix64_series(self._base + first, self.block_size)
-        set_count, payload_count = len(self.tables.blobs), len(self.tables.payloads)
-        sets: bytes | list[int] = [hashed % set_count for hashed in hashes]
-        payload_numbers = bytes([(hashed >> 32) % payload_count for hashed in hashes])
-        payload = b"".join(map(self.tables.payloads.__getitem__, payload_numbers))
-        digests: list[int]
+        sets, payload_numbers = choices(
+            self._base + first, self.block_size, len(self.tables.blobs), len(self.tables.payloads)
+        )
+        digests: Iterable[int]
         if not self._with_digests:
-            digests = []
+            digests = ()
         elif self._digest_table is not None:
-            table = self._digest_table
-            digests = [table[a][p] for a, p in zip(sets, payload_numbers, strict=True)]
+            digests = map(getitem, map(self._digest_table.__getitem__, sets), payload_numbers)
         else:
             payloads, crcs = self.tables.payloads, self._attribute_crcs
             digests = [
                 zlib.crc32(payloads[p], crcs[a]) for a, p in zip(sets, payload_numbers, strict=True)
             ]
-        places = sets if self._all_differ else [self._first_places[chosen] for chosen in sets]
-        if set_count <= 256:
-            sets, places = bytes(sets), bytes(places)
-        return ContentBlock(first, sets, places, payload_numbers, payload, array("I", digests))
+        places: bytes | list[int] = sets
+        if not self._all_differ:
+            places = [self._first_places[chosen] for chosen in sets]
+            places = bytes(places) if isinstance(sets, bytes) else places
+        return ContentBlock(first, sets, places, payload_numbers, array("I", digests))
+
+
+_Kept = TypeVar("_Kept")
+
+
+def _keep(kept: dict[int, _Kept], number: int, value: _Kept, limit: int) -> None:
+    """Add a value; the oldest gives way where there are too many."""
+    if len(kept) >= limit:
+        del kept[next(iter(kept))]
+    kept[number] = value

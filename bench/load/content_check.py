@@ -83,7 +83,7 @@ class ContentCheck:
             for block, low, high in _stretches(run.sequences, content):
                 digests += block.digests[low:high]
                 parts.append(block.blob_places[low:high])
-                payload.append(block.payload[low * size : high * size])
+                payload.append(content.payload_of(block)[low * size : high * size])
             places = parts[0] if len(parts) == 1 else _joined(parts)
         else:
             places = []

@@ -1,22 +1,37 @@
-"""Which sequence numbers of a source match a predicate, from what the seed says they contain."""
+"""Which sequence numbers of a source match a predicate, from what the seed says they contain.
+
+A predicate is asked once for each attribute set; what it says of a publication follows from the
+set that the seed chose for it. Of each block of publications the sets are sorted out once, for all
+predicates, and each remembers how many matched before every block: how many lie between two
+numbers costs two blocks, however far they are apart.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import compress
+from itertools import chain, compress
 
-from bench.load.content import AttributeSet, SourceContent
+from bench.load.content import AttributeSet, ContentBlock, SourceContent
 
-_LISTS_KEPT = 3
+_LISTS_KEPT = 64
+_FEW_SETS = 16
+"""Up to so many matching attribute sets, their sorted sequence numbers are put together."""
 
 
 class MatchingSequences:
-    """Which sequence numbers of one source match one predicate, a block at a time."""
+    """Which sequence numbers of one source match one predicate, a block at a time.
+
+    Args:
+        matching: one byte per attribute set, 1 where the predicate matches.
+    """
 
     def __init__(self, content: SourceContent, matching: bytes) -> None:
         self._content = content
         self._matching = matching
+        self._sets = [number for number, matches in enumerate(matching) if matches]
         self.everything = 0 not in matching
         self._lists: dict[int, Sequence[int]] = {}
+        self._before = [0]
+        content.watch(self._on_block)
 
     def matches(self, sequence: int) -> bool:
         """Whether the publication with this number matches (unless it is a fence)."""
@@ -24,46 +39,70 @@ class MatchingSequences:
 
     def in_block_of(self, sequence: int) -> Sequence[int]:
         """The matching sequence numbers of the block that `sequence` is in, rising."""
-        block = self._content.block_of(sequence)
-        found = self._lists.get(block.first)
+        first = self._content.first_of_block(sequence)
+        found = self._lists.get(first)
         if found is None:
-            numbers = range(block.first, block.first + len(block))
-            if self.everything:
-                found = numbers
-            elif isinstance(block.sets, bytes):
-                flags = block.sets.translate(self._matching.ljust(256, b"\0"))
-                found = list(compress(numbers, flags))
-            else:
-                found = list(compress(numbers, map(self._matching.__getitem__, block.sets)))
+            found = self._select(self._content.block_of(sequence))
             if len(self._lists) >= _LISTS_KEPT:
                 del self._lists[next(iter(self._lists))]
-            self._lists[block.first] = found
+            self._lists[first] = found
         return found
+
+    def _select(self, block: ContentBlock) -> Sequence[int]:
+        numbers = range(block.first, block.first + len(block))
+        if self.everything:
+            return numbers
+        if len(self._sets) <= _FEW_SETS:
+            parts = [part for chosen in self._sets if (part := block.by_set.get(chosen))]
+            return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts))
+        if isinstance(block.sets, bytes):
+            flags = block.sets.translate(self._matching.ljust(256, b"\0"))
+            return list(compress(numbers, flags))
+        return list(compress(numbers, map(self._matching.__getitem__, block.sets)))
+
+    def _on_block(self, number: int, block: ContentBlock) -> None:
+        """Add up what matches, where the blocks before this one are added up."""
+        if number == len(self._before) - 1 and self._sets and not self.everything:
+            self._before.append(self._before[-1] + self._count(block))
+
+    def _count(self, block: ContentBlock) -> int:
+        if len(self._sets) <= _FEW_SETS:
+            return sum([len(block.by_set.get(chosen, ())) for chosen in self._sets])
+        if isinstance(block.sets, bytes):
+            return block.sets.translate(self._matching.ljust(256, b"\0")).count(1)
+        return sum(map(self._matching.__getitem__, block.sets))
 
     def count_between(self, after: int, up_to: int) -> int:
         """How many matching sequence numbers there are above `after`, to `up_to` included."""
         if self.everything:
             return up_to - after
-        count, at = 0, after + 1
-        while at <= up_to:
-            numbers = self.in_block_of(at)
-            count += bisect_right(numbers, up_to) - bisect_left(numbers, at)
-            at = ((at - 1) // self._content.block_size + 1) * self._content.block_size + 1
-        return count
+        if not self._sets:
+            return 0
+        return self._count_up_to(up_to) - self._count_up_to(after)
+
+    def _count_up_to(self, last: int) -> int:
+        if last < 1:
+            return 0
+        size = self._content.block_size
+        number = (last - 1) // size
+        while len(self._before) <= number:
+            self._content.compute(len(self._before) - 1)
+        return self._before[number] + bisect_right(self.in_block_of(last), last)
 
     def are_next(self, after: int, sequences: Sequence[int]) -> bool:
         """Whether `sequences` are exactly the matching ones that follow `after`."""
         if self.everything:
             return sequences[0] == after + 1 and sequences[-1] == after + len(sequences)
         position, at, last = 0, after + 1, sequences[-1]
+        size = self._content.block_size
         while position < len(sequences) and at <= last:
             numbers = self.in_block_of(at)
             start = bisect_left(numbers, at)
-            wanted = list(numbers[start : start + len(sequences) - position])
-            if list(sequences[position : position + len(wanted)]) != wanted:
+            wanted = tuple(numbers[start : start + len(sequences) - position])
+            if tuple(sequences[position : position + len(wanted)]) != wanted:
                 return False
             position += len(wanted)
-            at = ((at - 1) // self._content.block_size + 1) * self._content.block_size + 1
+            at = ((at - 1) // size + 1) * size + 1
         return position == len(sequences)
 
 

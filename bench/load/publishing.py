@@ -219,7 +219,7 @@ class PublisherLoad:
                 self._pending_from += count
             size = content.tables.size_bytes
             table, index = _used(content.tables.blobs, block.blob_places[low : low + count])
-            payload = memoryview(block.payload)[low * size : (low + count) * size]
+            payload = memoryview(content.payload_of(block))[low * size : (low + count) * size]
             sequences = client.publish_many_nowait(table, index, size, payload)
             assert sequences == range(first, first + count), (sequences, first, count)
             self._note_sent(sequences, intended, now_ns, block.sets[low : low + count])

@@ -6,6 +6,7 @@ assignment. Row by row, `struct` would cost as much as everything else a message
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from brokerd.history.records import (
     APPLICATION,
@@ -20,6 +21,7 @@ from brokerd.history.records import (
 )
 
 _LONGEST = (1 << 32) - 1
+_SHORT_RANGE = 32  # below which an array of the numbers is faster than a sum
 _SINGLE = 4  # rows up to which packing them one by one is faster
 
 
@@ -38,17 +40,14 @@ def publication_rows(
             PUBLICATIONS.row.pack(sequence, intended, sent_ns, publisher, incarnation, chosen)
             for sequence, intended, chosen in zip(sequences, intended_ns, sets, strict=True)
         )
-    rows = bytearray(ROW_BYTES * count)
+    rows = bytearray(PUBLICATIONS.row.pack(0, 0, sent_ns, publisher, incarnation, 0)) * count
     words = memoryview(rows).cast("q")
-    words[0::4] = memoryview(array("q", sequences))
+    words[0::4] = _as_words(sequences)
     words[1::4] = memoryview(intended_ns)
-    words[2::4] = memoryview(array("q", [sent_ns]) * count)
-    halves = memoryview(rows).cast("I")
-    halves[6::8] = memoryview(array("I", [publisher | incarnation << 16]) * count)
     if isinstance(sets, bytes):
         rows[28::ROW_BYTES] = sets  # an array would take them for its memory, not its items
     else:
-        halves[7::8] = memoryview(array("I", sets))
+        memoryview(rows).cast("I")[7::8] = memoryview(array("I", sets))
     return rows
 
 
@@ -108,15 +107,30 @@ def delivery_rows(
             )
             for position, (sequence, digest) in enumerate(zip(sequences, digests, strict=True))
         )  # fmt: skip
-    rows = bytearray(ROW_BYTES * count)
-    words = memoryview(rows).cast("q")
-    words[0::4] = memoryview(array("q", sequences))
-    words[1::4] = memoryview(array("q", [received_ns]) * count)
-    halves = memoryview(rows).cast("I")
-    halves[4::8] = memoryview(digests)
-    halves[5::8] = memoryview(array("I", [subscription]) * count)
-    last = publisher | incarnation << 16 | kind << 32 | layer << 40
-    words[3::4] = memoryview(array("q", [last]) * count)
+    row = DELIVERIES.row.pack(
+        0, received_ns, 0, subscription, publisher, incarnation, kind, layer, 0
+    )
+    rows = bytearray(row) * count
+    memoryview(rows).cast("q")[0::4] = _as_words(sequences)
+    memoryview(rows).cast("I")[4::8] = memoryview(digests)
     for position in fences:
         rows[ROW_BYTES * position + 28] = FENCE
     return rows
+
+
+def _as_words(sequences: Sequence[int]) -> memoryview:
+    """The numbers as 64-bit words; those of a range by one sum over all of them."""
+    if not isinstance(sequences, range) or len(sequences) < _SHORT_RANGE:
+        return memoryview(array("q", sequences))
+    count = len(sequences)
+    length = 1 << (count - 1).bit_length()
+    ones, places = _series(length)
+    words = (ones * sequences[0] + places).to_bytes(8 * length, "little")
+    return memoryview(words).cast("q")[:count]
+
+
+@lru_cache(maxsize=16)
+def _series(length: int) -> tuple[int, int]:
+    """The number 1 in each of so many words, and each word's place."""
+    ones, places = array("q", [1]) * length, array("q", range(length))
+    return int.from_bytes(ones, "little"), int.from_bytes(places, "little")

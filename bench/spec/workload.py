@@ -9,7 +9,7 @@ import math
 from array import array
 from collections.abc import Iterator
 
-from bench.load.content import splitmix64
+from bench.load.splitmix import splitmix64
 
 SECOND_NS = 1_000_000_000
 _CHUNK = 4096

@@ -14,9 +14,8 @@ from bench.load.content import (
     content_digest,
     draw_attribute_sets,
     draw_payloads,
-    splitmix64,
-    splitmix64_series,
 )
+from bench.load.splitmix import choices, splitmix64, splitmix64_series
 
 WORDS = st.integers(0, 2**64 - 1)
 
@@ -34,6 +33,21 @@ def test_splitmix64_gives_the_published_numbers() -> None:
 def test_a_series_is_splitmix64_number_by_number(start: int, count: int) -> None:
     expected = [splitmix64((start + place) % 2**64) for place in range(count)]
     assert splitmix64_series(start, count) == expected
+
+
+@given(
+    start=WORDS,
+    count=st.integers(1, 70),
+    set_count=st.sampled_from([1, 2, 7, 100, 127, 128, 129, 256, 257, 5000]),
+    payload_count=st.sampled_from([1, 3, 64, 256]),
+)
+def test_choices_of_a_block_are_those_of_its_numbers(
+    start: int, count: int, set_count: int, payload_count: int
+) -> None:
+    numbers = [splitmix64((start + place) % 2**64) for place in range(count)]
+    sets, payloads = choices(start, count, set_count, payload_count)
+    assert list(sets) == [number % set_count for number in numbers]
+    assert list(payloads) == [(number >> 32) % payload_count for number in numbers]
 
 
 def formula(seed: int, publisher: int, incarnation: int, sequence: int) -> int:
@@ -60,7 +74,7 @@ def test_a_block_holds_what_the_formula_says(
     attribute_set, payload = hashed % 7, (hashed >> 32) % 64
     assert (block.sets[place], block.payload_numbers[place]) == (attribute_set, payload)
     assert content.choice(sequence) == (attribute_set, payload)
-    assert block.payload[12 * place : 12 * (place + 1)] == tables.payloads[payload]
+    assert content.payload_of(block)[12 * place : 12 * (place + 1)] == tables.payloads[payload]
     expected = zlib.crc32(tables.blobs[attribute_set] + tables.payloads[payload])
     assert block.digests[place] == expected
     assert content_digest(tables.blobs[attribute_set], tables.payloads[payload]) == expected
@@ -83,9 +97,12 @@ def test_a_block_computed_again_is_the_same() -> None:
     tables = ContentTables.build(4, [{"n": 1}, {"n": 2}], 30, lambda a: json.dumps(a).encode())
     content = SourceContent(tables, 4, 2, 0)
     before = content.block_of(1)
-    for block in range(20):
-        content.block_of(1 + block * content.block_size)
-    assert content.block_of(1) == before
+    sets, payload = before.sets, content.payload_of(before)
+    for block in range(300):
+        content.payload_of(content.block_of(1 + block * content.block_size))
+    again = content.block_of(1)
+    assert again is not before
+    assert (again.sets, content.payload_of(again)) == (sets, payload)
 
 
 def test_attributes_are_drawn_in_file_order_each_from_its_own_stream() -> None:

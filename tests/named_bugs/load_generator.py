@@ -56,8 +56,8 @@ ROWS: Final = (
     Row(
         "payload-of-the-block-not-of-the-number",
         _PUBLISHING,
-        "payload = memoryview(block.payload)[low * size : (low + count) * size]",
-        "payload = memoryview(block.payload)[: count * size]",
+        "payload = memoryview(content.payload_of(block))[low * size : (low + count) * size]",
+        "payload = memoryview(content.payload_of(block))[: count * size]",
         "tests/bench/test_publishing.py::test_each_run_carries_the_payloads_of_its_own_numbers",
     ),
     Row(
