@@ -41,20 +41,23 @@ def draw_attribute_sets(
 ) -> list[dict[str, Scalar]]:
     """The attribute sets of a workload, attribute by attribute in the order of `definitions`.
 
-    A definition is {"choose": N}, {"choose": [values]} or {"uniform": [low, high]}; bounds
-    are included, and floats (one bound is a float) are rounded to two decimals.
+    A definition is {"choose": N}, {"choose": [values]}, {"uniform": [low, high]} or
+    {"cycle": N}; bounds are included, and floats (one bound is a float) are rounded to two
+    decimals. What cycles is not drawn: set k has value k modulo N.
     """
     start = splitmix64(seed ^ 0xA5A5)
     return [
         {
-            name: _draw(name, definition, splitmix64(start + number * _STRIDE + place))
+            name: _draw(name, definition, number, splitmix64(start + number * _STRIDE + place))
             for place, (name, definition) in enumerate(definitions.items())
         }
         for number in range(sets)
     ]
 
 
-def _draw(name: str, definition: Mapping[str, Any], random: int) -> Scalar:
+def _draw(name: str, definition: Mapping[str, Any], number: int, random: int) -> Scalar:
+    if "cycle" in definition:
+        return f"{name.upper()}{number % definition['cycle']:03d}"
     if "uniform" in definition:
         low, high = definition["uniform"]
         if isinstance(low, float) or isinstance(high, float):

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
 
 PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"
+
+_Plan = TypeVar("_Plan", PublisherPlan, SubscriberPlan)
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,30 @@ class LoadProcess:
 
 
 def load_processes(spec: ExperimentSpec, testbed: Testbed, run_id: str) -> list[LoadProcess]:
-    """Publishers in one process and subscribers in another, so that neither delays the other."""
-    publishers, subscribers = spec.publisher_plans(), spec.subscriber_plans()
-    return [
-        LoadProcess(
-            PUBLISHERS, "publisher", _config(PUBLISHERS, spec, testbed, run_id, publishers, ()),
-            publishers=publishers,
-        ),
-        LoadProcess(
-            SUBSCRIBERS, "subscriber", _config(SUBSCRIBERS, spec, testbed, run_id, (), subscribers),
-            subscribers=subscribers,
-        ),
-    ]  # fmt: skip
+    """Publishers and subscribers in processes of their own, so that neither delays the other.
+
+    As many of each as the workload says. Neighbours in the workload go to different ones.
+    """
+    load = spec.workload.load
+    processes = []
+    for name, publishers in _shared_out(
+        PUBLISHERS, spec.publisher_plans(), load.publisher_processes
+    ):
+        config = _config(name, spec, testbed, run_id, publishers, ())
+        processes.append(LoadProcess(name, "publisher", config, publishers=publishers))
+    for name, subscribers in _shared_out(
+        SUBSCRIBERS, spec.subscriber_plans(), load.subscriber_processes
+    ):
+        config = _config(name, spec, testbed, run_id, (), subscribers)
+        processes.append(LoadProcess(name, "subscriber", config, subscribers=subscribers))
+    return processes
+
+
+def _shared_out(name: str, plans: Sequence[_Plan], count: int) -> list[tuple[str, Sequence[_Plan]]]:
+    """The plans by process; with a number behind the name where there are several."""
+    if count == 1:
+        return [(name, plans)]
+    return [(f"{name}-{place + 1}", plans[place::count]) for place in range(count)]
 
 
 @dataclass(frozen=True)

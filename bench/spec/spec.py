@@ -373,6 +373,12 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
     for what, number in (("publishers", publishers), ("subscribers", subscribers)):
         if number > MAXIMUM_CLIENTS:
             raise SpecError(f"{where}: {what}: {number} in all; at most {MAXIMUM_CLIENTS}")
+        key = f"{what.removesuffix('s')}_processes"
+        processes = getattr(workload.load, key)
+        if processes > number:
+            raise SpecError(
+                f"{where}: load.{key} = {processes}: at most {number}, one for each of the {what}"
+            )
 
 
 def _check_places(workload: Workload, topology: Topology, where: str) -> None:

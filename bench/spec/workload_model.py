@@ -43,6 +43,9 @@ MAXIMUM_SIZE_BYTES = 256 * 1024
 
 EXPERIMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_NUMBER = "number"
+MAXIMUM_PROCESSES = 64
 
 
 Duration = Annotated[
@@ -106,6 +109,9 @@ class Publishers(_Closed):
 class Subscribers(_Closed):
     """`count` subscribers at each broker in `at`, each with this one subscription.
 
+    In `filter`, `{number}` stands for the subscriber's place among the `count`, as three digits
+    from 000 on: what attributes that choose or cycle among N values end in.
+
     `subscribes` is when, from the start of the measurement; without it before that. Only
     simulated brokers know late ones so far.
     """
@@ -118,12 +124,43 @@ class Subscribers(_Closed):
     @field_validator("filter")
     @classmethod
     def _filter_can_be_read(cls, text: str) -> str:
+        for word in _PLACEHOLDER.findall(text):
+            if word != _NUMBER:
+                raise ValueError(
+                    f"nothing is known to put for {{{word}}}{nearest(word, [_NUMBER])}"
+                )
+        text = text.replace(f"{{{_NUMBER}}}", "000")
         try:
             parse_predicate(text)
             parse_predicate(f"({text}) or {FENCE} = 'any run'")  # as it will be subscribed
         except PredicateError as error:
             raise ValueError(str(error)) from error
         return text
+
+    def one_by_one(self) -> "list[Subscribers]":
+        """The same, with an entry for each number that its filter takes."""
+        placeholder = f"{{{_NUMBER}}}"
+        if placeholder not in self.filter:
+            return [self]
+        return [
+            self.model_copy(
+                update={"count": 1, "filter": self.filter.replace(placeholder, f"{number:03d}")}
+            )
+            for number in range(self.count)
+        ]
+
+
+Processes = Annotated[int, Field(ge=1, le=MAXIMUM_PROCESSES, strict=True)]
+
+
+class LoadGenerators(_Closed):
+    """How many processes share the publishers, and how many the subscribers.
+
+    One each, unless a workload is made to show what brokers do beyond what one process can.
+    """
+
+    publisher_processes: Processes = 1
+    subscriber_processes: Processes = 1
 
 
 class Phases(_Closed):
@@ -147,12 +184,13 @@ _UNIFORM_LIMIT = 1 << 53
 def _attribute(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or len(value) != 1:
         raise ValueError(
-            "expected { choose = N }, { choose = [values] } or { uniform = [low, high] }"
+            "expected { choose = N }, { choose = [values] }, { cycle = N } or "
+            "{ uniform = [low, high] }"
         )
     ((kind, argument),) = value.items()
-    if kind == "choose" and type(argument) is int:
-        if not 1 <= argument <= 1_000_000:
-            raise ValueError("choose = N takes from 1 to 1000000 values")
+    if kind == "cycle" or (kind == "choose" and type(argument) is int):
+        if type(argument) is not int or not 1 <= argument <= 1_000_000:
+            raise ValueError(f"{kind} = N takes from 1 to 1000000 values")
     elif kind == "choose" and isinstance(argument, list):
         if not argument or any(not isinstance(item, str | int | float) for item in argument):
             raise ValueError("choose = [...] needs strings, numbers or booleans")
@@ -164,7 +202,8 @@ def _attribute(name: str, value: object) -> dict[str, Any]:
             raise ValueError("uniform = [low, high] needs low <= high, within 2^53")
     else:
         raise ValueError(
-            f"unknown way to draw {kind!r} = {argument!r}{nearest(kind, ('choose', 'uniform'))}"
+            f"unknown way to draw {kind!r} = {argument!r}"
+            f"{nearest(kind, ('choose', 'cycle', 'uniform'))}"
         )
     return {kind: argument}
 
@@ -219,6 +258,7 @@ class Workload(_Closed):
     bars: Bars = Bars()
     phases: Phases
     thresholds: Thresholds = Thresholds()
+    load: LoadGenerators = LoadGenerators()
     expectations: dict[str, str] = Field(default_factory=dict)
     attributes: dict[str, dict[str, Any]] = Field(default_factory=dict)
     publishers: Annotated[list[Publishers], Field(min_length=1)]
@@ -242,6 +282,11 @@ class Workload(_Closed):
                 "letters, digits, '.' and '-', at most 64, not starting with '.' or '-'"
             )
         return name
+
+    @field_validator("subscribers")
+    @classmethod
+    def _one_entry_per_number(cls, subscribers: list[Subscribers]) -> list[Subscribers]:
+        return [each for entry in subscribers for each in entry.one_by_one()]
 
     @field_validator("expectations", mode="before")
     @classmethod

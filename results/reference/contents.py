@@ -1,10 +1,11 @@
 """What every publication of a run must hold: the tables and choices that a seed decides.
 
 Attribute set r has, for the workload's attributes in their order, value c drawn by
-mix(mix(seed ^ 0xA5A5) + 1000003 r + c). Payload r is the little-endian words
-mix(mix(seed ^ 0x5A5A) + 1000003 r + w), cut to its size. Publication n of incarnation i of
-publisher p takes set m mod (number of sets) and payload (m >> 32) mod 64, where
-m = mix(seed + G (p + 1) + A (i + 1) + n); all modulo 2⁶⁴, mix being splitmix64 with its G and A.
+mix(mix(seed ^ 0xA5A5) + 1000003 r + c), or by r itself where values take turns (cycle). Payload
+r is the little-endian words mix(mix(seed ^ 0x5A5A) + 1000003 r + w), cut to its size.
+Publication n of incarnation i of publisher p takes set m mod (number of sets) and payload
+(m >> 32) mod 64, where m = mix(seed + G (p + 1) + A (i + 1) + n); all modulo 2⁶⁴, mix being
+splitmix64 with its G and A.
 A fence is the attribute `fence` with the run id, and the payload of its number.
 """
 
@@ -70,7 +71,7 @@ class Contents:
         start = mix(seed ^ 0xA5A5)
         table = [
             {
-                name: _draw(name, how, mix(start + 1_000_003 * row + column))
+                name: _draw(name, how, row, mix(start + 1_000_003 * row + column))
                 for column, (name, how) in enumerate(attributes.items())
             }
             for row in range(rows)
@@ -135,7 +136,9 @@ def clients_of(
     return found
 
 
-def _draw(name: str, how: Mapping[str, Any], drawn: int) -> Value:
+def _draw(name: str, how: Mapping[str, Any], row: int, drawn: int) -> Value:
+    if "cycle" in how:
+        return f"{name.upper()}{row % how['cycle']:03}"
     if "uniform" in how:
         low, high = how["uniform"]
         if type(low) is int and type(high) is int:

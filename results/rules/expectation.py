@@ -151,13 +151,15 @@ def attribute_table(
         attributes: dict[str, Scalar] = {}
         for column, (name, definition) in enumerate(definitions.items()):
             drawn = splitmix64(start + row * TABLE_STRIDE + column & WORD)
-            attributes[name] = _drawn_value(name, definition, drawn)
+            attributes[name] = _drawn_value(name, definition, row, drawn)
         rows.append(attributes)
     return tuple(rows)
 
 
-def _drawn_value(name: str, definition: Mapping[str, Any], drawn: int) -> Scalar:
+def _drawn_value(name: str, definition: Mapping[str, Any], row: int, drawn: int) -> Scalar:
     match definition:
+        case {"cycle": int(among)}:
+            return f"{name.upper()}{row % among:03d}"
         case {"choose": int(among)}:
             return f"{name.upper()}{drawn % among:03d}"
         case {"choose": list(among)}:
