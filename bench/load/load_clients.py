@@ -247,15 +247,29 @@ class SubscriberClient(LoadClient):
             self._client.subscribe_nowait(self._setting.predicate_with_fence(run_id))
 
     async def serve(self, client: Client) -> None:
-        receiver = self._generator.receiver
+        turn = self._generator.turn
         while True:
             received = await client.receive()
             now_ns = time.monotonic_ns()
             self.taken += len(received)
+            began_ns = now_ns
             for deliveries in received:
-                receiver.receive(self._number, deliveries.run, now_ns)
+                self._take_down(deliveries, now_ns)
+                done_ns = time.monotonic_ns()
+                if turn.is_over(done_ns - began_ns):
+                    await trio.lowlevel.checkpoint()
+                    turn.renew()
+                    done_ns = time.monotonic_ns()
+                began_ns = done_ns
             if not self._may_take.is_set():
                 await self._may_take.wait()
+
+    def _take_down(self, deliveries: Deliveries, received_ns: int) -> None:
+        receiver = self._generator.receiver
+        if deliveries.redelivered:
+            receiver.note_redelivered(self._number, deliveries.run, received_ns)
+        else:
+            receiver.receive(self._number, deliveries.run, received_ns)
 
     def callbacks(self) -> Callbacks:
         callbacks = super().callbacks()

@@ -36,7 +36,7 @@ from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_p
 from bench.load.latency_samples import LatencySamples
 from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
-from bench.load.pacing import Alarm, Histogram
+from bench.load.pacing import Alarm, Histogram, Turn
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory
 from bench.spec.workload import intended_offsets
@@ -46,6 +46,7 @@ from brokerd.wire.attributes import encode_attributes
 
 FLUSH_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
+TURN_NS = 50_000_000
 _GATHERING = ((20_000, 1_000_000), (5_000, 250_000))
 """Publications per second from which on to wake no more often than so many nanoseconds."""
 
@@ -58,6 +59,7 @@ class LoadGenerator:
     Attributes:
         setting: what it was told.
         reserve_wanted: set when a publisher runs short of reserved sequence numbers.
+        turn: how long subscribers take down deliveries before the control socket is looked after.
         files: what it writes.
         receiver: records and judges deliveries.
     """
@@ -65,6 +67,7 @@ class LoadGenerator:
     def __init__(self, setting: LoadSetting) -> None:
         self.setting = setting
         self.reserve_wanted = trio.Event()
+        self.turn = Turn(TURN_NS)
         self._attribute_sets = draw_attribute_sets(
             setting.seed, dict(setting.attributes), setting.sets
         )

@@ -51,6 +51,28 @@ class Alarm:
         os.read(self._descriptor, 8)
 
 
+class Turn:
+    """How long tasks that could work on for ever may do so before others get their turn.
+
+    It is shared by all such tasks of a process: when it is over, it is for all of them, until
+    the first that gave way is back. So whoever else is there, the control socket too, waits for
+    little more than one turn, however many they are.
+    """
+
+    def __init__(self, length_ns: int) -> None:
+        self._length_ns = length_ns
+        self._spent_ns = 0
+
+    def is_over(self, worked_ns: int) -> bool:
+        """One of the tasks has worked for so long; whether to give way now, and then `renew`."""
+        self._spent_ns += worked_ns
+        return self._spent_ns >= self._length_ns
+
+    def renew(self) -> None:
+        """Others had their turn."""
+        self._spent_ns = 0
+
+
 class Histogram:
     """Counts of durations by size, to within 6 %, in a fixed number of buckets."""
 

@@ -9,6 +9,7 @@ it is not complete.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bench.load.load_plan import RunningLoad, client_suffix, load_processes
 from bench.load.probes import ProcessorTime
 from bench.load.progress import Progress, RunFailed
 from bench.run.clocks import record_clocks
+from bench.run.limits import StampedStatus, UseProbe
 from bench.run.outcome import RunOutcome, outcome_of
 from bench.run.overlay import OVERLAY_FILE, overlay_document
 from bench.run.run_directory import RunDirectory, RunState
@@ -96,9 +98,15 @@ class _Experiment:
         self._load = LoadControl(testbed, load_processes(spec, testbed, directory.run_id), progress)
         self._begun: list[str] = []
         self._processor_time = ProcessorTime()
+        self._statuses: Mapping[str, StampedStatus] = {}
         self._broker_pids: dict[str, int] = {}
         self._exited: set[str] = set()
         self._cpu_s: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        self._probe = UseProbe(
+            _processes_by_host(testbed),
+            testbed.clients_host,
+            [process.name for process in self._load.processes],
+        )
         self._origin_ns = 0
         self._clocks_ahead_ns: Mapping[str, int] = {}
         self._injection: Injection | None = None
@@ -141,6 +149,7 @@ class _Experiment:
         outcome = await self._evaluate(state, [reason] if reason else [])
         manifest = self._directory.manifest
         manifest["loadgen_saturated"] = outcome.saturated
+        manifest["limited_by"] = outcome.limited_by
         manifest["headline"] = outcome.headline()
         # In a thread: hashing takes long, and the deployment's lease must be renewed meanwhile.
         await trio.to_thread.run_sync(self._directory.end, outcome.state, outcome.reasons)
@@ -245,19 +254,24 @@ class _Experiment:
             )
         self._begin_phase("warmup", t0_ns)
         self._progress.phase("warm-up", phases.warmup / SECOND_NS)
-        await self._sleep_until(self._origin_ns)
-        async with trio.open_nursery() as nursery:
-            if self._schedule is not None:
-                nursery.start_soon(self._inject, self._schedule)
-            if self._meanwhile is not None:
-                nursery.start_soon(self._do_meanwhile, self._meanwhile, end_ns)
-            self._begin_phase("measure", self._origin_ns)
-            self._progress.phase("measure", phases.measure / SECOND_NS)
-            before = await self._processor_seconds()
-            await self._sleep_until(end_ns)
-            self._cpu_s = (before, await self._processor_seconds())
-            self._begin_phase("drain", end_ns)
-            self._progress.phase("drain", None)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._show)
+            await self._sleep_until(self._origin_ns)
+            async with trio.open_nursery() as nursery:
+                if self._schedule is not None:
+                    nursery.start_soon(self._inject, self._schedule)
+                if self._meanwhile is not None:
+                    nursery.start_soon(self._do_meanwhile, self._meanwhile, end_ns)
+                self._begin_phase("measure", self._origin_ns)
+                self._progress.phase("measure", phases.measure / SECOND_NS)
+                before = await self._processor_seconds()
+                self._probe.begin(self._statuses)
+                await self._sleep_until(end_ns)
+                self._cpu_s = (before, await self._processor_seconds())
+                self._probe.end(self._statuses)
+                self._begin_phase("drain", end_ns)
+                self._progress.phase("drain", None)
+            watching.cancel_scope.cancel()
         # Closing fences go out when the last fault is healed: what they close is then owed.
         await self._drain(phases.drain / SECOND_NS)
         await record_clocks(
@@ -325,9 +339,14 @@ class _Experiment:
         self._end_phase(await self._load.now_ns())
 
     async def _sleep_until(self, at_ns: int) -> None:
-        """Return when the clients' clock shows `at_ns`, and show meanwhile how it goes."""
-        while (left_ns := at_ns - await self._load.now_ns()) > 0:
-            await trio.sleep(min(left_ns / SECOND_NS, _SHOW_S))
+        """Return when the clients' clock shows `at_ns`, however busy the load generators are."""
+        while (left_ns := at_ns - self._now_ns()) > 0:
+            await trio.sleep(left_ns / SECOND_NS)
+
+    async def _show(self) -> None:
+        """Show how it goes, and notice a load generator that has ended."""
+        while True:
+            await trio.sleep(_SHOW_S)
             await self._load.show()
 
     def _now_ns(self) -> int:
@@ -353,11 +372,15 @@ class _Experiment:
     async def _processor_seconds(self) -> dict[str, float]:
         """By broker, processor time so far, restarts included."""
         rows: dict[str, Mapping[str, Any]] = {}
+        statuses: dict[str, StampedStatus] = {}
         for host, agent in self._testbed.agents.items():
-            processes = (await agent.status())["processes"]
+            status = await agent.status()
+            statuses[host] = StampedStatus(trio.current_time(), status)
+            processes = status["processes"]
             for broker, place in self._testbed.brokers.items():
                 if place.host == host and place.process in processes:
                     rows[broker] = processes[place.process]
+        self._statuses = statuses
         self._processor_time.sample(rows)
         for broker, row in rows.items():
             known = self._broker_pids.setdefault(broker, row["pid"])
@@ -418,15 +441,19 @@ class _Experiment:
         if self._origin_ns:
             measured = self._origin_ns, self._origin_ns + self._spec.workload.phases.measure
         return await trio.to_thread.run_sync(
-            outcome_of,
-            self._directory.path,
-            state,
-            [*reasons, *self._notes],
-            measured,
-            [*self._load.finished.values()],
-            self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
-            self._cpu_s,
-            self._injection,
+            partial(
+                outcome_of,
+                self._directory.path,
+                state,
+                [*reasons, *self._notes],
+                measured,
+                [*self._load.finished.values()],
+                self._spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
+                self._cpu_s,
+                self._injection,
+                self._probe if self._probe.is_complete else None,
+                has_rate=all(plan.rate.per_second for plan in self._spec.publisher_plans()),
+            )
         )
 
     # ------------------------------------------------------------ notes
@@ -448,6 +475,14 @@ class _Experiment:
     def _note(self, text: str) -> None:
         logger.warning("%s", text)
         self._notes.append(text)
+
+
+def _processes_by_host(testbed: Testbed) -> dict[str, dict[str, str]]:
+    """By host, what its agent calls the processes of brokers → the brokers."""
+    found: dict[str, dict[str, str]] = {host: {} for host in testbed.agents}
+    for broker, place in testbed.brokers.items():
+        found[place.host][place.process] = broker
+    return found
 
 
 def _only_cause(error: BaseException) -> Exception | None:

@@ -34,6 +34,7 @@ _GIVEN: Final[Mapping[Kind, str]] = {
 METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
     **{f"latency.{name}": ("duration", ("response_us", name)) for name in _PERCENTILES},
     **{f"service.{name}": ("duration", ("service_us", name)) for name in _PERCENTILES},
+    **{f"acknowledged.{name}": ("duration", ("acknowledged_us", name)) for name in _PERCENTILES},
     "broker.cpu_per_message": ("duration", ("broker_cpu_us_per_message_mean",)),
     "delivered.rate": ("rate", ("delivered_per_s",)),
     "delivered.count": ("count", ("delivered",)),
@@ -44,7 +45,8 @@ METRICS: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
 }
 """Name → what it is, and where a run's `headline` has it (durations there are in µs).
 
-`latency` counts from when a publication was meant to be sent, `service` from when it was.
+`latency` counts from when a publication was meant to be sent, `service` from when it was;
+`acknowledged` from when it was meant to be sent until its publisher knew that it is done.
 """
 
 
@@ -78,13 +80,17 @@ class Expectation:
 
     def judge(self, headline: Mapping[str, Any]) -> "Judgement":
         """Whether the numbers of a run bear it out."""
-        _, place = METRICS[self.metric]
+        kind, place = METRICS[self.metric]
         value: Any = headline
         for name in place:
             value = value.get(name) if isinstance(value, Mapping) else None
         if not isinstance(value, int | float):
             return Judgement(self, None, None)
-        return Judgement(self, value, _COMPARED[self.comparison](value, self.limit))
+        holds = _COMPARED[self.comparison](value, self.limit)
+        is_lower_bound = self.comparison in (">", ">=") and holds
+        if kind == "rate" and headline.get("is_load_generator_limit") and not is_lower_bound:
+            return Judgement(self, value, None, str(headline.get("limited_by")))
+        return Judgement(self, value, holds)
 
 
 @dataclass(frozen=True)
@@ -94,16 +100,20 @@ class Judgement:
     Attributes:
         value: None when the run has none.
         holds: None when that cannot be said.
+        limited_by: the load generator that was the limit, where that is why.
     """
 
     expectation: Expectation
     value: float | None
     holds: bool | None
+    limited_by: str = ""
 
     @property
     def text(self) -> str:
         """In a line."""
         said = f"{self.expectation.metric} {self.expectation.wanted}"
+        if self.limited_by:
+            return f"{said}: not measured, the limit was {self.limited_by}"
         if self.value is None or self.holds is None:
             return f"{said}: not measured"
         kind, _ = METRICS[self.expectation.metric]

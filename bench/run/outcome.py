@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.run.acknowledged import acknowledgements
+from bench.run.limits import Limit, UseProbe, limit_of
 from bench.run.run_directory import RunState
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
 from fault_injection.apply.injector import Injection
@@ -33,6 +35,10 @@ class RunOutcome:
         delivered_per_s: of that phase.
         response_us: percentiles of received minus intended, of what was meant for that phase.
         service_us: the same of received minus sent.
+        acknowledged_us: percentiles of acknowledged minus intended.
+        limited_by: what kept it from being faster; empty where nobody measured that.
+        is_load_generator_limit: whether that was a load generator, so that the run is no result of
+            a figure of throughput.
         broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
@@ -49,6 +55,9 @@ class RunOutcome:
     delivered_per_s: float = 0.0
     response_us: Mapping[str, float] = field(default_factory=dict)
     service_us: Mapping[str, float] = field(default_factory=dict)
+    acknowledged_us: Mapping[str, float] = field(default_factory=dict)
+    limited_by: str = ""
+    is_load_generator_limit: bool = False
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     lateness_p99_us: float = 0.0
     saturated: bool = False
@@ -79,6 +88,9 @@ def outcome_of(
     lateness_limit_ns: float,
     cpu_s: tuple[Mapping[str, float], Mapping[str, float]],
     injection: Injection | None,
+    probe: UseProbe | None = None,
+    *,
+    has_rate: bool = False,
 ) -> RunOutcome:
     """What a run came to, from what its load generators said at their end and its records.
 
@@ -89,6 +101,8 @@ def outcome_of(
         finished: what each load generator answered.
         cpu_s: by broker, processor time used until the measure phase began and until it ended.
         injection: of the fault schedule, where there was one.
+        probe: what processes used in the measure phase.
+        has_rate: whether every publisher had a rate to keep to.
     """
     reasons = [*reasons]
     lateness_ns = max((each["late_p99_ns"] for each in finished), default=0)
@@ -109,12 +123,19 @@ def outcome_of(
     if measured is not None:
         found = measure(run_directory / "raw", *measured)
         before, after = cpu_s
+        limit: Limit | None = None
+        if probe is not None:
+            is_rate_met = has_rate and found.kept_up
+            limit = limit_of(probe.uses(), probe.machines(), is_rate_met=is_rate_met)
         values = {
+            "limited_by": limit.text if limit else "",
+            "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
             "published": found.published,
             "delivered": found.delivered,
             "delivered_per_s": found.delivered * 1e9 / (measured[1] - measured[0]),
             "response_us": found.response_us,
             "service_us": found.service_us,
+            "acknowledged_us": found.acknowledged_us,
             "broker_cpu_us_per_message": {
                 broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
                 for broker, used_s in after.items()
@@ -136,12 +157,18 @@ def outcome_of(
 
 @dataclass(frozen=True)
 class Measured:
-    """What the record files say about one stretch of time."""
+    """What the record files say about one stretch of time.
+
+    Attributes:
+        kept_up: whether by its end all was acknowledged but for what is under way anyway.
+    """
 
     published: int
     delivered: int
     response_us: Mapping[str, float]
     service_us: Mapping[str, float]
+    acknowledged_us: Mapping[str, float]
+    kept_up: bool
 
 
 def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
@@ -169,7 +196,11 @@ def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
             if 0 < sequence < len(intended) and from_ns <= intended[sequence] < to_ns:
                 response.append(at - intended[sequence])
                 service.append(at - sent[sequence])
-    return Measured(published, delivered, percentiles_us(response), percentiles_us(service))
+    acknowledged = acknowledgements(raw, times, from_ns, to_ns)
+    return Measured(
+        published, delivered, percentiles_us(response), percentiles_us(service),
+        percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
+    )  # fmt: skip
 
 
 def percentiles_us(durations_ns: list[int]) -> dict[str, float]:

@@ -129,10 +129,10 @@ class Subscribers(_Closed):
                 raise ValueError(
                     f"nothing is known to put for {{{word}}}{nearest(word, [_NUMBER])}"
                 )
-        text = text.replace(f"{{{_NUMBER}}}", "000")
+        one = text.replace(f"{{{_NUMBER}}}", "000")
         try:
-            parse_predicate(text)
-            parse_predicate(f"({text}) or {FENCE} = 'any run'")  # as it will be subscribed
+            parse_predicate(one)
+            parse_predicate(f"({one}) or {FENCE} = 'any run'")  # as it will be subscribed
         except PredicateError as error:
             raise ValueError(str(error)) from error
         return text

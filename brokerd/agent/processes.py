@@ -81,6 +81,23 @@ class ProcessIdentity:
             return None
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
+    def busiest_thread(self) -> tuple[float, float] | None:
+        """Of its thread that has run longest: for how many seconds, and waited for a core.
+
+        Other work on the machine shows in the waiting. None when the process is gone.
+        """
+        found: list[tuple[float, float]] = []
+        try:
+            if ProcessIdentity.of(self.pid) != self:
+                return None
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                    ran_ns, waited_ns, _ = map(int, file.read().split())
+                found.append((ran_ns / 1e9, waited_ns / 1e9))
+        except (ProcessLookupError, FileNotFoundError):
+            return None
+        return max(found, default=None)
+
     def open(self) -> int:
         """A pidfd that names this process and no other.
 
@@ -109,6 +126,15 @@ class ProcessIdentity:
         finally:
             os.close(descriptor)
         return True
+
+
+def machine_busy_s() -> float:
+    """For how many seconds the machine's cores have worked since its boot, all together."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, interrupt, soft_interrupt, *_ = map(
+            int, file.readline().split()[1:]
+        )
+    return (user + nice + system + interrupt + soft_interrupt) / _TICKS_PER_S
 
 
 def boot_id() -> str:

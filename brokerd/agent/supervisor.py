@@ -69,6 +69,7 @@ class ManagedProcess:
             "start_time": identity.start_time if identity else None,
             "state": self.state,
             "processor_s": identity.processor_s() if self.is_running and identity else None,
+            "busiest_thread_s": identity.busiest_thread() if self.is_running and identity else None,
             "cores": identity.cores() if self.is_running and identity else None,
             "frozen": self.is_running and identity is not None and identity.is_stopped(),
             "exit_code": self.exit_code,

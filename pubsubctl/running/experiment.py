@@ -274,8 +274,15 @@ def numbers_text(outcome: RunOutcome) -> str:
     if outcome.response_us:
         p50, p99 = (outcome.response_us[name] / 1000 for name in ("p50", "p99"))
         parts.append(f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    if outcome.acknowledged_us:
+        p50, p99 = (outcome.acknowledged_us[name] / 1000 for name in ("p50", "p99"))
+        parts.append(f"acknowledged p50 {p50:.2f} ms, p99 {p99:.2f} ms")
     if mean := outcome.broker_cpu_us_per_message_mean:
         parts.append(f"{mean:.1f} µs of CPU per message and broker")
+    if outcome.limited_by:
+        parts.append(f"limited by {outcome.limited_by}")
+    if outcome.is_load_generator_limit:
+        parts.append("no result of how fast brokers are")
     return " · ".join(parts)
 
 
@@ -302,6 +309,9 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
         "delivered_per_s": outcome.delivered_per_s,
         "response_us": dict(outcome.response_us),
         "service_us": dict(outcome.service_us),
+        "acknowledged_us": dict(outcome.acknowledged_us),
+        "limited_by": outcome.limited_by,
+        "is_load_generator_limit": outcome.is_load_generator_limit,
         "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,
         "broker_cpu_us_per_message_by_broker": dict(outcome.broker_cpu_us_per_message),
         "lateness_p99_us": outcome.lateness_p99_us,

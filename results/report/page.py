@@ -135,6 +135,7 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
         "median latency": lambda s: worst_latency(s, "p50"),
         "99 % latency": lambda s: worst_latency(s, "p99"),
         "delivered per second": _delivered_per_s,
+        "limited by": _limited_by,
         "broker CPU per publication received": cpu_per_message,
     }
     table = [(name, [value(story) for story in stories]) for name, value in rows.items()]
@@ -142,8 +143,18 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
 
 
 def _delivered_per_s(story: RunStory) -> str:
-    value = (story.run.manifest.get("headline") or {}).get("delivered_per_s")
+    headline = story.run.manifest.get("headline") or {}
+    value = headline.get("delivered_per_s")
+    if headline.get("is_load_generator_limit"):
+        return "–"
     return f"{value:,.0f}" if isinstance(value, int | float) else "–"
+
+
+def _limited_by(story: RunStory) -> str:
+    headline = story.run.manifest.get("headline") or {}
+    if headline.get("is_load_generator_limit"):
+        return f"{headline['limited_by']}: no result of throughput"
+    return headline.get("limited_by") or "–"
 
 
 def worst_latency(story: RunStory, name: str) -> str:

@@ -15,6 +15,7 @@ from bench.run.run_directory import new_run_directory
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec, load_experiment
 from fault_injection.schedule.schedule import FaultSchedule, read_schedule
+from results.reference.reading import judge_folder
 from tests.helpers.patience import PATIENCE_S
 from tests.helpers.small_testbed import lab_folder, small_testbed
 
@@ -35,6 +36,8 @@ measure = "{measure}"
 drain = "120s"
 [thresholds]
 "loadgen.lateness_p99" = "{lateness}"
+[load]
+{load}
 [attributes]
 sets = 40
 symbol = {{ choose = 4 }}
@@ -83,12 +86,12 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def experiment(
     folder: Path, *, protocol: str = "delta_tree", calm: bool = True, measure: str = "2s",
-    rate: str = "100/s", window: int = 1000, lateness: str = "< 60s",
+    rate: str = "100/s", window: int = 1000, lateness: str = "< 60s", load: str = "",
 ) -> ExperimentSpec:  # fmt: skip
     path = folder / "work.toml"
     text = WORKLOAD.format(
         protocol=protocol, calm=str(calm).lower(), measure=measure, rate=rate, window=window,
-        lateness=lateness,
+        lateness=lateness, load=load,
     )  # fmt: skip
     path.write_text(text, encoding="utf-8")
     return load_experiment(path)
@@ -98,18 +101,23 @@ def schedule(steps: list[dict[str, Any]]) -> FaultSchedule:
     return read_schedule({"schema": "pubsubctl/faults/1", "name": "tried", "step": steps}, "here")
 
 
-def brokers(folder: Path, spec: ExperimentSpec) -> AbstractAsyncContextManager[Testbed]:
-    return small_testbed(folder, spec.topology, spec.protocol)
+def brokers(
+    folder: Path, spec: ExperimentSpec, machine: str = "bench.run.machine"
+) -> AbstractAsyncContextManager[Testbed]:
+    return small_testbed(folder, spec.topology, spec.protocol, machine)
 
 
 def carry_out(
-    folder: Path, spec: ExperimentSpec, faults: FaultSchedule | None = None
+    folder: Path,
+    spec: ExperimentSpec,
+    faults: FaultSchedule | None = None,
+    machine: str = "bench.run.machine",
 ) -> tuple[RunOutcome, Quiet]:
     progress = Quiet()
 
     async def work() -> RunOutcome:
         with trio.fail_after(PATIENCE_S):
-            async with brokers(folder, spec) as bed:
+            async with brokers(folder, spec, machine) as bed:
                 run = new_run_directory(folder / "runs", spec.name)
                 return await run_experiment(spec, bed, run, faults, progress)
 
@@ -130,6 +138,34 @@ def sidecars(run: Path) -> dict[str, dict[str, Any]]:
         path.name.removesuffix(".rec.json"): json.loads(path.read_text())
         for path in run.glob("raw/*/load-*/*.rec.json")
     }
+
+
+def test_clients_in_several_load_generators_have_one_history(folder: Path) -> None:
+    spec = experiment(
+        folder, measure="1s", load="publisher_processes = 2\nsubscriber_processes = 2"
+    )
+    outcome, _ = carry_out(folder, spec)
+    run = outcome.run_directory
+    assert {path.name for path in run.glob("raw/*/load-*")} == {
+        f"load-{role}-{number}" for role in ("pub", "sub") for number in (1, 2)
+    }
+    assert outcome.published == 200
+    assert outcome.online["missing"] == 0
+    judged = judge_folder(run)
+    assert (judged.verdict, judged.counts.owed) == ("VALID", outcome.online["owed"])
+
+
+def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -> None:
+    """One that is slow on purpose: the run ends, and says that it shows nothing of brokers."""
+    spec = experiment(folder, measure="500ms", rate="500/s", window=50)
+    outcome, progress = carry_out(folder, spec, machine="tests.helpers.slow_machine")
+    assert (outcome.state, outcome.online["missing"]) == ("complete", 0)
+    assert not any("has not answered" in text for text in progress.said)
+    assert outcome.is_load_generator_limit
+    assert outcome.limited_by.startswith("load generator load-sub: ")
+    headline = manifest_of(outcome.run_directory)["headline"]
+    assert headline["limited_by"] == outcome.limited_by
+    assert headline["is_load_generator_limit"]
 
 
 def test_a_calm_run_comes_home_whole(folder: Path) -> None:

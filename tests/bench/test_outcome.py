@@ -8,7 +8,7 @@ import pytest
 from bench.load.recording import delivery_rows, publication_rows
 from bench.run import outcome
 from bench.run.outcome import measure, percentiles_us
-from brokerd.history.records import DELIVERIES, PUBLICATIONS, WIRE
+from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
 from brokerd.history.writer import RecordWriter
 
 MS = 1_000_000
@@ -61,6 +61,23 @@ def test_a_phase_is_counted_by_intended_and_received_time(tmp_path: Path) -> Non
         "p50": 2000.0, "p90": 8000.0, "p99": 8000.0, "p999": 8000.0, "max": 8000.0,
     }  # fmt: skip
     assert found.service_us["max"] == 3000.0
+
+
+def test_publishers_wait_for_acknowledgements_from_when_it_was_due(tmp_path: Path) -> None:
+    """All of the first publisher's after 4 ms; the second's stop half way."""
+    write_run(tmp_path)
+    acks = RecordWriter(tmp_path / "h" / "pub", ACKS, "run")
+    for publisher, last in ((0, 101), (1, 51)):
+        for sequence in range(1, last + 1):
+            at = ((sequence - 1) * 10 + 4) * MS
+            row = ACKS.row.pack(sequence, sequence, at, publisher, 1, ACKNOWLEDGED)
+            acks.append(row)
+    acks.append(ACKS.row.pack(52, 101, 990 * MS, 1, 1, REJECTED))
+    acks.close({"publishers": ["p1/1", "p1/2"]})
+    found = measure(tmp_path, 200 * MS, 700 * MS)
+    assert set(found.acknowledged_us.values()) == {4000.0}
+    assert not found.kept_up
+    assert measure(tmp_path, 200 * MS, 500 * MS).kept_up
 
 
 def test_a_sample_has_the_percentiles_of_all(

@@ -7,7 +7,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.load.pacing import Alarm, Histogram, _bucket, _upper_bound
+from bench.load.pacing import Alarm, Histogram, Turn, _bucket, _upper_bound
 
 
 def test_an_alarm_never_rings_early() -> None:
@@ -57,3 +57,11 @@ def test_quantiles_are_those_of_the_sorted_list_to_within_a_sixteenth() -> None:
         assert exact <= histogram.quantile_ns(share) <= exact * 17 / 16 + 1
     assert histogram.quantile_ns(1.0) == max(values)
     assert Histogram().quantile_ns(0.99) == 0
+
+
+def test_a_turn_that_is_over_is_so_for_all_until_the_first_is_back() -> None:
+    turn = Turn(100)
+    assert [turn.is_over(40) for _ in range(4)] == [False, False, True, True]
+    turn.renew()
+    assert not turn.is_over(99)
+    assert turn.is_over(1)

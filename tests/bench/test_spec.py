@@ -228,3 +228,53 @@ def test_a_label_may_rename_the_experiment() -> None:
     assert spec.name == "night.1"
     with pytest.raises(SpecError):
         load_experiment("smoke", labels={"experiment": "a b"})
+
+
+def test_a_filter_with_a_number_is_a_filter_for_each_subscriber(tmp_path: Path) -> None:
+    numbered = GOOD.replace('at = ["c1", "c3"]', 'at = ["c1", "c3"]\ncount = 3').replace(
+        "SYMBOL001", "SYMBOL{number}"
+    )
+    spec = load_experiment(written(tmp_path, numbered))
+    found = {plan.name: plan.predicate for plan in spec.subscriber_plans()}
+    assert found == {
+        f"{broker}-sub-{n + 1}": f"symbol = 'SYMBOL00{n}'"
+        for broker in ("c1", "c3")
+        for n in range(3)
+    }
+    again = load_experiment(written(tmp_path, spec.workload_toml()))
+    assert again.subscriber_plans() == spec.subscriber_plans()
+
+
+def test_a_hundred_subscribers_want_a_hundredth_each_no_two_the_same() -> None:
+    spec = load_experiment("fan100")
+    wanted = [parse_predicate(plan.predicate).holds for plan in spec.subscriber_plans()]
+    assert len(wanted) == 100
+    for attributes in spec.attribute_sets():
+        assert sum(holds(attributes) for holds in wanted) == 1
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ("SYMBOL001", "SYMBOL{nubmer}", "nothing is known to put for {nubmer}; did you mean"),
+        (
+            "[[publishers]]",
+            "[load]\nsubscriber_processes = 3\n[[publishers]]",
+            "= 3: at most 2, one",
+        ),
+        (
+            "[[publishers]]",
+            "[load]\npublisher_processes = 0\n[[publishers]]",
+            "greater than or equal",
+        ),
+        ("[[publishers]]", "[load]\nprocesses = 2\n[[publishers]]", "unknown key 'processes'"),
+        ("choose = 4", "cycle = [4]", "cycle = N takes from 1 to 1000000"),
+        ("choose = 4", "cylce = 4", "did you mean 'cycle'"),
+    ],
+)
+def test_slips_about_load_generators_and_numbers_are_named(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_experiment(written(tmp_path, GOOD.replace(old, new)))
+    assert said in str(caught.value)

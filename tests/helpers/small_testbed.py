@@ -52,16 +52,19 @@ def lab_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def small_testbed(folder: Path, topology: Topology, protocol: str) -> AsyncIterator[Testbed]:
+async def small_testbed(
+    folder: Path, topology: Topology, protocol: str, machine: str = "bench.run.machine"
+) -> AsyncIterator[Testbed]:
     """Brokers of `topology` on this machine, ready; an agent runs them.
 
+    `machine` is the module that the agent is started from.
     XDG_RUNTIME_DIR must be `folder`/run in this process too: it says where sockets are.
     """
     root = folder / "root"
     root.mkdir(mode=0o700)
     topology_file = root / "topology.toml"
     topology_file.write_text(toml_text(topology.to_mapping()), encoding="utf-8")
-    command = [sys.executable, "-m", "bench.run.machine", "agent", "--root", str(root)]
+    command = [sys.executable, "-m", machine, "agent", "--root", str(root)]
     command += ["--name", HOST, "--deployment", DEPLOYMENT]
     done = await trio.run_process(
         command, cwd=REPOSITORY, env=os.environ, capture_stderr=True, capture_stdout=True,

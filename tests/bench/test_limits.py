@@ -1,0 +1,109 @@
+"""What kept a run from being faster, from what agents reported at its beginning and its end."""
+
+from typing import Any
+
+import pytest
+
+from bench.run.limits import Limit, StampedStatus, UseProbe, limit_of
+
+TOOK_S = 10.0
+
+
+def status(
+    processes: dict[str, tuple[float, float]], busy_s: float, pid: int = 7
+) -> dict[str, Any]:
+    """An agent's: of each process, for how long it ran and waited for a core."""
+    rows = {
+        name: {"pid": pid, "start_time": 1, "processor_s": 99.0, "busiest_thread_s": used}
+        for name, used in processes.items()
+    }
+    return {"boot_id": "boot", "machine": {"cores": 2, "busy_s": busy_s}, "processes": rows}
+
+
+def probe(busy_s: float, pid_at_end: int = 7, **used: tuple[float, float]) -> UseProbe:
+    """Ten seconds on one machine with the brokers c1 and c2 and two load generators."""
+    found = UseProbe({"h1": {"c1": "c1", "c2": "c2"}}, "h1", ["load-pub", "load-sub"])
+    names = [name.replace("_", "-") for name in used]
+    at_rest = dict.fromkeys(names, (3.0, 1.0))
+    found.begin({"h1": StampedStatus(100.0, status(at_rest, 50.0))})
+    after = {
+        name: (3.0 + ran_s, 1.0 + waited_s)
+        for name, (ran_s, waited_s) in zip(names, used.values(), strict=True)
+    }
+    end = status(after, 50.0 + busy_s, pid_at_end)
+    found.end({"h1": StampedStatus(100.0 + TOOK_S, end)})
+    return found
+
+
+def limit(found: UseProbe, *, is_rate_met: bool = False) -> Limit:
+    return limit_of(found.uses(), found.machines(), is_rate_met=is_rate_met)
+
+
+def test_who_used_a_whole_core_is_the_limit() -> None:
+    found = limit(
+        probe(12.0, c1=(2.0, 0.0), c2=(1.0, 0.1), load_pub=(1.0, 0.0), load_sub=(9.8, 0.1))
+    )
+    assert (found.kind, found.text) == (
+        "load generator",
+        "load generator load-sub: 98% of a core",
+    )
+    assert found.is_of_load_generator
+    found = limit(
+        probe(12.0, c1=(2.0, 0.0), c2=(9.9, 0.0), load_pub=(1.0, 0.0), load_sub=(7.0, 0.1))
+    )
+    assert (found.text, found.is_of_load_generator) == ("broker c2: 99% of a core", False)
+
+
+def test_who_had_to_wait_for_a_core_is_the_limit_by_what_it_could_have() -> None:
+    """The machine has other work: nobody gets a core, but one wants all that it gets."""
+    found = limit(
+        probe(20.0, c1=(2.5, 4.0), c2=(2.0, 3.0), load_pub=(1.0, 1.0), load_sub=(3.0, 6.9))
+    )
+    assert found.text == "load generator load-sub: 30% of a core, 97% of what it could have"
+
+
+def test_of_two_that_are_as_busy_the_load_generator_is_the_limit() -> None:
+    found = limit(
+        probe(20.0, c1=(9.9, 0.0), c2=(1.0, 0.0), load_pub=(9.9, 0.0), load_sub=(1.0, 0.0))
+    )
+    assert found.text == "load generator load-pub: 99% of a core"
+
+
+def test_a_machine_may_be_full_while_nobody_is() -> None:
+    found = limit(
+        probe(19.8, c1=(4.0, 3.0), c2=(4.0, 3.0), load_pub=(5.0, 2.0), load_sub=(5.0, 2.0))
+    )
+    assert (found.kind, found.text) == (
+        "machine",
+        "machine of h1: its 2 cores 99% busy, brokers 40%, load generators 50%",
+    )
+
+
+def test_where_nobody_is_busy_everybody_waits() -> None:
+    found = limit(
+        probe(4.0, c1=(1.0, 0.0), c2=(1.0, 0.0), load_pub=(1.0, 0.0), load_sub=(1.1, 0.0))
+    )
+    assert found.text == (
+        "window of the publishers; the busiest is load generator load-sub: 11% of a core"
+    )
+
+
+def test_a_rate_that_was_met_is_the_limit_whoever_was_busy() -> None:
+    found = limit(probe(20.0, c1=(9.9, 0.0), load_sub=(9.9, 0.0)), is_rate_met=True)
+    assert (found.kind, found.text) == ("rate", "rate")
+
+
+def test_a_process_that_was_started_again_is_left_out() -> None:
+    assert probe(20.0, pid_at_end=8, c1=(9.9, 0.0), load_sub=(9.9, 0.0)).uses() == []
+
+
+@pytest.mark.parametrize("processor_s", [1.0, None])
+def test_without_accounts_of_waiting_the_whole_process_counts(processor_s: float | None) -> None:
+    row = {"pid": 7, "start_time": 1, "busiest_thread_s": None}
+    found = UseProbe({"h1": {"c1": "c1"}}, "h1", ())
+    begun, ended = status({}, 0.0), status({}, 10.0)
+    begun["processes"] = {"c1": {**row, "processor_s": processor_s}}
+    ended["processes"] = {"c1": {**row, "processor_s": 10.5}}
+    found.begin({"h1": StampedStatus(0.0, begun)})
+    found.end({"h1": StampedStatus(TOOK_S, ended)})
+    assert [(use.name, use.core) for use in found.uses()] == [("c1", 0.95)] * (processor_s == 1.0)
