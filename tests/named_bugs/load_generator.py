@@ -75,10 +75,33 @@ ROWS: Final = (
         "tests/bench/test_receiving.py::test_the_rows_of_a_long_run_are_of_its_publications_one_by_one",
     ),
     Row(
+        "what-matched-in-blocks-before-forgotten",
+        "bench/load/matching_sequences.py",
+        "return self._before[number] + bisect_right(",
+        "return bisect_right(",
+        "tests/bench/test_matching_sequences.py"
+        "::test_how_many_match_between_two_numbers_is_as_if_each_were_asked",
+    ),
+    Row(
+        "quotient-one-too-small",
+        "bench/load/splitmix.py",
+        "return remaining[::_LANE_BYTES].translate(_remainders(divisor))",
+        "return remaining[::_LANE_BYTES]",
+        "tests/bench/test_content.py::test_choices_of_a_block_are_those_of_its_numbers",
+    ),
+    Row(
+        "waiting-for-a-core-is-idling",
+        "bench/run/limits.py",
+        "could_s = max(took_s - (after.waited_s - before.waited_s), ran_s, 1e-9)",
+        "could_s = max(took_s, ran_s, 1e-9)",
+        "tests/bench/test_limits.py"
+        "::test_who_had_to_wait_for_a_core_is_the_limit_by_what_it_could_have",
+    ),
+    Row(
         "incarnation-not-recorded",
         _RECORDING,
-        "last = publisher | incarnation << 16 | kind << 32 | layer << 40",
-        "last = publisher | kind << 32 | layer << 40",
+        "        0, received_ns, 0, subscription, publisher, incarnation, kind, layer, 0\n",
+        "        0, received_ns, 0, subscription, publisher, 0, kind, layer, 0\n",
         "tests/bench/test_receiving.py::test_the_rows_of_a_long_run_are_of_its_publications_one_by_one",
     ),
     Row(

@@ -1,0 +1,41 @@
+"""Which publications match, against asking the predicate about each."""
+
+import json
+from random import Random
+
+from bench.load.content import ContentTables, SourceContent
+from bench.load.matching_sequences import MatchingSequences
+
+SETS = 40
+BLOCK = 64
+TABLES = ContentTables.build(
+    3, [{"n": number} for number in range(SETS)], 4, lambda each: json.dumps(each).encode()
+)
+
+
+def test_how_many_match_between_two_numbers_is_as_if_each_were_asked() -> None:
+    """Near and far, in any order, by two that watch one source."""
+    for wanted in (0, 1, 3, 17, SETS - 1, SETS):
+        _try_a_predicate(wanted)
+
+
+def _try_a_predicate(wanted: int) -> None:
+    random = Random(wanted)
+    chosen = random.sample(range(SETS), wanted)
+    matching = bytes(number in chosen for number in range(SETS))
+    source = SourceContent(TABLES, 3, 0, 1, block_size=BLOCK)
+    found, other = MatchingSequences(source, matching), MatchingSequences(source, matching)
+    matches = [bool(matching[source.choice(number)[0]]) for number in range(2000)]
+    for _ in range(60):
+        after = random.randrange(1990)
+        up_to = random.randrange(after, 2000)
+        asked = random.choice([found, other])
+        assert asked.count_between(after, up_to) == sum(matches[after + 1 : up_to + 1])
+    numbers = [number for number in range(1, 2000) if matches[number]]
+    for place in range(0, max(0, len(numbers) - 200), 150):
+        run = numbers[place : place + 170]
+        before = numbers[place - 1] if place else 0
+        assert found.are_next(before, run)
+        if wanted < SETS:
+            assert not found.are_next(before, [*run[:80], *run[81:]])
+            assert not found.are_next(before, run[1:])
