@@ -12,8 +12,10 @@ Paper: [DFT11].
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
 from brokerd.model.predicate import Attributes
 from brokerd.overlay.tree import Neighbourhood
@@ -48,6 +50,8 @@ from brokerd.protocols.interface import (
     CloseSession,
     CoreStatus,
     DeadlineReached,
+    Effect,
+    Event,
     Instant,
     MessageReceived,
     OpenFailed,
@@ -66,11 +70,30 @@ DEPARTED = "has left the tree"
 """Why a session is closed."""
 
 
+class Relays(Protocol):
+    """What is between driver and core while sessions are relayed.
+
+    Attributes:
+        is_busy: there is such a session, or what may become one.
+        watch: told of each step of the core, where anybody wants to know.
+    """
+
+    is_busy: bool
+    watch: Callable[[Event, list[Effect]], None] | None
+
+    def concern(self, event: Event) -> bool:
+        """Whether an event may begin or end a session."""
+
+    def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """As DeliveryProtocol.handle."""
+
+
 class DeltaTree(EventMachine):
     """A broker that delivers exactly once, in order, around up to δ failures.
 
     Attributes:
         sessions: whom it reaches, and how.
+        relays: sees to sessions that third brokers relay, where there may be any.
     """
 
     def __init__(
@@ -81,6 +104,7 @@ class DeltaTree(EventMachine):
         decode_attributes: Callable[[bytes], Attributes],
     ) -> None:
         super().__init__()
+        self.relays: Relays | None = None
         assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
         assert neighbourhood.radius == parameters.delta + 1, f"radius {neighbourhood.radius}"
         self._state = State(self, broker, neighbourhood, parameters)
@@ -146,6 +170,30 @@ class DeltaTree(EventMachine):
             PartitionGone: self._partitions.on_gone,
         }
         self._from_clients = self._clients.handlers()
+
+    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """See DeliveryProtocol."""
+        relays = self.relays
+        if relays is None:
+            return self.step(event, now_ns)
+        if relays.is_busy or relays.concern(event):
+            return relays.handle_relayed(event, now_ns)
+        effects = self.step(event, now_ns)
+        if relays.watch is not None:
+            relays.watch(event, effects)
+        return effects
+
+    def step(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """As `handle`, whatever is relayed."""
+        straight = self._publications.straight
+        if straight is not None:
+            kind = type(event.message) if type(event) is MessageReceived else None
+            if kind not in _OF_PUBLICATIONS or self._state.recovering:
+                straight.forget()
+            elif kind in _WITH_RUNS and type(event) is MessageReceived and straight.take(event):
+                effects, self.effects = self.effects, []
+                return effects
+        return super().handle(event, now_ns)
 
     @property
     def neighbourhood(self) -> Neighbourhood:
@@ -367,4 +415,6 @@ class DeltaTree(EventMachine):
         self._recovery.end_if_complete()
 
 
+_WITH_RUNS = (PublicationCopy, Publish)
+_OF_PUBLICATIONS = (*_WITH_RUNS, PublicationConfirmation, Acknowledge)
 _REACH_WITHOUT_SESSION = (Reach.TRYING, Reach.UNREACHABLE)

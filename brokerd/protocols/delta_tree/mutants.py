@@ -145,6 +145,16 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
         if True:
             self.queue.confirm(receipt)""",
             ),
+            Edit(
+                _TREE + "publications/straight.py",
+                """\
+        receipt.remaining = 1
+""",
+                """\
+        receipt.remaining = 1
+        queue.confirm(receipt)
+""",
+            ),
         ),
         Mutant.NO_RESEND_ON_ACTIVATION: (
             Edit(

@@ -17,11 +17,15 @@ class EventMachine:
 
     A handler that raises RemoteProtocolError must not have changed or emitted anything before;
     that nothing was emitted is asserted here.
+
+    Attributes:
+        now_ns: when the event in hand happened.
+        effects: what is to be done about it so far.
     """
 
     def __init__(self) -> None:
         self.now_ns: Instant = 0
-        self._outbox: list[Effect] = []
+        self.effects: list[Effect] = []
         self._event_handlers: Mapping[type, EventHandler] = {}
 
     def dispatch_events(self, handlers: Mapping[type, EventHandler]) -> None:
@@ -34,11 +38,11 @@ class EventMachine:
         try:
             self._event_handlers[type(event)](event)
         except RemoteProtocolError:
-            assert not self._outbox, f"emitted before a message was refused: {self._outbox}"
+            assert not self.effects, f"emitted before a message was refused: {self.effects}"
             raise
         self.before_return()
-        effects = self._outbox[:]
-        self._outbox.clear()
+        effects = self.effects[:]
+        self.effects.clear()
         return effects
 
     def before_return(self) -> None:
@@ -46,15 +50,15 @@ class EventMachine:
 
     def emit(self, effect: Effect) -> None:
         """Have the driver do this, after everything emitted before."""
-        self._outbox.append(effect)
+        self.effects.append(effect)
 
     def send(self, peer: Peer, message: Any) -> None:
         """Queue a message for a peer."""
-        self._outbox.append(Send(peer, message))
+        self.effects.append(Send(peer, message))
 
     def record(self, event: str, **details: Any) -> None:
         """Write a line into the broker's event log."""
-        self._outbox.append(Record(event, details))
+        self.effects.append(Record(event, details))
 
 
 def message_handler(

@@ -95,7 +95,7 @@ class World:
         self.clients.start(7, {})
 
     def effects(self) -> list[Effect]:
-        effects, self.machine._outbox = self.machine._outbox, []
+        effects, self.machine.effects = self.machine.effects, []
         return effects
 
     def say(self, client: ClientId, *messages: object) -> list[object]:
@@ -195,7 +195,7 @@ def windows(
 
 def sent(machine: EventMachine) -> list[tuple[int, int, tuple[int, ...]]]:
     """First and last sequence of what was delivered, and for which subscriptions."""
-    effects, machine._outbox = machine._outbox, []
+    effects, machine.effects = machine.effects, []
     items = [effect.item for effect in effects if isinstance(effect, Deliver)]
     assert all(isinstance(item, Deliveries) for item in items), items
     return [(item.run.first, item.run.last, item.subscriptions) for item in items]
@@ -246,12 +246,12 @@ def test_what_stands_for_publications_comes_in_order_and_is_acknowledged_like_th
     outlets.deliver("c", run(9, 9), (one,), ())
     assert sent(machine) == [(1, 2, (1,))]
     outlets.acknowledge("c", SOURCE, 1, 2)
-    assert machine._outbox == [Deliver("c", silence), Deliver("c", gap)]
-    machine._outbox = []
+    assert machine.effects == [Deliver("c", silence), Deliver("c", gap)]
+    machine.effects = []
     outlets.close("c")
     outlets.claim(one)
-    assert machine._outbox == [Deliver("c", silence), Deliver("c", gap)]
-    machine._outbox = []
+    assert machine.effects == [Deliver("c", silence), Deliver("c", gap)]
+    machine.effects = []
     outlets.acknowledge("c", SOURCE, 3, 8)
     assert sent(machine) == [(9, 9, (1,))]
     assert counters == {"publications_delivered": 3}

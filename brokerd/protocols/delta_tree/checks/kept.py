@@ -5,8 +5,8 @@ from brokerd.simulator.checks.growth import Kept
 KEPT = Kept(
     empty=(
         "AnnotatedQueue._confirmations",
-        "AnnotatedQueue._queue",
-        "AnnotatedQueue._sent[]",
+        "AnnotatedQueue.entries",
+        "AnnotatedQueue.sent[]",
         "Client.held",
         "Clients._early",
         "Clients._missing",
@@ -24,8 +24,8 @@ KEPT = Kept(
         "PublicationLog._living",
         "PublicationLog._unpublished",
         "PublicationQueue._confirmations",
-        "PublicationQueue._queue",
-        "PublicationQueue._sent[]",
+        "PublicationQueue.entries",
+        "PublicationQueue.sent[]",
         "RoutedSubscription.answers",
         "RoutedSubscription.replacements",
         "RoutingTable.tagged",

@@ -328,7 +328,7 @@ class DeltaTreeMarks:
 
     def _on_publication_confirmation(self, step: _Step) -> None:
         assert isinstance(step.event.peer, int), f"{step.event.peer} confirms"
-        sent = step.core._queue._sent.get(step.event.peer, {})
+        sent = step.core._queue.sent.get(step.event.peer, {})
         for source, _, _ in step.event.message.ranges:
             transfers = sent.get(source)
             if transfers and transfers[0].left is not None:

@@ -386,6 +386,9 @@ class Clients(ClientService[Client, LocalSubscription]):
 
     def _receive(self, client: Client, run: PublicationRun) -> None:
         self._publications.publish(run, client.name, client.session)
+        straight = self._publications.straight
+        if straight is not None and self._log is None:
+            straight.open_to_client(client.session, client.name, run.source)
 
     def _claim(self, client: Client, subscription: LocalSubscription) -> None:
         subscription.claimed = True

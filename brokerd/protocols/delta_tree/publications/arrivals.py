@@ -19,6 +19,7 @@ from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.publications.straight import StraightLane
 from brokerd.protocols.delta_tree.sessions.sessions import Sessions
 from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     Audience,
@@ -35,6 +36,8 @@ class Publications:
     Attributes:
         queue: where they are until everybody has them.
         windows: of the local clients.
+        straight: takes what needs no decision that was not made just before; None where each
+            frame has more to say than its path.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Publications:
         self._sequences = sequences
         self.queue = queue
         self.windows: WithholdingWindows[Entry] = WithholdingWindows(state, queue.delivered)
+        self.straight: StraightLane | None = StraightLane(
+            state, sessions, table, sequences, queue, self.windows
+        )
 
     # ------------------------------------------------------------ receiving
 

@@ -16,24 +16,25 @@ class SourceSequences:
     """Per source, the highest sequence received, and the highest known to be handed out.
 
     Attributes:
+        last: per source, the highest sequence received.
         paths: source broker → path from there to here.
     """
 
     def __init__(self, broker: BrokerNumber) -> None:
         self._broker = broker
-        self._received: dict[SourceId, int] = {}
+        self.last: dict[SourceId, int] = {}
         self._handed_out: dict[SourceId, int] = {}
         self.paths: dict[BrokerNumber, tuple[BrokerNumber, ...]] = {}
 
     def received(self, source: SourceId) -> int:
         """The highest sequence received of `source`."""
-        return self._received.get(source, 0)
+        return self.last.get(source, 0)
 
     def receive(self, source: SourceId, last: int, path: tuple[BrokerNumber, ...]) -> None:
         """Publications of `source` up to `last` have been received, which came along `path`."""
         self.paths[source.broker] = path
-        if last > self._received.get(source, 0):
-            self._received[source] = last
+        if last > self.last.get(source, 0):
+            self.last[source] = last
         if source.broker == self._broker:
             self.hand_out(source, last)
 
@@ -48,4 +49,4 @@ class SourceSequences:
 
     def all_received(self) -> dict[SourceId, int]:
         """Per source, the highest sequence received."""
-        return self._received
+        return self.last

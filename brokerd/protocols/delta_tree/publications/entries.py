@@ -64,7 +64,7 @@ class Entry:
     """Publications of one source with one audience, until that has all of them.
 
     Attributes:
-        selection, places: which publications of which frame.
+        selection, places: which publications of which frame, if these are not all it is.
         frame_first: the first sequence of what was new in that frame.
         first, last, publications: their extent and number.
         path: source broker … here.
@@ -73,10 +73,11 @@ class Entry:
         transfers: hop → what was sent to it and is not confirmed.
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
+        whole: the publications, where they were a run of their own.
     """
 
     source: SourceId
-    selection: RunSelection
+    selection: RunSelection | None
     places: tuple[int, ...]
     frame_first: int
     first: int
@@ -89,9 +90,13 @@ class Entry:
     deliveries: int = 0
     done: bool = False
     notifier: RecoveryNotifier | None = None
+    whole: PublicationRun | None = None
 
     def run(self) -> PublicationRun:
         """The publications themselves."""
+        if self.whole is not None:
+            return self.whole
+        assert self.selection is not None, f"{self.source} {self.first} of no frame"
         return self.selection.having(self.places)
 
 

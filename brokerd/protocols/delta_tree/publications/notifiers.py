@@ -21,7 +21,6 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     check_region,
 )
 from brokerd.protocols.delta_tree.subscriptions.spreading import Subscriptions
-from brokerd.protocols.parts.selection import RunSelection
 
 NOTIFIER = 1 << 32
 """The publisher number of recovery notifiers; no publisher has it."""
@@ -127,8 +126,8 @@ class Notifiers:
         queue = self._queue
         entry = queue.entry_type(
             notifier.source,
-            RunSelection(run),
-            (0,),
+            None,
+            (),
             sequence,
             sequence,
             sequence,
@@ -136,6 +135,7 @@ class Notifiers:
             notifier.path,
             receipts,
             notifier=notifier,
+            whole=run,
         )
         queue.add(entry)
         self._partitions.hold(notifier.removed)

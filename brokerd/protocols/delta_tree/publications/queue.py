@@ -7,7 +7,7 @@ Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import PublishAcknowledged
@@ -34,7 +34,10 @@ class PublicationQueue:
     """The publication queue of one broker.
 
     Attributes:
+        entries: what is not done, by source.
+        sent: per hop and source, what was sent to it and is not confirmed, in sequence order.
         publications: how many are in the queue.
+        limit: of those, above which it says so in the event log.
     """
 
     entry_type = Entry
@@ -52,20 +55,16 @@ class PublicationQueue:
         self._partitions = partitions
         self._table = table
         self._sequences = sequences
-        self._queue: dict[SourceId, SourceQueue] = {}
-        self._sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
+        self.entries: dict[SourceId, SourceQueue] = {}
+        self.sent: dict[BrokerNumber, dict[SourceId, deque[Transfer]]] = {}
         self._routes: list[Route] = []
         self._routed_homes = 0
         self._confirmations: dict[Peer, list[tuple[SourceId, int, int]]] = {}
         self._client_sessions: dict[ClientId, int] = {}
         self._on_logged_done: Callable[[SourceId], None] | None = None
         self.publications = 0
+        self.limit = state.parameters.queue_limit
         self._over_limit = False
-
-    @property
-    def entries(self) -> Mapping[SourceId, SourceQueue]:
-        """What is not done, by source."""
-        return self._queue
 
     @property
     def routes(self) -> list[Route]:
@@ -80,9 +79,9 @@ class PublicationQueue:
 
     def forget_broker(self, broker: BrokerNumber) -> None:
         """A leaf has left the tree: what was for it is for nobody, whatever way it went."""
-        self._sent.pop(broker, None)
+        self.sent.pop(broker, None)
         others = ~(1 << broker)
-        for queue in list(self._queue.values()):
+        for queue in list(self.entries.values()):
             for entry in queue:
                 entry.transfers.pop(broker, None)
                 for transfer in entry.transfers.values():
@@ -99,15 +98,17 @@ class PublicationQueue:
 
     def payload_bytes(self) -> int:
         """The size of the payloads of all publications that are not done."""
-        return sum(entry.run().payload_bytes() for queue in self._queue.values() for entry in queue)
+        return sum(
+            entry.run().payload_bytes() for queue in self.entries.values() for entry in queue
+        )
 
     def pending(self, source: SourceId) -> bool:
         """Whether any publication of the source is not done."""
-        return source in self._queue
+        return source in self.entries
 
     def done_through(self, source: SourceId) -> int:
         """All publications of the source up to this number that were received are done."""
-        queue = self._queue.get(source)
+        queue = self.entries.get(source)
         return self._sequences.received(source) if queue is None else queue.done_below() - 1
 
     # ------------------------------------------------------------ entries
@@ -139,9 +140,9 @@ class PublicationQueue:
         """Queue an entry, the newest of its source."""
         for receipt in entry.receipts:
             receipt.remaining += 1
-        queue = self._queue.get(entry.source)
+        queue = self.entries.get(entry.source)
         if queue is None:
-            queue = self._queue[entry.source] = SourceQueue()
+            queue = self.entries[entry.source] = SourceQueue()
         queue.append(entry)
         self.publications += entry.publications
 
@@ -162,7 +163,7 @@ class PublicationQueue:
 
     def note_sent(self, hop: BrokerNumber, transfers: Sequence[Transfer]) -> None:
         """Remember what of one run was sent to a hop, ordered by first sequence."""
-        by_source = self._sent.setdefault(hop, {})
+        by_source = self.sent.setdefault(hop, {})
         for transfer in sorted(transfers, key=_first):
             of_source = by_source.setdefault(transfer.entry.source, deque())
             disordered = bool(of_source) and of_source[-1].first > transfer.first
@@ -172,7 +173,7 @@ class PublicationQueue:
 
     def receive_again(self, receipt: Receipt, last: int) -> None:
         """Let the receipt wait for what is still pending of publications that came before."""
-        queue = self._queue.get(receipt.source)
+        queue = self.entries.get(receipt.source)
         for entry in queue.between(receipt.first, last) if queue is not None else ():
             entry.receipts.append(receipt)
             receipt.remaining += 1
@@ -187,7 +188,7 @@ class PublicationQueue:
         for source, first, last in message.ranges:
             if not 1 <= first <= last:
                 raise RemoteProtocolError(peer, f"range [{first}, {last}] of {source}")
-        sent = self._sent.get(peer, {})
+        sent = self.sent.get(peer, {})
         for source, first, last in message.ranges:
             transfers = sent.get(source)
             if not transfers:
@@ -219,10 +220,10 @@ class PublicationQueue:
     def _end_if_done(self, entry: Entry) -> None:
         if entry.transfers or entry.unsent or entry.deliveries:
             return
-        queue = self._queue[entry.source]
+        queue = self.entries[entry.source]
         queue.end(entry)
         if not queue:
-            del self._queue[entry.source]
+            del self.entries[entry.source]
         if entry.notifier is not None:
             self._partitions.release(entry.notifier.removed)
         self.publications -= entry.publications
@@ -287,7 +288,7 @@ class PublicationQueue:
 
     def _unconfirmed(self) -> list[Entry]:
         """All entries, each source's in the order of its frames."""
-        return [entry for queue in self._queue.values() for entry in queue]
+        return [entry for queue in self.entries.values() for entry in queue]
 
     def _staying(self) -> dict[BrokerNumber, int]:
         """Hop → session on which what was sent there may stay."""
@@ -298,12 +299,12 @@ class PublicationQueue:
         staying = self._staying()
         sessions_used = {
             hop: next(iter(by_source.values()))[0].session
-            for hop, by_source in self._sent.items()
+            for hop, by_source in self.sent.items()
             if by_source
         }
         for hop, session in sessions_used.items():
             if staying.get(hop) != session:
-                del self._sent[hop]
+                del self.sent[hop]
         return [self._homeless(entry, staying) for entry in entries]
 
     def _homeless(self, entry: Entry, staying: dict[BrokerNumber, int]) -> int:
@@ -372,7 +373,7 @@ class PublicationQueue:
         Nothing is dropped or refused: a publisher's window bounds what it has in here, for
         nothing is acknowledged before it is confirmed.
         """
-        limit = self._state.parameters.queue_limit
+        limit = self.limit
         if self.publications > limit and not self._over_limit:
             self._over_limit = True
             self._state.machine.record(

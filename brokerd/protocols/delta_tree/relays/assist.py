@@ -99,6 +99,7 @@ class AssistedDeltaTree(CoreWrapper):
 
     Attributes:
         core: the protocol itself; to it a relayed session is a session.
+        is_busy: there is a relayed session, or one passes here.
         watch: told of each step of the core, where anybody wants to know.
     """
 
@@ -117,7 +118,8 @@ class AssistedDeltaTree(CoreWrapper):
         self._direct_again: DeadlineQueue[BrokerNumber] = DeadlineQueue()
         self._waits_ns: dict[BrokerNumber, int] = {}
         self._numbers = 0
-        self._busy = False
+        self.is_busy = False
+        core.relays = self
         self._counters = {"relayed_sessions_established": 0, "messages_relayed": 0}
         self._handlers: dict[type, Callable[[Any], None]] = {
             SessionEstablished: self._on_established,
@@ -138,30 +140,29 @@ class AssistedDeltaTree(CoreWrapper):
 
     # ------------------------------------------------------------ what a driver asks for
 
-    def handle(self, event: Event, now_ns: Instant) -> list[Effect]:
-        """See DeliveryProtocol."""
-        if not self._busy and self._is_plain(event):
-            effects = self.core.handle(event, now_ns)
-            if self.watch is not None:
-                self.watch(event, effects)
-            return effects
+    @property
+    def handle(self) -> Callable[[Event, Instant], list[Effect]]:
+        """See DeliveryProtocol: the core's, which comes back here for what may concern relays."""
+        return self.core.handle
+
+    def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
+        """As `handle`, where sessions are relayed or may be from now on."""
         self._now_ns = now_ns
         try:
             self._handlers.get(type(event), self._step)(event)
         finally:
             effects, self._effects = self._effects, []
-        self._busy = bool(self._relayed) or any(
+        self.is_busy = bool(self._relayed) or any(
             leg.incoming or leg.outgoing or leg.known_as != leg.session
             for leg in self._legs.values()
         )
         return effects
 
-    @staticmethod
-    def _is_plain(event: Event) -> bool:
-        """Whether it can have nothing to do with sessions."""
+    def concern(self, event: Event) -> bool:
+        """Whether it may have to do with sessions."""
         if type(event) is MessageReceived:
-            return type(event.message) is not Relay
-        return type(event) in (Persisted, RecordsRead)
+            return type(event.message) is Relay
+        return type(event) not in (Persisted, RecordsRead)
 
     def next_deadline(self) -> Instant | None:
         """See DeliveryProtocol."""
@@ -526,7 +527,7 @@ class AssistedDeltaTree(CoreWrapper):
 
     def _step(self, event: Event) -> None:
         """Let the core handle an event, and do what it wants done."""
-        effects = self.core.handle(event, self._now_ns)
+        effects = self.core.step(event, self._now_ns)
         if self.watch is not None:
             self.watch(event, effects)
         for effect in effects:

@@ -1,0 +1,225 @@
+"""The straight lane: one publication that goes where others of its kind have just gone.
+
+At low rates each frame brings one publication, and what is decided about it is what was decided
+about the one before: it comes along a path that was checked, it is new, and its audience is
+reached over hops in use and by clients that hear all of the tree. What is so decided is kept,
+until anything happens but publications, confirmations and acknowledgements. Whatever else comes
+goes the general way (`arrivals.py`), which does the same to it, one step at a time; a test puts
+both side by side.
+
+Paper: [DFT11] §VI, Fig. 8 lines 1-18.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Publish
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
+from brokerd.protocols.delta_tree.broker.state import Path, State
+from brokerd.protocols.delta_tree.messages import PublicationCopy
+from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
+from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
+from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, SourceQueue, Transfer
+from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
+from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
+from brokerd.protocols.delta_tree.sessions.sessions import Sessions
+from brokerd.protocols.delta_tree.subscriptions.routing_table import (
+    Audience,
+    LocalSubscription,
+    Phase,
+    RoutingTable,
+)
+from brokerd.protocols.interface import MessageReceived, Send
+
+KEPT: Final = 10_000
+"""Ways, and audiences of each, of which what was decided is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """A hop for an audience: its session, the homes behind it, and the path up to it."""
+
+    hop: BrokerNumber
+    session: int
+    destinations: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Where publications with one audience go that come one way.
+
+    Attributes:
+        clients: who gets them here, with the subscriptions that all are for.
+    """
+
+    onward: tuple[Onward, ...]
+    clients: tuple[tuple[ClientId, tuple[LocalSubscription, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A session, and a path on it, from which publications may come.
+
+    Attributes:
+        path: source broker … here.
+        behind_sender: home brokers that the sender reaches by itself, as a bit set.
+        source: that of a client, its only one; None for a broker.
+        directions: what was decided, by audience; None: it takes the general way.
+    """
+
+    peer: Peer
+    path: Path
+    behind_sender: int = 0
+    source: SourceId | None = None
+    directions: dict[Audience, Direction | None] = field(default_factory=dict)
+
+
+class StraightLane:
+    """Takes publications that need no decision that was not made just before."""
+
+    def __init__(
+        self,
+        state: State,
+        sessions: Sessions,
+        table: RoutingTable,
+        sequences: SourceSequences,
+        queue: PublicationQueue,
+        windows: WithholdingWindows[Entry],
+    ) -> None:
+        self._state = state
+        self._sessions = sessions
+        self._table = table
+        self._sequences = sequences
+        self._queue = queue
+        self._windows = windows
+        self._ways: dict[tuple[int, Path], Way] = {}
+
+    def forget(self) -> None:
+        """Something has happened on which what was decided may rest."""
+        if self._ways:
+            self._ways = {}
+
+    def open_to_client(self, session: int, client: ClientId, source: SourceId) -> None:
+        """A client may publish as `source`; with its first run it was found to."""
+        path = (self._state.broker,)
+        self._ways[session, path] = Way(client, path, source=source)
+
+    def take(self, event: MessageReceived) -> bool:
+        """Whether the publication was taken; if not, nothing was done, and it is for others."""
+        message: PublicationCopy | Publish = event.message
+        run = message.run
+        if len(run.sequences) != 1 or len(run.attribute_table) != 1 or run.origins:
+            return False
+        if type(message) is PublicationCopy:
+            path = message.path
+            if message.vector is not None or message.tags:
+                return False
+        else:
+            path = (self._state.broker,)
+        way = self._ways.get((event.session, path))
+        if way is None:
+            if type(message) is not PublicationCopy or not self._open(event, path):
+                return False
+            way = self._ways[event.session, path]
+        source, sequence = run.source, run.sequences[0]
+        if way.source is None:
+            if source.broker != path[0] or source.publisher == NOTIFIER:
+                return False
+        elif source != way.source:
+            return False
+        received = self._sequences.last
+        queue = self._queue
+        if sequence <= received.get(source, 0) or queue.publications >= queue.limit:
+            return False
+        try:
+            audience = self._table.memo.match(run.attribute_table[0])
+        except ValueError:
+            return False
+        direction = way.directions.get(audience)
+        if direction is None:
+            if audience in way.directions:
+                return False
+            if len(way.directions) >= KEPT:
+                way.directions.clear()
+            direction = way.directions[audience] = self._decide(way, audience)
+            if direction is None:
+                return False
+        if not direction.onward and not direction.clients:
+            return False  # nobody here or behind wants it: confirmed at once
+        for _, subscriptions in direction.clients:
+            for local in subscriptions:
+                if local.begins_after.get(source, 0) >= sequence:
+                    return False
+
+        counters = self._state.counters
+        counters["publications_received"] += 1
+        self._sequences.paths[source.broker] = path
+        received[source] = sequence
+        if way.source is not None:
+            self._sequences.hand_out(source, sequence)
+        receipt = Receipt(way.peer, event.session, source, sequence, sequence, path)
+        entry = Entry(source, None, (), sequence, sequence, sequence, 1, path, [receipt], whole=run)
+        receipt.remaining = 1
+        of_source = queue.entries.get(source)
+        if of_source is None:
+            of_source = queue.entries[source] = SourceQueue()
+        of_source.append(entry)
+        queue.publications += 1
+        emit = self._state.machine.effects.append
+        for onward in direction.onward:
+            hop = onward.hop
+            transfer = Transfer(entry, hop, onward.session, onward.destinations, sequence, sequence)
+            entry.transfers[hop] = transfer
+            by_source = queue.sent.get(hop)
+            if by_source is None:
+                by_source = queue.sent[hop] = {}
+            sent = by_source.get(source)
+            if sent is None:
+                sent = by_source[source] = deque()
+            sent.append(transfer)
+            counters["publications_forwarded"] += 1
+            emit(Send(hop, PublicationCopy(run, onward.path)))
+        for client, subscriptions in direction.clients:
+            entry.deliveries += 1
+            self._windows.deliver(client, run, subscriptions, (entry,))
+        return True
+
+    def _open(self, event: MessageReceived, path: Path) -> bool:
+        """Whether publications may come along a path on a session; the general way says why not."""
+        peer = event.peer
+        if not isinstance(peer, int) or self._sessions.current(peer) != event.session:
+            return False
+        here = self._state.broker
+        if not self._sessions.node(peer).ready or peer not in path[:-1] or path[0] == here:
+            return False
+        try:
+            self._state.check_path(path, peer)
+        except RemoteProtocolError:
+            return False
+        if len(self._ways) >= KEPT:
+            self.forget()
+        behind = self._table.homes_behind(self._state.neighbourhood.direction(peer))
+        self._ways[event.session, path] = Way(peer, path, behind)
+        return True
+
+    def _decide(self, way: Way, audience: Audience) -> Direction | None:
+        """Where an audience is; None where that takes more than to send and to deliver."""
+        destinations = audience.homes & ~way.behind_sender
+        onward: list[Onward] = []
+        for route in self._queue.routes:
+            reached = destinations & route.destinations
+            if reached:
+                destinations &= ~reached
+                path = way.path + self._state.neighbourhood.paths[route.hop][1:]
+                onward.append(Onward(route.hop, route.session, reached, path))
+        if destinations:
+            return None
+        clients: dict[ClientId, tuple[LocalSubscription, ...]] = {}
+        for local in audience.local:
+            if local.tags or local.phase not in (Phase.STARTING, Phase.STARTED):
+                return None
+            clients[local.client] = (*clients.get(local.client, ()), local)
+        return Direction(tuple(onward), tuple(clients.items()))

@@ -1,0 +1,53 @@
+"""The straight lane beside its twin, the general way: the same histories, whatever happens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from brokerd.protocols.delta_tree.publications.straight import StraightLane
+from brokerd.protocols.interface import MessageReceived
+from brokerd.simulator.search.seed_report import SeedReport
+from brokerd.simulator.search.swarm import run_seed
+
+SEEDS = (8, 12, 26, 32, 38)
+"""Most of their publications go straight; crashes, cuts and late subscriptions are in them."""
+
+
+@contextmanager
+def only_the_general_way() -> Iterator[None]:
+    """The lane takes nothing."""
+    with patch.object(StraightLane, "take", lambda lane, event: False):
+        yield
+
+
+def history(report: SeedReport) -> tuple[object, ...]:
+    """All that happened in it, and all that was counted."""
+    return report.digest, report.counters, report.violations
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_and_without_the_lane_a_swarm_lives_through_the_same(seed: int) -> None:
+    taken: list[bool] = []
+    take = StraightLane.take
+
+    def counting(lane: StraightLane, event: MessageReceived) -> bool:
+        taken.append(take(lane, event))
+        return taken[-1]
+
+    with patch.object(StraightLane, "take", counting):
+        straight = run_seed(seed, "delta_tree")
+    with only_the_general_way():
+        general = run_seed(seed, "delta_tree")
+    assert history(straight) == history(general), f"seed {seed}"
+    assert sum(taken) > 100, f"{sum(taken)} of {len(taken)} publications went straight"
+    assert sum(taken) < len(taken), "nothing was left to the general way"
+
+
+def test_a_lane_that_never_forgets_has_another_history() -> None:
+    with only_the_general_way():
+        general = run_seed(SEEDS[1], "delta_tree")
+    with patch.object(StraightLane, "forget", lambda lane: None):
+        stubborn = run_seed(SEEDS[1], "delta_tree")
+    assert history(stubborn) != history(general)
