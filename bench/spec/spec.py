@@ -30,7 +30,7 @@ from bench.spec.workload_model import MAXIMUM_SEED as MAXIMUM_SEED
 from brokerd.errors import ConfigError
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.overlay.topology import Topology, nearest
-from brokerd.protocols.registry import check_runs_on, read_topology
+from brokerd.protocols.registry import check_runs_on, definition_of, read_topology
 from brokerd.text import shown
 from fault_injection.schedule.targets import Role
 
@@ -382,6 +382,7 @@ def _check_against_topology(workload: Workload, topology: Topology, where: str) 
 
 
 def _check_places(workload: Workload, topology: Topology, where: str) -> None:
+    homes = definition_of(workload.protocol).homes(topology)
     groups: tuple[tuple[str, Sequence[Publishers | Subscribers]], ...] = (
         ("publishers", workload.publishers),
         ("subscribers", workload.subscribers),
@@ -393,6 +394,11 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
                     raise SpecError(
                         f"{where}: {what}[{number}].at = {name!r}: topology {topology.name!r} "
                         f"has no such broker{nearest(name, topology.brokers)}"
+                    )
+                if name not in homes:
+                    raise SpecError(
+                        f"{where}: {what}[{number}].at = {name!r}: no clients may be there; "
+                        f"{workload.protocol} has them at {', '.join(homes)}"
                     )
 
 

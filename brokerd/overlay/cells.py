@@ -90,7 +90,7 @@ class CellGraph:
         """From cell to cell over any link of each bundle, with one link inside a cell at most."""
         if origin == home:
             return Route((origin,))
-        path = self._cells_between(self.cell_of(origin), self.cell_of(home))
+        path = self.cells_between(self.cell_of(origin), self.cell_of(home))
         steps: list[Step] = [origin, *self._sideways(path[0])]
         for cell, onward in pairwise(path):
             steps += [Bundle(self._links_between(cell, onward)), *self._sideways(onward)]
@@ -110,7 +110,8 @@ class CellGraph:
             if (link[0] in here and link[1] in there) or (link[1] in here and link[0] in there)
         )
 
-    def _cells_between(self, start: int, end: int) -> list[int]:
+    def cells_between(self, start: int, end: int) -> list[int]:
+        """The cells on the way from one to another, both included."""
         towards = {end: end}
         frontier = [end]
         for cell in frontier:

@@ -170,6 +170,7 @@ class ProtocolDefinition:
         excess: what it tolerates: of some lost brokers and links, those that are too many for
             its promises to hold between all that are left; None where none are.
         check_topology: of its kind; raises ConfigError, naming where, if it cannot run on this one.
+        hosts_clients: whether clients may be at a broker.
         fault_bound: how many brokers and links may fail at once, wherever they are, where
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
@@ -192,6 +193,7 @@ class ProtocolDefinition:
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
+    hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
     reaches: Callable[[Topology, Any, Outage], Reached] = reached_over_routes
@@ -199,6 +201,14 @@ class ProtocolDefinition:
     recovery: str = ""
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     checks: str = ""
+
+    def homes(self, topology: Topology) -> tuple[str, ...]:
+        """The brokers that clients may be at."""
+        return tuple(
+            name
+            for number, name in enumerate(topology.brokers)
+            if self.hosts_clients(topology, number)
+        )
 
     def surroundings(self, topology: Topology, broker: BrokerNumber) -> tuple[BrokerNumber, ...]:
         """Whom a broker may know, dial, and be dialled by, in ascending order."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from brokerd.overlay.topology import Topology
-from brokerd.protocols.gryphon.checks import tree_of_cells
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Effect, Event, Send
 from brokerd.simulator.world.clock import MILLISECOND_NS
@@ -21,6 +21,15 @@ def cells(*bundles: str) -> Topology:
     return tree_of_cells(list(dict.fromkeys(name for pair in pairs for name in pair)), pairs)
 
 
+def paper_cells() -> Topology:
+    """The paper's ten brokers in eight cells ([GD02] Fig. 3)."""
+    names = ["p1", "b1", "b2", "b3", "b4", "s1", "s2", "s3", "s4", "s5"]
+    bundles = [("p1", "left"), ("p1", "right")]
+    bundles += [("left", name) for name in ("s1", "s2")]
+    bundles += [("right", name) for name in ("s3", "s4", "s5")]
+    return tree_of_cells(names, bundles, {"left": ["b1", "b2"], "right": ["b3", "b4"]})
+
+
 TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
 """A publisher's broker, one on the way, and two with subscribers."""
 
@@ -28,11 +37,11 @@ TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
 class Story:
     """A simulated cluster that keeps what brokers say, with one millisecond per message."""
 
-    def __init__(self, *bundles: str, **parameters: Any) -> None:
+    def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
         self.said: list[tuple[int, str, Any, Any]] = []
         self.cluster = SimulatedCluster(
-            cells(*(bundles or TWO_SUBENDS)),
+            topology or cells(*(bundles or TWO_SUBENDS)),
             "gryphon",
             network=replace(STEADY, lost_on_close=True),
             parameters=GryphonParameters(**parameters),

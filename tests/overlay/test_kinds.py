@@ -1,6 +1,7 @@
 """Kinds of overlay in topology files: what each refuses, and files that carry several."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from brokerd.errors import ConfigError
 from brokerd.overlay.generate import bipartite, cells, chain, hierarchy
 from brokerd.overlay.kinds import KINDS
 from brokerd.overlay.topology import Joined, Topology
+from brokerd.protocols import registry
 from brokerd.protocols.registry import (
     DEFINITIONS,
     check_runs_on,
@@ -300,6 +302,7 @@ def test_what_cannot_be_made_is_refused(make, message):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tree"])
 def test_a_protocol_is_refused_where_it_does_not_run_and_those_that_do_are_named(kind):
     topology = read_topology(mapping(kind), FILE)
+    others = [name for name, each in DEFINITIONS.items() if each.kind == kind]
     for protocol, definition in DEFINITIONS.items():
         if definition.kind == kind:
             continue
@@ -307,29 +310,26 @@ def test_a_protocol_is_refused_where_it_does_not_run_and_those_that_do_are_named
             parameters_on(topology, protocol, FILE)
         assert str(refused.value) == (
             f"{FILE}: protocol {protocol!r} runs on kind {definition.kind!r}, and t is of kind "
-            f"{kind}; protocols that run on it: none"
+            f"{kind}; protocols that run on it: {', '.join(others) or 'none'}"
         )
     with pytest.raises(ConfigError, match=f"kind = {kind!r} has no delta; this needs a tree"):
         assert topology.delta
 
 
-def test_a_protocol_is_refused_where_it_cannot_run_on_this_one_of_its_kind():
+def test_a_protocol_is_refused_where_it_cannot_run_on_this_one_of_its_kind(monkeypatch):
     topology = read_topology(mapping("cells"), FILE)
-    with pytest.raises(ConfigError) as refused:
-        check_runs_on(topology, "gryphon", FILE)
-    assert str(refused.value) == (
-        f"{FILE}: cells.members.ib = b1, b2; gryphon runs on cells of one broker each as yet"
-    )
-    assert protocol_on(topology).protocol is None
-    alone = read_topology(
-        mapping(
-            "cells", members=None, bundles=[["b1", "p1"], ["b1", "b2"], ["s1", "b1"], ["s1", "s2"]]
-        ),
-        FILE,
-    )
-    running = protocol_on(alone).protocol
+    running = protocol_on(topology).protocol
     assert running is not None
     assert running.name == "gryphon"
+
+    def refuse(topology, where):
+        raise ConfigError(f"{where}: not on {topology.name}")
+
+    fussy = {**DEFINITIONS, "gryphon": replace(running, check_topology=refuse)}
+    monkeypatch.setattr(registry, "DEFINITIONS", fussy)
+    with pytest.raises(ConfigError, match=f"{FILE}: not on t"):
+        check_runs_on(topology, "gryphon", FILE)
+    assert protocol_on(topology).protocol is None
 
 
 def test_a_protocol_runs_on_a_file_that_carries_its_kind():

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from brokerd.model.client_messages import Publish
-from brokerd.model.identity import BrokerNumber, SourceId, StreamId
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import Connect, Publish
+from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
 from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.parameters import GryphonParameters
@@ -32,6 +33,7 @@ class Clients(OwnSubscriptions[Delivered]):
         durable: how far what a source has published is on disk.
         on_done: clients are done with what they were handed.
         on_unwanted: the last subscription has ended.
+        is_host: whether clients may be here.
     """
 
     def __init__(
@@ -47,12 +49,20 @@ class Clients(OwnSubscriptions[Delivered]):
         durable: Callable[[SourceId], int],
         on_done: Callable[[Delivered], None],
         on_unwanted: Callable[[], None],
+        is_host: bool,
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._publish_run = publish
         self._durable = durable
         self._on_done_with = on_done
         self._on_unwanted = on_unwanted
+        self._is_host = is_host
+
+    def on_connect(self, name: ClientId, message: Connect) -> None:
+        """See ClientService; what comes to a cell of several comes to one of them only."""
+        if not self._is_host:
+            raise RemoteProtocolError(name, "this broker is one of a cell of several: no clients")
+        super().on_connect(name, message)
 
     def deliver(self, stream: StreamId, run: PublicationRun) -> Delivered | None:
         """Give events to all who want them; None where nobody does."""

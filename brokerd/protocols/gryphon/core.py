@@ -12,10 +12,11 @@ from typing import Any, Final
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
 from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG, Pubends
-from brokerd.protocols.gryphon.relay import ACKS, FORGETTING, Relay
+from brokerd.protocols.gryphon.relay import FORGETTING, Relay
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.subend import Delivered
@@ -89,6 +90,7 @@ class Gryphon(LogFirstMachine):
             durable=self._pubends.durable,
             on_done=self._on_clients_done,
             on_unwanted=self._look_at_all,
+            is_host=routes.is_host,
         )
         self._relay = Relay(
             self,
@@ -99,6 +101,7 @@ class Gryphon(LogFirstMachine):
             has_session=self._sessions.__contains__,
             on_news=self._look_at,
             on_final=self._on_final,
+            on_links=self._look_at_all,
             check_run=self._clients.check_run,
         )
         self.dispatch_events(
@@ -205,10 +208,9 @@ class Gryphon(LogFirstMachine):
         self._sessions[peer] = event.session
         self._deadlines.cancel((RETRY, peer))
         self._waited_ns.pop(peer, None)
-        if self._incarnations.get(peer) != event.incarnation:
-            self._incarnations[peer] = event.incarnation
-            self._relay.forget(peer)
-        self._relay.offer_acks(peer)
+        is_new = self._incarnations.get(peer) != event.incarnation
+        self._incarnations[peer] = event.incarnation
+        self._relay.met(peer, is_new=is_new)
         self._check_acks()
         self._look_at_all()
 
@@ -218,6 +220,8 @@ class Gryphon(LogFirstMachine):
             return
         assert self._sessions.get(event.peer) == event.session, f"no session for {event}"
         del self._sessions[event.peer]
+        self._relay.lost(event.peer)
+        self._look_at_all()
         self._retry_later(event.peer)
 
     def _retry_later(self, peer: Peer) -> None:
@@ -247,7 +251,7 @@ class Gryphon(LogFirstMachine):
             elif purpose == GAPS:
                 self._ask(whose)
             elif purpose == ACKS:
-                self._relay.acks_due()
+                self._relay.acks.due()
             elif purpose == FORGETTING:
                 self._relay.forget_asked()
             elif purpose == EXPECTED:
@@ -325,7 +329,7 @@ class Gryphon(LogFirstMachine):
     def _time_gaps(self, stream: Stream) -> None:
         """Ask for gaps when they are due, but not while there is nobody to ask."""
         due_ns = stream.subend.gaps.earliest() if stream.subend.gaps else None
-        if due_ns is None or stream.upstream not in self._sessions:
+        if due_ns is None or not self._relay.can_ask(stream):
             self._deadlines.cancel((GAPS, stream.identity))
         elif self._deadlines.instant((GAPS, stream.identity)) != due_ns:
             self._deadlines.set((GAPS, stream.identity), due_ns)

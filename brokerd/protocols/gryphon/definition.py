@@ -10,7 +10,7 @@ from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.messages import KINDS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG
-from brokerd.protocols.gryphon.routes import KIND, Routes, check_cells
+from brokerd.protocols.gryphon.routes import KIND, Routes, hosts_clients
 from brokerd.protocols.parts.positions import pack_positions, unpack_positions
 
 
@@ -29,7 +29,7 @@ GRYPHON = ProtocolDefinition(
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: False,
-    check_topology=check_cells,
+    hosts_clients=hosts_clients,
     title="Gryphon",
     recovery=(
         "The publisher's broker logs every publication and keeps it until all are done with it. "

@@ -2,11 +2,12 @@
 
 A stream is a pubend's: `broker` is where it is, `publisher` its number there.
 
-Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected).
+Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected, link status).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from brokerd.model.identity import StreamId
 from brokerd.model.message_kind import (
@@ -17,6 +18,9 @@ from brokerd.model.message_kind import (
 from brokerd.model.publication import PublicationRun, merge_runs
 from brokerd.protocols.gryphon.intervals import Range
 
+EVERYWHERE: Final = (1 << 16) - 1
+"""No cell has this number: for all that lie below the receiver."""
+
 
 @dataclass(frozen=True, slots=True)
 class Events:
@@ -24,7 +28,9 @@ class Events:
 
     Attributes:
         final: everybody below the receiver is done with what is up to here.
-        again: the receiver has asked; else it is the first time, and for everybody below.
+        again: the receiver has asked; else it is the first time.
+        onto: the cell that the receiver is to pass it on to, only to that one and not sideways
+            (sideways: between members of a cell); EVERYWHERE: to all below.
         run: its sequences are ticks; who published them stands in its origins.
     """
 
@@ -32,6 +38,7 @@ class Events:
     start: int
     end: int
     again: bool
+    onto: int
     run: PublicationRun
 
 
@@ -54,17 +61,42 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Up: everybody below is done with each of these streams up to here (an ack)."""
+    """Up: everybody in a cell and below it is done with these streams up to here (an ack).
 
+    Members of a cell tell each other what those below have told one of them.
+
+    Attributes:
+        cell: that of the sender, or one below it.
+    """
+
+    cell: int
     through: tuple[tuple[StreamId, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AckExpected:
-    """Down: the receiver should have been done with the stream up to here by now."""
+    """Down: the receiver should have been done with the stream up to here by now.
+
+    Attributes:
+        onto: as in Events.
+    """
 
     stream: StreamId
     through: int
+    onto: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """To neighbours: the cells that the sender gets to, but for those behind the receiver.
+
+    Attributes:
+        direct: over links of its own.
+        around: over other members of its cell only; not told to these.
+    """
+
+    direct: tuple[int, ...]
+    around: tuple[int, ...]
 
 
 def _halves(message: Events) -> Sequence[Events]:
@@ -82,7 +114,7 @@ def _continues(before: Events, message: Events) -> bool:
     return (
         before.end == message.start
         and before.run.source == message.run.source
-        and before.again == message.again
+        and (before.again, before.onto) == (message.again, message.onto)
     )
 
 
@@ -109,5 +141,6 @@ KINDS = (
     MessageKind(66, Nack),
     MessageKind(67, Done),
     MessageKind(68, AckExpected),
+    MessageKind(69, LinkStatus),
 )
 """With the numbers they have on the wire; 64 to 79 are gryphon's."""

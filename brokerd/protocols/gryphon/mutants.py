@@ -33,10 +33,7 @@ BUGS: Final = (
     _bug(
         "M04-done-when-anybody-is",
         "stream.py",
-        (
-            "through = min([self.subend.done, *map(self.done_by, self.children)])",
-            "through = max([self.subend.done, *map(self.done_by, self.children)])",
-        ),
+        ("return self.finish(min(done))", "return self.finish(max(done))"),
     ),
     _bug(
         "M05-curiosity-never-forgotten",
@@ -90,6 +87,36 @@ BUGS: Final = (
         ("return max(self._done[child], self.knowledge.final)", "return self.knowledge.highest"),
     ),
     _bug(
+        "final-of-one-cell-told-to-another",
+        "relay.py",
+        ("                    final = stream.knowledge.final\n", "                    pass\n"),
+    ),
+    _bug(
+        "acks-not-told-beside",
+        "relay.py",
+        ("self.acks.pass_on(stream, cell)", "pass"),
+    ),
+    _bug(
+        "way-kept-after-a-loss",
+        "links.py",
+        ("self._said.pop(peer, None)\n        self._down.clear()", "self._said.pop(peer, None)"),
+    ),
+    _bug(
+        "one-member-for-all",
+        "links.py",
+        ("if (direct | around) & ~covered:", "if not covered:"),
+    ),
+    _bug(
+        "never-sideways",
+        "links.py",
+        ("if self._has_session(each) and direct & ~covered:", "if False:"),
+    ),
+    _bug(
+        "asked-beside-in-vain",
+        "links.py",
+        ("if near or not sideways:", "if True:"),
+    ),
+    _bug(
         "silence-replaces-events",
         "knowledge.py",
         (
@@ -104,7 +131,9 @@ the same may be asked for again after a while; an answer holds the last event of
 published is seen when it is on disk; a tick is one event's for ever; the last events of a stream
 are asked after; a log is chopped when what it had is written down; what comes twice is published
 once; what a child has is what it has said; a gap's events are taken also where a part of what came
-is known.
+is known; what one cell is done with another may lack; who passes acks up knows of all below; ways
+are found anew when links change; several are told where none gets to all; the rest goes sideways,
+and so does a question.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -1,4 +1,4 @@
-"""What goes down and up between brokers: knowledge and what is expected, curiosity and acks.
+"""What goes down and up between brokers: knowledge and what is expected, and curiosity.
 
 Paper: [GD02] §2.4, §3.1, §3.2.
 """
@@ -8,18 +8,27 @@ from collections.abc import Callable, Iterator, Sequence
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.model.publication import PublicationRun
+from brokerd.protocols.gryphon.acks import Acks
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.knowledge import Contradiction
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.messages import (
+    EVERYWHERE,
+    AckExpected,
+    Done,
+    Events,
+    LinkStatus,
+    Nack,
+    Silent,
+)
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.gryphon.routes import Cell, Routes
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.gryphon.ticks import TICK_NS
 from brokerd.protocols.interface import retransmission_requested
 from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
-ACKS = "acks"
 FORGETTING = "forgetting"
 
 
@@ -30,7 +39,12 @@ class Relay:
         has_session: whether anything can be said to a neighbour now.
         on_news: more is known of a stream, or expected: its clients' end looks at it.
         on_final: everybody is done with more of a stream of a pubend of this broker.
+        on_links: neighbours may get somewhere else than before.
         check_run: raises RemoteProtocolError where attributes that a peer has sent are malformed.
+
+    Attributes:
+        acks: what those above are told.
+        links: whom to tell and whom to ask.
     """
 
     def __init__(
@@ -44,6 +58,7 @@ class Relay:
         has_session: Callable[[BrokerNumber], bool],
         on_news: Callable[[Stream], None],
         on_final: Callable[[Stream], None],
+        on_links: Callable[[], None],
         check_run: Callable[[PublicationRun, BrokerNumber], object],
     ) -> None:
         self._machine = machine
@@ -51,12 +66,13 @@ class Relay:
         self._parameters = parameters
         self._deadlines = deadlines
         self._counters = counters
-        self._has_session = has_session
         self._on_news = on_news
-        self._on_final = on_final
+        self._on_links = on_links
         self._check_run = check_run
         self._streams: dict[StreamId, Stream] = {}
-        self._to_ack: dict[StreamId, None] = {}
+        self.links = Links(routes, has_session)
+        interval_ns = parameters.ack_interval_ns
+        self.acks = Acks(machine, routes, self.links, deadlines, interval_ns, on_final)
 
     def __iter__(self) -> Iterator[Stream]:
         """All streams of which anything was ever said here."""
@@ -70,6 +86,7 @@ class Relay:
             Nack: self._on_nack,
             Done: self._on_done,
             AckExpected: self._on_ack_expected,
+            LinkStatus: self._on_link_status,
         }
 
     def stream(self, identity: StreamId) -> Stream:
@@ -77,9 +94,42 @@ class Relay:
         found = self._streams.get(identity)
         if found is None:
             upstream, children = self._routes.of(identity)
-            found = Stream(identity, upstream, children, self._parameters)
+            is_host = self._routes.is_host
+            found = Stream(identity, upstream, children, self._parameters, has_subend=is_host)
             self._streams[identity] = found
         return found
+
+    def can_ask(self, stream: Stream) -> bool:
+        """Whether there is anybody to ask of a stream."""
+        return stream.upstream is not None and bool(self.links.up(stream.identity, stream.via))
+
+    # ------------------------------------------------------------ sessions
+
+    def met(self, peer: BrokerNumber, *, is_new: bool) -> None:
+        """A neighbour has a session; `is_new`: and no memory of an earlier one."""
+        if is_new:
+            for stream in self:
+                stream.forget(peer)
+        self.links.changed(peer)
+        self._tell_links()
+        self.acks.offer(self, peer)
+
+    def lost(self, peer: BrokerNumber) -> None:
+        """A neighbour's session is over."""
+        for stream in self:
+            if stream.via == peer:
+                stream.via = None
+        self.links.changed(peer)
+        self._tell_links()
+
+    def _on_link_status(self, peer: BrokerNumber, message: LinkStatus) -> None:
+        self.links.hear(peer, message)
+        self._tell_links()
+        self._on_links()
+
+    def _tell_links(self) -> None:
+        for peer, message in self.links.news():
+            self._machine.send(peer, message)
 
     # ------------------------------------------------------------ down
 
@@ -95,35 +145,38 @@ class Relay:
         start = stream.knowledge.highest + 1
         stream.knowledge.accumulate(start, run.last + 1, run)
 
-    def expect_acks(self, stream: Stream, through: int) -> None:
+    def expect_acks(self, stream: Stream, through: int, onto: Cell = EVERYWHERE) -> None:
         """Ask those who are not done with what they should be done with.
 
         Paper: [GD02] §3.2 (AckExpected).
         """
-        for child in stream.children:
-            if stream.done_by(child) < through and self._has_session(child):
-                self._counters["acks_expected"] += 1
-                self._machine.send(child, AckExpected(stream.identity, through))
+        for cell, ways in self._ways(stream, onto):
+            if stream.done_by(cell) < through:
+                for peer, further in ways:
+                    self._counters["acks_expected"] += 1
+                    self._machine.send(peer, AckExpected(stream.identity, through, further))
 
     def _on_events(self, peer: BrokerNumber, message: Events) -> None:
         run = message.run
         stream = self._from_above(peer, run.source)
         if not (0 < message.start <= run.first and run.last < message.end and run.origins):
             raise RemoteProtocolError(peer, f"[{message.start}, {message.end}) around {run}"[:300])
+        if not message.again:
+            self._check_onto(peer, stream, message.onto)
         try:
             stream.knowledge.check(max(message.start, message.final + 1), message.end, run)
         except Contradiction as error:
             raise RemoteProtocolError(peer, f"{run.source}: {error}") from None
         self._check_run(run, peer)
+        self._note_via(stream, peer)
         stream.finish(message.final)
         fresh = stream.knowledge.accumulate(message.start, message.end, run)
         if not fresh:
             self._counters["duplicates_received"] += len(run)
         self._learn(stream, fresh, message.start, message.end)
-        if message.again:
-            self._answer_wanted(stream, message.start, message.end)
-        else:
-            self._forward(stream, run, message.end)
+        if not message.again:
+            self._forward(stream, run, message.end, message.onto)
+        self._answer_wanted(stream, message.start, message.end)
         self._on_news(stream)
 
     def _on_silent(self, peer: BrokerNumber, message: Silent) -> None:
@@ -134,6 +187,7 @@ class Relay:
                 stream.knowledge.check(max(start, message.final + 1), end, None)
         except Contradiction as error:
             raise RemoteProtocolError(peer, f"{message.stream}: {error}") from None
+        self._note_via(stream, peer)
         stream.finish(message.final)
         for start, end in message.ranges:
             fresh = stream.knowledge.accumulate(start, end, None)
@@ -143,69 +197,95 @@ class Relay:
 
     def _on_ack_expected(self, peer: BrokerNumber, message: AckExpected) -> None:
         stream = self._from_above(peer, message.stream)
-        self.expect_acks(stream, message.through)
+        self._check_onto(peer, stream, message.onto)
+        self._note_via(stream, peer)
+        self.expect_acks(stream, message.through, message.onto)
+        if message.onto != EVERYWHERE:
+            return
         stream.subend.expect(message.through)
         self._on_news(stream)
         if stream.knowledge.final >= message.through:
-            self._machine.send(peer, Done(((stream.identity, stream.knowledge.final),)))
+            through = (stream.identity, stream.knowledge.final)
+            self._machine.send(peer, Done(self._routes.cell, (through,)))
+
+    def _note_via(self, stream: Stream, peer: BrokerNumber) -> None:
+        if self._routes.cell_of(peer) == stream.upstream:
+            stream.via = peer
 
     def _learn(self, stream: Stream, fresh: Sequence[Range], start: int, end: int) -> None:
         if fresh:
             stream.subend.gaps.heard(self._machine.now_ns)
             stream.answered(start, end)
 
-    def _forward(self, stream: Stream, run: PublicationRun, end: int) -> None:
-        """Tell all children of events for the first time, with the silence around them."""
-        for child in stream.children:
-            final = stream.done_by(child)
+    def _ways(
+        self, stream: Stream, onto: Cell
+    ) -> Iterator[tuple[Cell, Sequence[tuple[BrokerNumber, Cell]]]]:
+        """Whom to tell what is for all cells below, or for one of them and not sideways."""
+        down = self.links.down
+        if onto != EVERYWHERE:
+            yield onto, down(stream.identity, onto, sideways=False)
+            return
+        for cell in stream.children:
+            yield cell, down(stream.identity, cell)
+
+    def _forward(
+        self, stream: Stream, run: PublicationRun, end: int, onto: Cell = EVERYWHERE
+    ) -> None:
+        """Tell all below of events for the first time, with the silence around them."""
+        for cell, ways in self._ways(stream, onto):
+            final = stream.done_by(cell)
             rest = run.after(final)
             if rest is None:
                 continue
             start = stream.knowledge.bracket(rest.first)
-            if self._has_session(child):
+            for peer, further in ways:
+                if further != EVERYWHERE:  # another cell may lack what this one is done with
+                    final = stream.knowledge.final
                 self._counters["publications_forwarded"] += len(rest)
-                self._machine.send(child, Events(final, start, end, False, rest))
-                stream.satisfy(child, start, end)
+                self._machine.send(peer, Events(final, start, end, False, further, rest))
+                stream.satisfy(peer, start, end)
 
     def _answer_wanted(self, stream: Stream, start: int, end: int) -> None:
-        """Tell those children who have asked."""
-        for child in stream.children:
-            wanted = stream.wanted(child, start, end)
+        """Tell those who have asked."""
+        for peer in list(stream.curious):
+            wanted = stream.wanted(peer, start, end)
             if wanted:
-                self._answer(stream, child, wanted)
+                self._answer(stream, peer, wanted)
 
-    def _answer(self, stream: Stream, child: BrokerNumber, known: Sequence[Range]) -> None:
-        """Tell a child what is in ranges that are known here."""
-        final, silent = stream.done_by(child), []
+    def _answer(self, stream: Stream, peer: BrokerNumber, known: Sequence[Range]) -> None:
+        """Tell a broker what is in ranges that are known here."""
+        cell, silent = self._routes.cell_of(peer), []
+        final = stream.knowledge.final if cell == self._routes.cell else stream.done_by(cell)
         for start, end in known:
-            stream.satisfy(child, start, end)
+            stream.satisfy(peer, start, end)
             run = stream.knowledge.events.within(start, end)
             if run is None:
                 silent.append((start, end))
             else:
                 self._counters["resent_publications"] += len(run)
-                self._machine.send(child, Events(final, start, end, True, run))
+                self._machine.send(peer, Events(final, start, end, True, EVERYWHERE, run))
         if silent:
-            self._machine.send(child, Silent(stream.identity, final, tuple(silent)))
+            self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
 
     # ------------------------------------------------------------ up
 
-    def ask(self, stream: Stream, ranges: Sequence[Range]) -> None:
+    def ask(self, stream: Stream, ranges: Sequence[Range], *, sideways: bool = True) -> None:
         """Ask upstream for what is unknown, unless somebody here has just done so."""
-        upstream = stream.upstream
-        assert upstream is not None, f"{stream.identity} has its pubend here and lacks {ranges}"
-        if not ranges or not self._has_session(upstream):
+        assert stream.upstream is not None, f"{stream.identity} is of this broker, lacks {ranges}"
+        whom = self.links.up(stream.identity, stream.via, sideways=sideways) if ranges else ()
+        if not whom:
             return
         now_ns = self._machine.now_ns
         fresh = stream.ask(ranges, now_ns, now_ns + self._parameters.curiosity_forgotten_ns)
         self._counters["nacks_sent" if fresh else "nacks_consolidated"] += 1
         if fresh:
-            self._machine.send(upstream, Nack(stream.identity, tuple(fresh)))
             source, publisher, _ = stream.identity
             asked_ns = TICK_NS * sum(end - start for start, end in fresh)
-            self._machine.emit(
-                retransmission_requested(upstream, source, publisher, len(fresh), asked_ns)
-            )
+            for peer in whom:
+                self._machine.send(peer, Nack(stream.identity, tuple(fresh)))
+                self._machine.emit(
+                    retransmission_requested(peer, source, publisher, len(fresh), asked_ns)
+                )
             self.forget_asked()
 
     def forget_asked(self) -> None:
@@ -221,34 +301,7 @@ class Relay:
     def settle(self, stream: Stream) -> None:
         """Somebody is done with more: so may be all."""
         if stream.settle():
-            self._tell_final(stream)
-
-    def offer_acks(self, upstream: BrokerNumber) -> None:
-        """Tell a neighbour that has just come what was said to it before, perhaps in vain."""
-        through = [
-            (stream.identity, stream.knowledge.final)
-            for stream in self
-            if stream.upstream == upstream and stream.knowledge.final
-        ]
-        if through:
-            self._machine.send(upstream, Done(tuple(through)))
-
-    def acks_due(self) -> None:
-        """Tell those above what everybody here and below is done with."""
-        by_peer: dict[BrokerNumber, list[tuple[StreamId, int]]] = {}
-        for identity in self._to_ack:
-            stream = self._streams[identity]
-            assert stream.upstream is not None, f"{identity} is acked at its pubend"
-            by_peer.setdefault(stream.upstream, []).append((identity, stream.knowledge.final))
-        self._to_ack.clear()
-        for peer, through in by_peer.items():
-            if self._has_session(peer):
-                self._machine.send(peer, Done(tuple(through)))
-
-    def forget(self, child: BrokerNumber) -> None:
-        """A neighbour has lost its memory, and with it what it asked for."""
-        for stream in self:
-            stream.forget(child)
+            self.acks.grown(stream)
 
     def _on_nack(self, peer: BrokerNumber, message: Nack) -> None:
         stream = self._from_below(peer, message.stream)
@@ -264,41 +317,51 @@ class Relay:
             unknown += knowledge.known.gaps(start, end)
         self._counters["nacks_received"] += 1
         self._answer(stream, peer, known)
-        stream.want(peer, unknown)
         if unknown:
-            self.ask(stream, unknown)
+            stream.want(peer, unknown)
+            self.ask(stream, unknown, sideways=peer not in self._routes.peers)
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
-        streams = [(self._from_below(peer, identity), last) for identity, last in message.through]
+        cell, theirs = message.cell, self._routes.cell_of(peer)
+        if cell != theirs and (theirs != self._routes.cell or cell not in self._routes.cells):
+            raise RemoteProtocolError(peer, f"says that cell {cell} is done")
+        streams = [(self._for_cell(peer, identity, cell), n) for identity, n in message.through]
         for stream, through in streams:
             if stream.upstream is None and through > stream.knowledge.highest:
                 raise RemoteProtocolError(
                     peer, f"is done with {through} of {stream.identity}, which is not that far"
                 )
         for stream, through in streams:
-            stream.note_done(peer, through)
-            self.settle(stream)
-
-    def _tell_final(self, stream: Stream) -> None:
-        if stream.upstream is None:
-            self._on_final(stream)
-            return
-        self._to_ack[stream.identity] = None
-        if (ACKS, None) not in self._deadlines:
-            due_ns = self._machine.now_ns + self._parameters.ack_interval_ns
-            self._deadlines.set((ACKS, None), due_ns)
+            stream.satisfy(peer, 0, through + 1 if cell == theirs else 0)
+            if stream.note_done(cell, through):
+                if cell == theirs:
+                    self.acks.pass_on(stream, cell)
+                self.settle(stream)
 
     # ------------------------------------------------------------ who may say what
 
     def _from_above(self, peer: BrokerNumber, identity: StreamId) -> Stream:
-        if self._routes.upstream(peer, identity) != peer:
+        """The stream, of which members of the upstream cell tell, and of the same one."""
+        upstream = self._routes.upstream(peer, identity)
+        if upstream is None or self._routes.cell_of(peer) not in (upstream, self._routes.cell):
             raise RemoteProtocolError(peer, f"{identity} does not come from there")
         return self.stream(identity)
 
     def _from_below(self, peer: BrokerNumber, identity: StreamId) -> Stream:
-        if self._routes.upstream(peer, identity) == peer:
+        if self._routes.upstream(peer, identity) == self._routes.cell_of(peer):
             raise RemoteProtocolError(peer, f"{identity} does not go there")
         return self.stream(identity)
+
+    def _for_cell(self, peer: BrokerNumber, identity: StreamId, cell: Cell) -> Stream:
+        if self._routes.upstream(peer, identity) == cell:
+            raise RemoteProtocolError(peer, f"{identity} does not go there")
+        return self.stream(identity)
+
+    def _check_onto(self, peer: BrokerNumber, stream: Stream, onto: Cell) -> None:
+        """Members of a cell say for which one below it something is; others do not."""
+        is_sideways = self._routes.cell_of(peer) == self._routes.cell
+        if onto not in (stream.children if is_sideways else (EVERYWHERE,)):
+            raise RemoteProtocolError(peer, f"{stream.identity} is for cell {onto}")
 
 
 def _check_ranges(peer: BrokerNumber, ranges: Sequence[Range]) -> None:

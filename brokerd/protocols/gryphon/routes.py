@@ -1,74 +1,101 @@
 """Where each stream comes from and goes to: the tree of cells, from the cell of its pubend on.
 
-Paper: [GD02] §3 (virtual brokers, spanning trees). Deviates: every cell is one broker.
+Paper: [GD02] §3 (virtual brokers, spanning trees, link bundles).
 """
 
-from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.topology import Topology
 
 KIND = "cells"
 
+Cell = int
+"""A cell's number, its place in the overlay."""
 
-def check_cells(topology: Topology, where: str) -> None:
-    """Make sure that every cell is one broker.
 
-    Raises:
-        ConfigError: one has several; names it.
+def hosts_clients(topology: Topology, broker: BrokerNumber) -> bool:
+    """Whether clients may be at a broker: only where it is a cell of its own.
+
+    Paper: [GD02] §3 ("the cells of publisher and subscriber hosting brokers are singletons").
     """
+    graph = _cells_of(topology)
+    return len(graph.members[graph.cell_of(broker)]) == 1
+
+
+def _cells_of(topology: Topology) -> CellGraph:
     graph = topology.overlay(KIND)
     assert isinstance(graph, CellGraph), f"{topology.name} is of kind {topology.kind}"
-    for cell, members in zip(graph.cells, graph.members, strict=True):
-        if len(members) > 1:
-            names = ", ".join(graph.brokers[number] for number in members)
-            raise ConfigError(
-                f"{where}: cells.members.{cell} = {names}; gryphon runs on cells of one broker "
-                "each as yet"
-            )
+    return graph
 
 
 class Routes:
-    """What one broker knows of the tree of brokers.
+    """What one broker knows of the tree of cells; sets of cells are bit sets.
 
     Attributes:
         neighbours: whom it is linked to, in ascending order.
+        cell: its own.
+        peers: who else is in it, in the order of the topology.
+        cells: the neighbouring ones.
+        behind: per neighbouring cell, that one and all that lie behind it.
+        cell_count: how many there are.
+        is_plain: every cell is one broker, so that there is one way to each.
     """
 
     def __init__(self, broker: BrokerNumber, topology: Topology, pubends: int) -> None:
-        graph = topology.overlay(KIND)
+        graph = _cells_of(topology)
         self.neighbours = graph.surroundings(broker)
+        self.cell = graph.cell_of(broker)
+        self.peers = tuple(each for each in graph.members[self.cell] if each != broker)
+        self.cell_count = len(graph.cells)
+        self.is_plain = all(len(members) == 1 for members in graph.members)
         self._broker = broker
         self._pubends = pubends
-        near: dict[BrokerNumber, list[BrokerNumber]] = {}
-        for a, b in graph.links:
+        self._members = graph.members
+        self._cells = {each: cell for cell, row in enumerate(graph.members) for each in row}
+        near: dict[Cell, list[Cell]] = {}
+        for a, b in graph.bundles:
             near.setdefault(a, []).append(b)
             near.setdefault(b, []).append(a)
-        self._towards: dict[BrokerNumber, BrokerNumber] = {}
-        for neighbour in self.neighbours:
-            self._towards[neighbour] = neighbour
-            behind = [neighbour]
-            for each in behind:
-                for other in near[each]:
-                    if other != broker and other not in self._towards:
-                        self._towards[other] = neighbour
-                        behind.append(other)
+        self.cells = tuple(sorted(near.get(self.cell, ())))
+        self.behind: dict[Cell, int] = {}
+        self._towards: dict[Cell, Cell] = {}
+        for start in self.cells:
+            found = [start]
+            for cell in found:
+                self._towards[cell] = start
+                found += [each for each in near[cell] if each not in (self.cell, *found)]
+            self.behind[start] = sum(1 << cell for cell in found)
 
-    def of(self, stream: StreamId) -> tuple[BrokerNumber | None, tuple[BrokerNumber, ...]]:
-        """The neighbour that a stream comes from, None at its pubend, and those it goes to."""
+    @property
+    def is_host(self) -> bool:
+        """Whether clients may be here."""
+        return not self.peers
+
+    def cell_of(self, broker: BrokerNumber) -> Cell:
+        """The cell of a broker."""
+        return self._cells[broker]
+
+    def linked(self, cell: Cell) -> tuple[BrokerNumber, ...]:
+        """The members of a neighbouring cell that this broker has a link to."""
+        return tuple(each for each in self._members[cell] if each in self.neighbours)
+
+    def of(self, stream: StreamId) -> tuple[Cell | None, tuple[Cell, ...]]:
+        """The cell that a stream comes from, None at its pubend, and those it goes to."""
         if stream.broker == self._broker:
-            return None, self.neighbours
-        upstream = self._towards[stream.broker]
-        return upstream, tuple(each for each in self.neighbours if each != upstream)
+            return None, self.cells
+        upstream = self._towards[self._cells[stream.broker]]
+        return upstream, tuple(each for each in self.cells if each != upstream)
 
-    def upstream(self, peer: BrokerNumber, stream: StreamId) -> BrokerNumber | None:
-        """The neighbour that a stream comes from; None at its pubend.
+    def upstream(self, peer: BrokerNumber, stream: StreamId) -> Cell | None:
+        """The cell that a stream comes from; None at its pubend.
 
         Raises:
             RemoteProtocolError: there is no such stream; `peer` has named it.
         """
-        is_here = stream.broker == self._broker
-        known = is_here or stream.broker in self._towards
-        if not known or stream.publisher >= self._pubends or stream.incarnation:
+        is_here = stream.broker == self._broker and self.is_host
+        cell = self._cells.get(stream.broker)
+        known = is_here or (cell in self._towards and len(self._members[cell]) == 1)
+        if not known or not 0 <= stream.publisher < self._pubends or stream.incarnation:
             raise RemoteProtocolError(peer, f"no pubend has the stream {tuple(stream)}")
-        return None if is_here else self._towards[stream.broker]
+        return None if is_here else self._towards[self._cells[stream.broker]]

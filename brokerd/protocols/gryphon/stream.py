@@ -11,6 +11,7 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.protocols.gryphon.gaps import GapParameters
 from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.knowledge import Knowledge
+from brokerd.protocols.gryphon.routes import Cell
 from brokerd.protocols.gryphon.subend import Subend
 from brokerd.protocols.interface import Instant
 
@@ -19,15 +20,17 @@ class Stream:
     """One stream at one broker.
 
     Attributes:
-        upstream: the neighbour that it comes from; None at its pubend.
-        children: the neighbours that it goes to.
+        upstream: the cell that it comes from; None at its pubend.
+        children: the cells that it goes to.
+        via: who of upstream has told of it last, on a session that is still up.
         asked: what upstream was asked for lately.
-        curious: what children have asked for that is unknown here.
+        curious: per broker that has asked, what of it is unknown here.
     """
 
     __slots__ = (
         "_asked_until",
         "_done",
+        "_has_subend",
         "asked",
         "children",
         "curious",
@@ -35,19 +38,24 @@ class Stream:
         "knowledge",
         "subend",
         "upstream",
+        "via",
     )
 
     def __init__(
         self,
         identity: StreamId,
-        upstream: BrokerNumber | None,
-        children: tuple[BrokerNumber, ...],
+        upstream: Cell | None,
+        children: tuple[Cell, ...],
         parameters: GapParameters,
+        *,
+        has_subend: bool = True,
     ) -> None:
         self.identity = identity
         self.upstream = upstream
         self.children = children
+        self.via: BrokerNumber | None = None
         self.knowledge = Knowledge()
+        self._has_subend = has_subend
         self.subend = Subend(parameters)
         self._done = dict.fromkeys(children, 0)
         self.curious: dict[BrokerNumber, IntervalSet] = {}
@@ -56,54 +64,57 @@ class Stream:
 
     # ------------------------------------------------------------ who is done
 
-    def done_by(self, child: BrokerNumber) -> int:
-        """Up to where everybody at and below a child is done."""
+    def done_by(self, child: Cell) -> int:
+        """Up to where everybody in and below a cell is done."""
         return max(self._done[child], self.knowledge.final)
 
-    def note_done(self, child: BrokerNumber, through: int) -> None:
-        """A child has said so; nothing it has asked for up to there is wanted any more."""
-        self._done[child] = max(self._done[child], through)
-        if child in self.curious:
-            self.satisfy(child, 0, through + 1)
+    def note_done(self, child: Cell, through: int) -> bool:
+        """Somebody of a cell has said so; whether that is news."""
+        if through <= self._done[child]:
+            return False
+        self._done[child] = through
+        return True
 
     def settle(self) -> bool:
         """Everything is final with which all are done, here and below; whether that has grown."""
-        through = min([self.subend.done, *map(self.done_by, self.children)])
-        return self.finish(through)
+        done = [*map(self.done_by, self.children)]
+        if self._has_subend:
+            done.append(self.subend.done)
+        return self.finish(min(done))
 
     def finish(self, through: int) -> bool:
         """Everything up to a tick is final."""
         if not self.knowledge.finish(through):
             return False
         self.answered(0, through + 1)
-        for child in list(self.curious):
-            self.satisfy(child, 0, through + 1)
+        for peer in list(self.curious):
+            self.satisfy(peer, 0, through + 1)
         return True
 
     # ------------------------------------------------------------ curiosity
 
-    def want(self, child: BrokerNumber, ranges: Sequence[Range]) -> None:
-        """A child has asked for what is unknown here."""
-        curious = self.curious.setdefault(child, IntervalSet())
+    def want(self, peer: BrokerNumber, ranges: Sequence[Range]) -> None:
+        """A broker has asked for what is unknown here."""
+        curious = self.curious.setdefault(peer, IntervalSet())
         for start, end in ranges:
             curious.add(start, end)
 
-    def wanted(self, child: BrokerNumber, start: int, end: int) -> list[Range]:
-        """What a child has asked for of [start, end)."""
-        curious = self.curious.get(child)
+    def wanted(self, peer: BrokerNumber, start: int, end: int) -> list[Range]:
+        """What a broker has asked for of [start, end)."""
+        curious = self.curious.get(peer)
         return curious.within(start, end) if curious is not None else []
 
-    def satisfy(self, child: BrokerNumber, start: int, end: int) -> None:
-        """A child was told of [start, end), or has forgotten that it asked."""
-        curious = self.curious.get(child)
+    def satisfy(self, peer: BrokerNumber, start: int, end: int) -> None:
+        """A broker was told of [start, end), or has forgotten that it asked."""
+        curious = self.curious.get(peer)
         if curious is not None:
             curious.remove(start, end)
             if not curious:
-                del self.curious[child]
+                del self.curious[peer]
 
-    def forget(self, child: BrokerNumber) -> None:
-        """A child has forgotten what it asked for."""
-        self.curious.pop(child, None)
+    def forget(self, peer: BrokerNumber) -> None:
+        """A broker has forgotten what it asked for."""
+        self.curious.pop(peer, None)
 
     def ask(self, ranges: Sequence[Range], now_ns: Instant, until_ns: Instant) -> list[Range]:
         """What of these ranges was not asked for lately, and is from now on.

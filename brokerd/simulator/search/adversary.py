@@ -134,6 +134,7 @@ class _Run:
             for far in self._cluster.graph.near(start)
             if start < far
         ]
+        self._homes = _homes(self.scene.protocol, self.scene.topology)
         self._subscribers: list[tuple[str, BrokerNumber]] = []
         self._at_risk = 0
         self._forgetful = row.bound and not row.persist_routing
@@ -234,7 +235,7 @@ class _Run:
         if self._subscribers and random.random() < 0.25:
             name, home = random.choice(self._subscribers)
         else:
-            home = random.randrange(len(self._cluster.brokers))
+            home = random.choice(self._homes)
             name = f"s{len(self._subscribers) + 1}"
             self._subscribers.append((name, home))
         self._acted.perform(("subscribe", name, home, random.randrange(len(PREDICATES))))
@@ -447,10 +448,8 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         "persist_routing": row.persist_routing,
     }
     parameters = planning.trial(random, values, row.delta)
-    publishers = [
-        (f"p{place}", random.randrange(len(topology.brokers)))
-        for place in range(random.randrange(2, 5))
-    ]
+    homes = _homes(options.protocol, topology)
+    publishers = [(f"p{place}", random.choice(homes)) for place in range(random.randrange(2, 5))]
     return Scene(
         protocol=options.protocol,
         topology=topology,
@@ -461,6 +460,10 @@ def _draw_scene(seed: int, random: Random, row: Setting, options: AdversaryOptio
         strict=definition_of(options.protocol).promises.exactly_once,
         **_draw_wire(Random(f"wire {seed}")),
     )
+
+
+def _homes(protocol: str, topology: Topology) -> list[BrokerNumber]:
+    return [topology.number_of(name) for name in definition_of(protocol).homes(topology)]
 
 
 def _draw_wire(random: Random) -> dict[str, int]:

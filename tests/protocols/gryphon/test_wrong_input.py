@@ -10,7 +10,15 @@ from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
 from brokerd.model.publication import PublicationRun
-from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.messages import (
+    EVERYWHERE,
+    AckExpected,
+    Done,
+    Events,
+    LinkStatus,
+    Nack,
+    Silent,
+)
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG
 from brokerd.protocols.interface import (
@@ -51,7 +59,7 @@ def relay() -> DeliveryProtocol:
     core = core_of(1)
     for peer in (0, 2):
         core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
-    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, events(3, 6))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, EVERYWHERE, events(3, 6))), 0)
     return core
 
 
@@ -62,22 +70,30 @@ def events(*ticks: int) -> PublicationRun:
 @pytest.mark.parametrize(
     "peer, message, why",
     [
-        (0, Events(0, 5, 9, False, events(7)), "6 is an event and is silent"),
+        (0, Events(0, 5, 9, False, EVERYWHERE, events(7)), "6 is an event and is silent"),
         (0, Silent(STREAM, 0, ((2, 5),)), "3 is an event and is silent"),
-        (0, Events(0, 12, 20, False, events(11)), r"\[12, 20\) around"),
-        (0, Events(0, 12, 20, False, replace(events(13), origins=())), r"\[12, 20\) around"),
-        (0, Events(0, 12, 20, False, run_at([13])), "malformed attributes"),
-        (2, Events(0, 12, 20, False, events(13)), "does not come from there"),
-        (2, AckExpected(STREAM, 4), "does not come from there"),
+        (0, Events(0, 12, 20, False, EVERYWHERE, events(11)), r"\[12, 20\) around"),
+        (
+            0,
+            Events(0, 12, 20, False, EVERYWHERE, replace(events(13), origins=())),
+            r"\[12, 20\) around",
+        ),
+        (0, Events(0, 12, 20, False, EVERYWHERE, run_at([13])), "malformed attributes"),
+        (2, Events(0, 12, 20, False, EVERYWHERE, events(13)), "does not come from there"),
+        (2, AckExpected(STREAM, 4, EVERYWHERE), "does not come from there"),
         (0, Nack(STREAM, ((12, 20),)), "does not go there"),
-        (0, Done(((STREAM, 4),)), "does not go there"),
+        (0, Done(0, ((STREAM, 4),)), "does not go there"),
         (0, Nack(StreamId(1, 0, 0), ((12, 20),)), "which ends at 0"),
-        (0, Done(((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (0, Done(0, ((StreamId(1, 0, 0), 7),)), "which is not that far"),
+        (0, Events(0, 12, 20, False, 2, events(13)), "is for cell 2"),
+        (0, AckExpected(STREAM, 4, 2), "is for cell 2"),
+        (0, Done(2, ((STREAM, 4),)), "says that cell 2 is done"),
+        (0, LinkStatus((2, 3), ()), "cells of 3"),
         (2, Nack(STREAM, ()), r"ranges \(\)"),
         (2, Nack(STREAM, ((12, 12),)), r"ranges \(\(12, 12\),\)"),
-        (0, AckExpected(StreamId(7, 0, 0), 4), "no pubend has the stream"),
-        (0, AckExpected(StreamId(0, 4, 0), 4), "no pubend has the stream"),
-        (0, AckExpected(StreamId(0, 0, 1), 4), "no pubend has the stream"),
+        (0, AckExpected(StreamId(7, 0, 0), 4, EVERYWHERE), "no pubend has the stream"),
+        (0, AckExpected(StreamId(0, 4, 0), 4, EVERYWHERE), "no pubend has the stream"),
+        (0, AckExpected(StreamId(0, 0, 1), 4, EVERYWHERE), "no pubend has the stream"),
     ],
 )
 def test_what_cannot_be_closes_the_session_and_changes_nothing(
@@ -93,8 +109,8 @@ def test_what_cannot_be_closes_the_session_and_changes_nothing(
 
 def test_the_same_said_twice_is_no_contradiction() -> None:
     core = relay()
-    core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, events(6))), 0)
-    core.handle(MessageReceived(0, 10, Events(0, 1, 12, True, events(3, 6, 11))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, EVERYWHERE, events(6))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 1, 12, True, EVERYWHERE, events(3, 6, 11))), 0)
     assert core.statistics()["queue_publications"] == 3
 
 

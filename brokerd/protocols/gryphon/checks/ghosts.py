@@ -9,15 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.client_messages import Connected, PublishAcknowledged
-from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, PublicationRun
+from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.intervals import IntervalSet
-from brokerd.protocols.gryphon.messages import Events, Silent
+from brokerd.protocols.gryphon.messages import Done, Events, Silent
 from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,
+    Commit,
     Effect,
     Event,
     Persisted,
@@ -62,6 +64,7 @@ class GhostChecks(ProtocolChecks):
     - other event: an event is everywhere what it is on disk (I2);
     - unborn: nothing is known of ticks behind a pubend's last event on disk (I3);
     - tick order, tick reused: a pubend's ticks increase, through restarts (I4);
+    - final early: no broker takes a tick for final with which somebody below is not done (I6);
     - acknowledged early: a publisher is told of what is on disk (I12);
     - curiosity, ranges: nobody waits for what is known; ranges are canonical (I9, I13).
     """
@@ -72,6 +75,8 @@ class GhostChecks(ProtocolChecks):
         self._durable: dict[SourceId, int] = {}
         self._sources: dict[tuple[int, str], SourceId] = {}
         self._appended: dict[tuple[int, int, int], list[bytes]] = {}
+        self._done: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
 
     def step(
         self, broker: BrokerView, event: Event, effects: list[Effect]
@@ -83,7 +88,12 @@ class GhostChecks(ProtocolChecks):
                 assert effect.token is not None, f"{effect} is not waited for"
                 records = [b"".join(map(bytes, record)) for record in effect.records]
                 self._appended[broker.number, broker.incarnation, effect.token] = records
+            elif type(effect) is Commit:
+                self._note_done(broker)  # what it releases it does not know after a restart
             elif type(effect) is Send:
+                if type(effect.message) is Done:
+                    for identity, through in effect.message.through:
+                        self._note(broker.number, identity, through)
                 self._check_said(broker, effect.peer, effect.message)
         return ()
 
@@ -91,8 +101,48 @@ class GhostChecks(ProtocolChecks):
         """See ProtocolChecks."""
         core = broker.core
         assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        for each in brokers:
+            self._note_done(each)
         for stream in core.streams():
             self._look_at(broker, stream)
+            self._check_final(broker, stream)
+
+    # ------------------------------------------------------------ who is done
+
+    def _note_done(self, broker: BrokerView) -> None:
+        """How far clients have come at a broker, which it forgets in a crash and they do not."""
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        for stream in core.streams():
+            self._note(broker.number, stream.identity, stream.subend.done)
+
+    def _note(self, broker: BrokerNumber, identity: StreamId, through: int) -> None:
+        key = broker, identity
+        self._done[key] = max(through, self._done.get(key, 0))
+
+    def _check_final(self, broker: BrokerView, stream: Stream) -> None:
+        for number in self._hosts_below(broker.number, stream.identity.broker):
+            done = self._done.get((number, stream.identity), 0)
+            if stream.knowledge.final > done:
+                what = f"{broker.name}, {tuple(stream.identity)}: {stream.knowledge.final}"
+                raise InvariantViolated("final early", f"{what}, and {number} has {done}")
+
+    def _hosts_below(self, broker: BrokerNumber, origin: BrokerNumber) -> tuple[BrokerNumber, ...]:
+        """The brokers with clients that a stream comes to over the cell of this one."""
+        found = self._below.get((broker, origin))
+        if found is None:
+            graph = self.world.graph
+            cells = graph.overlay
+            assert isinstance(cells, CellGraph), f"{cells} is none of cells"
+            here = cells.cell_of(broker)
+            found = tuple(
+                number
+                for number in range(len(cells.brokers))
+                if len(cells.members[cells.cell_of(number)]) == 1
+                and here in cells.cells_between(cells.cell_of(origin), cells.cell_of(number))
+            )
+            self._below[broker, origin] = found
+        return found
 
     # ------------------------------------------------------------ the ghosts
 

@@ -4,8 +4,12 @@
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from brokerd.model.client_messages import Publish
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.overlay.cells import CellGraph
+from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from brokerd.protocols.interface import (
     Append,
@@ -33,6 +37,10 @@ MARKS = (
     Mark("log-read", "a restarted broker found events in its log", seeds=4),
     Mark("log-chopped", "a pubend let go of events that everybody was done with", seeds=2),
     Mark("published-twice", "a publisher sent again what had come before", seeds=10),
+    Mark("moved-over", "what is for a cell went to another broker of it than before", seeds=8),
+    Mark("went-sideways", "events went to another broker of the same cell", seeds=8),
+    Mark("asked-beside", "a nack went to another broker of the same cell", seeds=15),
+    Mark("told-beside", "a broker told others of its cell that those below are done", seeds=8),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
 )
 
@@ -40,13 +48,35 @@ MARKS = (
 class GryphonMarks:
     """See MarkObserver."""
 
-    def __init__(self, graph: object) -> None:
+    def __init__(self, graph: OverlayGraph) -> None:
         self.counts = {mark.name: 0 for mark in MARKS}
+        overlay = graph.overlay
+        assert isinstance(overlay, CellGraph), f"{overlay} is none of cells"
+        self._cells = [overlay.cell_of(number) for number in range(len(overlay.brokers))]
+        self._told: dict[tuple[BrokerNumber, StreamId, int], BrokerNumber] = {}
 
     def step(self, broker: BrokerView, event: Event, effects: Sequence[Effect]) -> None:
         """See MarkObserver."""
         for name in _reached(broker, event, effects):
             self.counts[name] += 1
+        for effect in effects:
+            if type(effect) is Send and isinstance(effect.peer, int):
+                for name in self._in_cells(broker.number, effect.peer, effect.message):
+                    self.counts[name] += 1
+
+    def _in_cells(self, broker: BrokerNumber, peer: BrokerNumber, message: Any) -> Iterator[str]:
+        is_beside = self._cells[broker] == self._cells[peer]
+        if type(message) is Nack and is_beside:
+            yield "asked-beside"
+        elif type(message) is Done and message.cell != self._cells[broker]:
+            yield "told-beside"
+        elif type(message) is Events and not message.again:
+            key = broker, message.run.source, self._cells[peer]
+            if is_beside:
+                yield "went-sideways"
+            elif self._told.setdefault(key, peer) != peer:
+                yield "moved-over"
+                self._told[key] = peer
 
 
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:

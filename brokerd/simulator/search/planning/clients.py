@@ -22,7 +22,7 @@ def draw_groups(random: Random, draft: Draft, end: int) -> list[Move]:
     """In a quarter of the plans a client asks for several things at once, and ends all at once."""
     if random.random() < 0.75 and not draft.hours:
         return []
-    client = f"s0-{random.choice(draft.topology.brokers)}"
+    client = f"s0-{random.choice(draft.homes)}"
     begin = random.randrange(end // 2)
     count = random.randrange(3, 7)
     asked: list[Move] = [

@@ -15,6 +15,7 @@ class Draft:
 
     `flaps`: sessions break all the time under many new subscriptions, and nothing else fails;
     what a subscription is owed from where on is then asked for most often.
+    `homes`: the brokers that clients may be at.
     `tolerated`: failures at once that the protocol promises to bear.
     `minutes`: how long it is, with the timeouts of a deployment, and faults that last; 0: seconds.
     """
@@ -22,6 +23,7 @@ class Draft:
     random: Random
     topology: Topology
     graph: OverlayGraph
+    homes: tuple[str, ...]
     adversarial: bool
     flaps: bool
     minutes: int

@@ -81,12 +81,14 @@ def draw_plan(
     links_at_once = 3 * tolerated if random.random() < 0.2 else tolerated
     if setting is not None:
         failures_at_once, links_at_once = setting.elements_at_once, setting.links_at_once
-    homes = [random.choice(topology.brokers) for _ in range(random.randrange(2, 5))]
+    may_host = definition_of(protocol).homes(topology)
+    homes = [random.choice(may_host) for _ in range(random.randrange(2, 5))]
     publishers = [f"p{place}-{home}" for place, home in enumerate(homes)]
     draft = Draft(
         random,
         topology,
         graph_of(topology, definition_of(protocol).kind),
+        may_host,
         adversarial,
         flaps,
         minutes,

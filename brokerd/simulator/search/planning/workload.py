@@ -59,7 +59,7 @@ def subscribe(draft: Draft, when: int) -> None:
     if subscribers and random.random() < 0.25:
         client = random.choice(subscribers)
     else:
-        client = f"s{len(subscribers) + 1}-{random.choice(draft.topology.brokers)}"
+        client = f"s{len(subscribers) + 1}-{random.choice(draft.homes)}"
     draft.clients[client] = min(when, draft.clients.get(client, when))
     draft.moves.append(Subscribing(when, client, random.choice(PREDICATES)))
 
@@ -90,7 +90,7 @@ def draw_mobility(random: Random, draft: Draft, heal: int, *, members_change: bo
     Those that join have clients of their own, but for some that depart.
     """
     moves: list[Move] = []
-    brokers = list(draft.topology.brokers)
+    brokers = list(draft.homes)
     joining = random.randrange(3) if members_change else 0
     for number in range(1, joining + 1):
         name, when = f"n{number}", random.randrange(heal)

@@ -1,0 +1,96 @@
+"""Who is told that all below are done: those above, and the other members of this broker's cell.
+
+Paper: [GD02] §3.1 (acks). Deviates: members of a cell tell each other what those below are done
+with, because these tell one of them only.
+"""
+
+from collections.abc import Callable, Iterable
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.messages import Done
+from brokerd.protocols.gryphon.routes import Cell, Routes
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Instant
+from brokerd.protocols.parts.deadlines import DeadlineQueue
+from brokerd.protocols.parts.event_machine import EventMachine
+
+ACKS = "acks"
+
+
+class Acks:
+    """What is to be told of streams in which more is done, gathered for a while."""
+
+    def __init__(
+        self,
+        machine: EventMachine,
+        routes: Routes,
+        links: Links,
+        deadlines: DeadlineQueue[tuple[str, object]],
+        interval_ns: Instant,
+        on_final: Callable[[Stream], None],
+    ) -> None:
+        self._machine = machine
+        self._routes = routes
+        self._links = links
+        self._deadlines = deadlines
+        self._interval_ns = interval_ns
+        self._on_final = on_final
+        self._up: dict[StreamId, Stream] = {}
+        self._beside: dict[tuple[Cell, StreamId], Stream] = {}
+
+    def grown(self, stream: Stream) -> None:
+        """More of a stream is final."""
+        if stream.upstream is None:
+            self._on_final(stream)
+        else:
+            self._up[stream.identity] = stream
+            self._soon()
+
+    def pass_on(self, stream: Stream, cell: Cell) -> None:
+        """A cell below is done with more, and has told this broker."""
+        if self._routes.peers:
+            self._beside[cell, stream.identity] = stream
+            self._soon()
+
+    def due(self) -> None:
+        """Tell everybody."""
+        up: dict[BrokerNumber, list[Stream]] = {}
+        for stream in self._up.values():
+            for peer in self._links.up(stream.identity, stream.via, sideways=False):
+                up.setdefault(peer, []).append(stream)
+        beside: dict[Cell, list[Stream]] = {}
+        for (cell, _), stream in self._beside.items():
+            beside.setdefault(cell, []).append(stream)
+        self._up.clear()
+        self._beside.clear()
+        for peer, streams in up.items():
+            self._tell_final(peer, streams)
+        for peer in self._routes.peers:
+            for cell, streams in beside.items():
+                self._tell_done(peer, cell, streams)
+
+    def offer(self, streams: Iterable[Stream], peer: BrokerNumber) -> None:
+        """Tell a neighbour that has just come what was told to it before, perhaps in vain."""
+        theirs = self._routes.cell_of(peer)
+        if theirs != self._routes.cell:
+            self._tell_final(peer, [each for each in streams if each.upstream == theirs])
+            return
+        for cell in self._routes.cells:
+            self._tell_done(peer, cell, [each for each in streams if cell in each.children])
+
+    def _tell_final(self, peer: BrokerNumber, streams: Iterable[Stream]) -> None:
+        through = [(each.identity, each.knowledge.final) for each in streams]
+        self._send(peer, self._routes.cell, through)
+
+    def _tell_done(self, peer: BrokerNumber, cell: Cell, streams: Iterable[Stream]) -> None:
+        self._send(peer, cell, [(each.identity, each.done_by(cell)) for each in streams])
+
+    def _send(self, peer: BrokerNumber, cell: Cell, through: list[tuple[StreamId, int]]) -> None:
+        told = tuple((identity, last) for identity, last in through if last)
+        if told:
+            self._machine.send(peer, Done(cell, told))
+
+    def _soon(self) -> None:
+        if (ACKS, None) not in self._deadlines:
+            self._deadlines.set((ACKS, None), self._machine.now_ns + self._interval_ns)

@@ -1,0 +1,107 @@
+"""The topologies and parameters that simulated seeds draw for gryphon."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.simulator.checks.planning import ProtocolPlanning
+from brokerd.simulator.world.clock import MILLISECOND_NS
+
+
+def tree_of_cells(
+    names: Sequence[str],
+    bundles: Sequence[tuple[str, str]],
+    members: Mapping[str, Sequence[str]] | None = None,
+    links: Sequence[tuple[str, str]] = (),
+) -> Topology:
+    """Brokers that are a cell each, but for `members` of others.
+
+    Args:
+        links: of the bundles; none: all that there can be.
+    """
+    section: dict[str, Any] = {"bundles": [list(bundle) for bundle in bundles]}
+    if members:
+        section["members"] = {cell: list(row) for cell, row in members.items()}
+    if links:
+        section["links"] = [list(link) for link in links]
+    return Topology.from_mapping(
+        {"schema": SCHEMA, "name": "cells", "kind": "cells", "cells": section, "brokers": [*names]},
+        "cells",
+    )
+
+
+def drawn_cells(random: Random) -> Topology:
+    """A tree of cells, paths more often than others; in most, inner ones have several brokers."""
+    cells = [f"b{number}" for number in range(1, random.randrange(4, 8))]
+    random.shuffle(cells)
+    is_path = random.random() < 0.4
+    bundles = [
+        (cells[place - 1 if is_path else random.randrange(place)], cell)
+        for place, cell in enumerate(cells)
+        if place
+    ]
+    inner = [cell for cell in cells if sum(cell in bundle for bundle in bundles) > 1]
+    wide = inner if random.random() < 0.7 else []
+    members = {
+        f"cell-{cell}": [cell, *(f"{cell}-{n}" for n in range(2, random.choice((2, 3, 3, 4))))]
+        for cell in sorted(wide)
+        if random.random() < 0.7
+    }
+    members = {cell: row for cell, row in members.items() if len(row) > 1}
+    called = {row[0]: cell for cell, row in members.items()}
+    between = [(called.get(a, a), called.get(b, b)) for a, b in bundles]
+    links = _drawn_links(random, between, members) if random.random() < 0.4 else []
+    names = sorted({*cells, *(name for row in members.values() for name in row)})
+    return tree_of_cells(names, between, members, links)
+
+
+def _drawn_links(
+    random: Random, bundles: Sequence[tuple[str, str]], members: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str]]:
+    """Some of what there can be, of each bundle one at least."""
+    found = []
+    for a, b in bundles:
+        every = [(x, y) for x in members.get(a, [a]) for y in members.get(b, [b])]
+        found += random.sample(every, random.randrange(1, len(every) + 1))
+    return found
+
+
+class GryphonPlanning(ProtocolPlanning):
+    """See ProtocolPlanning."""
+
+    def topology(self, random: Random) -> Topology:
+        """See ProtocolPlanning."""
+        return drawn_cells(random)
+
+    def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
+        """See ProtocolPlanning: liveness within a second, but where a seed lasts for minutes."""
+        random = Random(f"gryphon {seed}")
+        chosen: GryphonParameters = replace(parameters, pubends=random.choice((1, 2, 4)))
+        if long:
+            return chosen
+        repetition_ns = random.choice((30, 80, 200)) * MILLISECOND_NS
+        expected_ns = random.choice((100, 400)) * MILLISECOND_NS
+        return replace(
+            chosen,
+            gap_curiosity_ns=random.choice((5, 20, 60)) * MILLISECOND_NS,
+            nack_repetition_ns=repetition_ns,
+            nack_repetition_limit_ns=4 * repetition_ns,
+            nack_chunk_ns=random.choice((100, 500)) * MILLISECOND_NS,
+            nack_window=random.choice((8, 64)),
+            ack_expected_ns=expected_ns,
+            ack_expected_check_ns=expected_ns // 4,
+            ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
+        )
+
+    def discovery_ns(self, parameters: Any) -> int:
+        """See ProtocolPlanning: an event that nobody has asked for is missed by its pubend."""
+        chosen: GryphonParameters = parameters
+        return (
+            chosen.ack_expected_ns
+            + chosen.ack_expected_check_ns
+            + 2 * chosen.nack_repetition_limit_ns
+            + 8 * chosen.ack_interval_ns
+        )

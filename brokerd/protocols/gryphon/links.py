@@ -1,0 +1,175 @@
+"""Which broker of a cell to speak to: link bundles, and what brokers say of their links.
+
+Each broker tells its neighbours which cells it gets to, over links of its own and over those of
+its cell's other members. That is all there is to fail-over and fail-back: whoever is best now is
+taken, and among equals a fixed order of each pubend decides.
+
+Paper: [GD02] §3.1 (link bundles, static rotation, sideways routing, link status). Deviates: what
+is said is said of all cells behind a link and when it changes, because sessions lose nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.protocols.gryphon.messages import EVERYWHERE, LinkStatus
+from brokerd.protocols.gryphon.routes import Cell, Routes
+
+Way = tuple[BrokerNumber, Cell]
+"""Whom to tell, and for which cell only; EVERYWHERE for all below that broker."""
+
+_NOTHING: Final = (0, 0)
+
+
+class Links:
+    """What one broker knows of ways, as of now.
+
+    Args:
+        has_session: whether anything can be said to a neighbour now.
+    """
+
+    def __init__(self, routes: Routes, has_session: Callable[[BrokerNumber], bool]) -> None:
+        self._routes = routes
+        self._has_session = has_session
+        self._heard: dict[BrokerNumber, tuple[int, int]] = {}
+        self._said: dict[BrokerNumber, LinkStatus] = {}
+        self._down: dict[tuple[int, Cell, bool], tuple[Way, ...]] = {}
+
+    def changed(self, peer: BrokerNumber) -> None:
+        """A neighbour has come, or is gone, and has not said anything yet."""
+        self._heard.pop(peer, None)
+        self._said.pop(peer, None)
+        self._down.clear()
+
+    def hear(self, peer: BrokerNumber, message: LinkStatus) -> None:
+        """A neighbour has said which cells it gets to.
+
+        Raises:
+            RemoteProtocolError: there are no such cells.
+        """
+        known = range(self._routes.cell_count)
+        if any(cell not in known for cell in (*message.direct, *message.around)):
+            raise RemoteProtocolError(peer, f"cells of {len(known)}: {message}"[:300])
+        self._heard[peer] = _bits(message.direct), _bits(message.around)
+        self._down.clear()
+
+    def news(self) -> Iterator[tuple[BrokerNumber, LinkStatus]]:
+        """What neighbours are to be told of this broker's links, as far as they do not know."""
+        routes = self._routes
+        if routes.is_plain:
+            return
+        direct = {cell: self._direct(cell) for cell in routes.cells}
+        around = {cell: self._around(cell) & ~direct[cell] for cell in routes.cells}
+        for peer in routes.neighbours:
+            if not self._has_session(peer):
+                continue
+            onward = [cell for cell in routes.cells if cell != routes.cell_of(peer)]
+            beside = () if peer in routes.peers else onward
+            said = LinkStatus(
+                _cells(sum(direct[cell] for cell in onward)),
+                _cells(sum(around[cell] for cell in beside)),
+            )
+            if self._said.get(peer) != said:
+                self._said[peer] = said
+                yield peer, said
+
+    # ------------------------------------------------------------ ways
+
+    def down(self, stream: StreamId, cell: Cell, *, sideways: bool = True) -> tuple[Way, ...]:
+        """Whom to tell what is for a cell below: one broker, unless no one gets to all there.
+
+        Args:
+            sideways: whether another member of this broker's cell may be asked to pass it on.
+        """
+        key = stream.publisher, cell, sideways
+        found = self._down.get(key)
+        if found is None:
+            found = self._down[key] = tuple(self._find_down(stream.publisher, cell, sideways))
+        return found
+
+    def up(
+        self, stream: StreamId, via: BrokerNumber | None, *, sideways: bool = True
+    ) -> tuple[BrokerNumber, ...]:
+        """Whom to ask of a stream: who told of it last, else all who get to its pubend.
+
+        Args:
+            via: who told of it last.
+        """
+        routes = self._routes
+        upstream, _ = routes.of(stream)
+        assert upstream is not None, f"{stream} has its pubend here"
+        goal = 1 << routes.cell_of(stream.broker)
+        near = [each for each in self._present(upstream) if sum(self._reach(upstream, each)) & goal]
+        if via in near:
+            return (via,)
+        if near or not sideways:
+            return tuple(near)
+        beside = [each for each in routes.peers if self._heard.get(each, _NOTHING)[0] & goal]
+        return tuple(_rotated(beside, stream.publisher)[:1])
+
+    def _find_down(self, pubend: int, cell: Cell, sideways: bool) -> Iterator[Way]:
+        near = [
+            (each, *self._reach(cell, each))
+            for each in _rotated(self._routes.linked(cell), pubend)
+            if self._has_session(each)
+        ]
+        near.sort(key=lambda item: -item[1].bit_count())  # stable: then the order of rotation
+        covered = 0
+        for each, direct, around in near:
+            if (direct | around) & ~covered:
+                covered |= direct | around
+                yield each, EVERYWHERE
+        if not sideways:
+            return
+        for each in _rotated(self._routes.peers, pubend):
+            direct = self._heard.get(each, _NOTHING)[0] & self._routes.behind[cell]
+            if self._has_session(each) and direct & ~covered:
+                covered |= direct
+                yield each, cell
+
+    # ------------------------------------------------------------ who gets where
+
+    def _present(self, cell: Cell) -> list[BrokerNumber]:
+        return [each for each in self._routes.linked(cell) if self._has_session(each)]
+
+    def _reach(self, cell: Cell, member: BrokerNumber) -> tuple[int, int]:
+        """The cells, of those behind one, that a member of it gets to: over its links, and others.
+
+        One that has not said so yet is taken to get to all.
+        """
+        behind = self._routes.behind[cell]
+        if member not in self._heard:
+            return behind, 0
+        direct, around = self._heard[member]
+        return (direct & behind) | 1 << cell, around & behind & ~direct & ~(1 << cell)
+
+    def _direct(self, cell: Cell) -> int:
+        found = 0
+        for member in self._present(cell):
+            direct, around = self._reach(cell, member)
+            found |= direct | around
+        return found
+
+    def _around(self, cell: Cell) -> int:
+        found = 0
+        for peer in self._routes.peers:
+            if self._has_session(peer):
+                found |= self._heard.get(peer, _NOTHING)[0]
+        return found & self._routes.behind[cell]
+
+
+def _rotated(members: Sequence[BrokerNumber], by: int) -> list[BrokerNumber]:
+    place = by % len(members) if members else 0
+    return [*members[place:], *members[:place]]
+
+
+def _bits(cells: Sequence[Cell]) -> int:
+    found = 0
+    for cell in cells:
+        found |= 1 << cell
+    return found
+
+
+def _cells(bits: int) -> tuple[Cell, ...]:
+    return tuple(cell for cell in range(bits.bit_length()) if bits >> cell & 1)

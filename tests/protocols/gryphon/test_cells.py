@@ -1,0 +1,239 @@
+"""Cells of several brokers: who is told, who is asked, and what happens when links go.
+
+On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [GD02] §3, §4.2.
+"""
+
+from typing import Any
+
+import pytest
+
+from brokerd.model.identity import StreamId
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.links import Links
+from brokerd.protocols.gryphon.messages import EVERYWHERE, Done, Events, LinkStatus, Nack
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.routes import Routes
+from brokerd.protocols.registry import definition_of
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.gryphon_stories import Story, paper_cells, ticks_of
+
+
+class PaperStory(Story):
+    """Four publishers at p1, a subscriber at s1 and at s2."""
+
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__(topology=paper_cells(), **parameters)
+        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
+        self.cluster.run_until_quiet()
+        self.sent = []
+        self.rounds(3)
+        self.quiet_since()
+
+    def rounds(self, count: int, pause_s: float = 0.04) -> None:
+        """Each publisher publishes so often."""
+        for _ in range(count):
+            for number in range(4):
+                published = self.cluster.publish("p1", client=f"c{number}", kind="a")
+                self.sent.append(published)
+            self.cluster.run_for(pause_s)
+
+    def check(self) -> None:
+        """Everybody has everything, each publisher's in order."""
+        self.settle()
+        for subscriber in self.subscribers:
+            assert len(subscriber.received) == len(self.sent)
+            assert {*subscriber.received} == {*self.sent}
+
+    def first_ways(self, sender: str, receiver: str) -> list[int]:
+        """The pubends of which one broker has told another first."""
+        told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
+        return sorted({m.run.source.publisher for m in told})
+
+    def asked(self, sender: str, *receivers: str) -> int:
+        """The ticks that a broker has asked others for, in milliseconds."""
+        names = receivers or ("p1", "b1", "b2", "b3", "b4")
+        nacks = [m for name in names for m in self.from_to(sender, name, Nack)]
+        return sum(ticks_of(m.ranges) for m in nacks) // 1_000
+
+
+def test_pubends_are_halved_over_the_brokers_of_a_cell_and_nobody_is_told_twice() -> None:
+    story = PaperStory()
+    story.rounds(5)
+    for left, right in (("b1", "b3"), ("b2", "b4")):
+        ours = [0, 2] if left == "b1" else [1, 3]
+        for broker, below in ((left, ("s1", "s2")), (right, ("s3", "s4", "s5"))):
+            assert story.first_ways("p1", broker) == ours
+            for name in below:
+                assert story.first_ways(broker, name) == ours
+    assert not story.first_ways("b1", "b2")
+    story.check()
+    assert not [m for *_, m in story.said if type(m) is Nack]
+
+
+def test_a_link_that_is_lost_is_gone_around_by_the_cells_other_broker_until_it_is_back() -> None:
+    """What was lost is asked of that one; the other subscriber notices nothing (Fig. 6).
+
+    The link is silent for 2.4 s, and for another 0.75 until its ends notice.
+    """
+    story = PaperStory()
+    link = story.cluster.link("b1", "s1").absorb()
+    story.rounds(60)  # 2.4 s
+    link.cut()
+    story.quiet_since()
+    story.rounds(25)
+    assert story.asked("s1", "b1") == 0
+    assert 2 * 3_100 <= story.asked("s1", "b2") <= 2 * 3_300, "two of four pubends went by b1"
+    assert story.asked("b2", "p1") == story.asked("s1")
+    assert story.asked("s2") == 0
+    story.quiet_since()
+    story.rounds(5)
+    assert story.first_ways("p1", "b2") == [0, 1, 2, 3], "b2 gets to both of them, b1 does not"
+    link.heal()
+    story.cluster.run_for(3)
+    story.quiet_since()
+    story.rounds(5)
+    assert story.first_ways("p1", "b2") == [1, 3]
+    story.check()
+
+
+def test_after_a_crash_two_subscribers_gaps_are_one_question_to_the_pubend() -> None:
+    """Fig. 7: the range that b2 asks for is half of what s1 and s2 ask it for."""
+    story = PaperStory()
+    broker = story.cluster.broker("b1")
+    links = [story.cluster.link("b1", name).absorb() for name in ("s1", "s2")]
+    story.rounds(60)
+    broker.kill()
+    for link in links:
+        link.heal()
+    story.quiet_since()
+    story.rounds(25)
+    below = story.asked("s1", "b2") + story.asked("s2", "b2")
+    assert 4 * 2_400 <= below <= 4 * 3_300
+    assert abs(story.asked("b2", "p1") - below / 2) <= below / 20
+    story.quiet_since()
+    broker.start()
+    story.rounds(50)
+    story.check()
+    assert story.asked("s1") == story.asked("s2") == 0, "that it comes back makes no gap"
+    assert story.asked("s3") == 0
+
+
+def test_messages_go_sideways_where_nobody_else_gets_and_never_twice() -> None:
+    """b2 is cut off from p1, and b1 from s1: all that is for s1 goes p1, b1, b2, s1."""
+    story = PaperStory()
+    story.cluster.link("p1", "b2").cut()
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.run_for(1)
+    story.quiet_since()
+    story.rounds(5)
+    story.check()
+    assert story.first_ways("b1", "b2") == story.first_ways("b2", "s1") == [0, 1, 2, 3]
+    assert not story.first_ways("b2", "s2")
+    cell_of_s1 = 2 + 1  # the two cells that are no broker's come first, then p1
+    assert {m.onto for m in story.from_to("b1", "b2", Events)} == {cell_of_s1}
+    assert {m.onto for m in story.from_to("b2", "s1", Events)} == {EVERYWHERE}
+    assert not story.from_to("b2", "b1", Events)
+
+
+def test_what_is_behind_no_broker_of_a_cell_waits_and_is_asked_for_when_it_is_back() -> None:
+    story = PaperStory()
+    links = [story.cluster.link(name, "s1") for name in ("b1", "b2")]
+    for link in links:
+        link.cut()
+    story.cluster.run_for(1)
+    story.quiet_since()
+    story.rounds(5)
+    assert not story.from_to("b1", "b2", Events), "neither of them gets to s1"
+    for link in links:
+        link.heal()
+    story.rounds(1)
+    story.check()
+
+
+def test_the_log_is_chopped_although_each_subscriber_tells_another_broker_of_the_cell() -> None:
+    story = PaperStory()
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.link("b2", "s2").cut()
+    story.cluster.run_for(2)
+    story.quiet_since()
+    story.rounds(5)
+    story.check()
+    assert not story.from_to("s1", "b1", Done)
+    assert not story.from_to("s2", "b2", Done)
+    assert story.cluster.broker("p1").status().queued == 0
+    assert story.from_to("b1", "b2", Done)
+
+
+def test_who_knows_of_no_way_asks_all_brokers_above_and_gets_it_once() -> None:
+    """A subscriber's broker starts again: nobody has told it of the stream."""
+    story = PaperStory()
+    story.cluster.broker("s1").kill()
+    story.rounds(3)
+    story.cluster.broker("s1").start()
+    story.quiet_since()
+    story.rounds(1)
+    story.check()
+
+
+def test_several_brokers_are_told_where_none_gets_to_all() -> None:
+    """b1 gets to s2 only, b2 to s1 only, and they do not get to each other."""
+    routes = Routes(0, paper_cells(), 4)
+    links = Links(routes, lambda peer: True)
+    left, s1, s2 = 0, 3, 4
+    stream = StreamId(0, 0, 0)
+    assert links.down(stream, left) == ((1, EVERYWHERE),)
+    assert links.down(StreamId(0, 1, 0), left) == ((2, EVERYWHERE),)
+    links.hear(1, LinkStatus((s2,), (s1,)))
+    links.hear(2, LinkStatus((s1,), (s2,)))
+    assert links.down(stream, left) == ((1, EVERYWHERE),)
+    links.hear(1, LinkStatus((s2,), ()))
+    assert links.down(stream, left) == ((1, EVERYWHERE), (2, EVERYWHERE))
+    links.hear(2, LinkStatus((s1, s2), ()))
+    assert links.down(stream, left) == ((2, EVERYWHERE),), "it gets to more"
+    links.changed(1)
+    assert links.down(stream, left) == ((1, EVERYWHERE),), "nothing was said on its new session"
+
+
+def no_broker_gets_to_both() -> bool:
+    """Whether all comes although b1 gets to s2 only, b2 to s1 only, and neither to the other."""
+    story = PaperStory()
+    for link in (("b1", "s1"), ("b2", "s2"), ("b1", "b2")):
+        story.cluster.link(*link).cut()
+    story.cluster.run_for(2)
+    story.rounds(5)
+    story.cluster.run_for(10)
+    return all(len(each.received) == len(story.sent) for each in story.subscribers)
+
+
+def test_all_comes_where_no_broker_of_a_cell_gets_to_all() -> None:
+    assert no_broker_gets_to_both()
+    with planted([MUTANTS["one-member-for-all"]]):
+        assert not no_broker_gets_to_both()
+
+
+def one_cell_is_behind() -> bool:
+    """Whether s2 gets what it lacks from b2, which passes on to s1 what s1 is done with."""
+    story = PaperStory()
+    story.cluster.link("p1", "b2").cut()
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.run_for(1)
+    link = story.cluster.link("b1", "s2").absorb()
+    story.rounds(10)
+    link.cut()
+    story.rounds(10)
+    story.cluster.run_for(15)
+    return all(len(each.received) == len(story.sent) for each in story.subscribers)
+
+
+def test_what_one_cell_is_done_with_another_one_still_gets() -> None:
+    assert one_cell_is_behind()
+    with (
+        planted([MUTANTS["final-of-one-cell-told-to-another"]]),
+        pytest.raises(InvariantViolated, match="gap"),
+    ):
+        one_cell_is_behind()
+
+
+def test_clients_are_refused_where_a_broker_is_one_of_several() -> None:
+    homes = definition_of("gryphon").homes(paper_cells())
+    assert homes == ("p1", "s1", "s2", "s3", "s4", "s5")
