@@ -10,7 +10,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import getitem
+from operator import getitem, itemgetter
 from typing import Any, TypeVar
 
 from bench.load.splitmix import GOLDEN, MIX_A, WORD, choices, splitmix64
@@ -196,6 +196,7 @@ class SourceContent:
         self.block_size = block_size or max(16, min(_LARGEST_BLOCK, fitting))
         self._base = choice_base(seed, publisher_index, incarnation)
         self._blocks: dict[int, ContentBlock] = {}
+        self._computed = 0
         self._payloads: dict[int, bytes] = {}
         self._watchers: list[Callable[[int, ContentBlock], None]] = []
         self._first_places = tables.first_places()
@@ -217,7 +218,13 @@ class SourceContent:
         """The block that holds publication `sequence` (1 or higher)."""
         number = (sequence - 1) // self.block_size
         block = self._blocks.get(number)
-        return self.compute(number) if block is None else block
+        if block is not None:
+            return block
+        if self._computed < number <= self._computed + _BLOCKS_KEPT // 2:
+            # In order, even where nobody wants those between: watchers add up.
+            for passed in range(self._computed, number):
+                self.compute(passed)
+        return self.compute(number)
 
     def first_of_block(self, sequence: int) -> int:
         """The lowest number of the block that holds publication `sequence`."""
@@ -226,13 +233,16 @@ class SourceContent:
     def compute(self, number: int) -> ContentBlock:
         """Block `number`, from the first publication on when 0; its watchers are told of it."""
         block = self._compute(number)
+        self._computed = max(self._computed, number + 1)
         _keep(self._blocks, number, block, _BLOCKS_KEPT)
         for watcher in self._watchers:
             watcher(number, block)
         return block
 
     def watch(self, watcher: Callable[[int, ContentBlock], None]) -> None:
-        """Have a watcher told of each block that is computed, and of its number."""
+        """Have a watcher told of each block that is kept or computed, and of its number."""
+        for number, block in sorted(self._blocks.items(), key=itemgetter(0)):
+            watcher(number, block)
         self._watchers.append(watcher)
 
     def payload_of(self, block: ContentBlock) -> bytes:

@@ -33,8 +33,11 @@ RECEIVE_BYTES: Final = 1 << 16
 The C library takes a buffer of 128 KiB or more from the kernel, as a memory map of its own, of
 which a process has some 65,000. One that is kept for a small publication would keep its map.
 """
-FLOOD_RECEIVE_BYTES: Final = 1 << 19
-"""What is read at once after a read that came full."""
+FLOOD_RECEIVE_BYTES: Final = 1 << 21
+"""What is read at once after a read that came full.
+
+Where publications have many destinations, each gets those of one read in one frame.
+"""
 WRITE_BYTES: Final = 1 << 18
 CLOSING_S: Final = 1.0
 FRAME_DEADLINE_NS: Final = 10 * SECOND_NS
