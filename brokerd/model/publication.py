@@ -5,11 +5,11 @@ A run is a strictly increasing series of publications of one source. Everything 
 of the receive buffer they came in.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from operator import itemgetter
+from itertools import accumulate, pairwise
+from operator import itemgetter, sub
 from typing import NamedTuple
 
 from brokerd.model.identity import SourceId, StreamId
@@ -188,13 +188,10 @@ class PublicationRun:
         return table, bytes(index) if len(table) <= 256 else tuple(index)
 
     def _slices(self, positions: Sequence[int]) -> tuple[Buffer, ...]:
-        length = self.payload_lengths
-        if isinstance(length, int) and length and len(self.payload) == 1:
-            view = memoryview(self.payload[0])
-            return tuple(
-                [view[start * length : end * length] for start, end in _stretches(positions)]
-            )
-        spans = [(start, end) for start, end in self._spans(positions) if end > start]
+        lengths = self.payload_lengths
+        if isinstance(lengths, int):
+            return tuple(self._equal_slices(positions, lengths)) if lengths else ()
+        spans = [span for span in _spans(lengths, positions) if span[1] > span[0]]
         pieces: list[Buffer] = []
         piece_start = 0
         wanted = iter(spans)
@@ -209,27 +206,38 @@ class PublicationRun:
             piece_start = piece_end
         return tuple(pieces)
 
-    def _spans(self, positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Byte spans of the payloads at `positions`, neighbours joined."""
-        lengths = self.payload_lengths
-        if isinstance(lengths, int):
-            offsets: Sequence[int] = range(0, lengths * (len(self.sequences) + 1), lengths or 1)
-            if lengths == 0:
-                return
+    def _equal_slices(self, positions: Sequence[int], length: int) -> Iterator[Buffer]:
+        """The payloads at `positions` where each has `length` bytes, neighbours joined."""
+        done = passed = 0
+        for piece in self.payload:
+            view = memoryview(piece)
+            held = len(view) // length
+            end = bisect_left(positions, passed + held, done)
+            if end > done:
+                inside = positions[done:end]
+                # Few of many seldom stand side by side.
+                if 1 not in map(sub, inside[1:], inside):
+                    offsets = [(position - passed) * length for position in inside]
+                    yield from [view[offset : offset + length] for offset in offsets]
+                else:
+                    for first, last in _stretches(inside):
+                        yield view[(first - passed) * length : (last - passed) * length]
+                if end == len(positions):
+                    return
+            done, passed = end, passed + held
+
+
+def _spans(lengths: Sequence[int], positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Byte spans of the payloads at `positions`, neighbours joined."""
+    offsets = [0, *accumulate(lengths)]
+    start, end = offsets[positions[0]], offsets[positions[0] + 1]
+    for position in positions[1:]:
+        if offsets[position] == end:
+            end = offsets[position + 1]
         else:
-            running, total = [0], 0
-            for length in lengths:
-                total += length
-                running.append(total)
-            offsets = running
-        start, end = offsets[positions[0]], offsets[positions[0] + 1]
-        for position in positions[1:]:
-            if offsets[position] == end:
-                end = offsets[position + 1]
-            else:
-                yield start, end
-                start, end = offsets[position], offsets[position + 1]
-        yield start, end
+            yield start, end
+            start, end = offsets[position], offsets[position + 1]
+    yield start, end
 
 
 def origin_runs(each: Sequence[tuple[SourceId, int]]) -> tuple[OriginRun, ...]:
