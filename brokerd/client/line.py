@@ -28,7 +28,7 @@ from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.messages import WIRE_VERSION, Farewell, Hello
 from brokerd.sessions.session import Session, SessionState, client_hello
 from brokerd.wire.codec import encode
-from brokerd.wire.framing import FrameDecoder
+from brokerd.wire.straight import StraightReader
 
 RETRY_S: Final = 0.2
 LEAVING_S: Final = 1.0
@@ -234,7 +234,7 @@ class Line:
     async def _attach_once(self) -> str | None:
         """Open a session and serve it to its end; or say why there was none."""
         stream: trio.abc.Stream | None = None
-        decoder = FrameDecoder()
+        decoder = StraightReader()
         session: Session | str = "no answer in time"
         try:
             with trio.move_on_after(self._parameters.connect_timeout_ns / SECOND_NS):
@@ -253,7 +253,7 @@ class Line:
             if stream is not None:
                 await close_stream(stream)
 
-    async def _shake_hands(self, stream: trio.abc.Stream, decoder: FrameDecoder) -> Session | str:
+    async def _shake_hands(self, stream: trio.abc.Stream, decoder: StraightReader) -> Session | str:
         certified = identity_of(stream)
         if certified is not None and certified.role != "broker":
             return f"{self.address} is no broker but {certified}"
@@ -294,7 +294,7 @@ class Line:
         return session
 
     async def _serve(
-        self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder
+        self, session: Session, stream: trio.abc.Stream, decoder: StraightReader
     ) -> None:
         connection = Connection(
             stream, session, decoder, self._parameters, self, begins_acknowledgements=True

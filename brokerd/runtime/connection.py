@@ -21,9 +21,9 @@ from brokerd.sessions.outbox import Outbox
 from brokerd.sessions.pace import Pace
 from brokerd.sessions.session import Session
 from brokerd.wire.codec import encode, frames
-from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.gathering import gather
 from brokerd.wire.registry import KINDS
+from brokerd.wire.straight import StraightReader
 
 GATHER_NS: Final = 100_000
 """Writes of one connection that follow each other faster than this are left to its writer."""
@@ -96,7 +96,7 @@ class Connection:
         self,
         stream: trio.abc.Stream,
         session: Session,
-        decoder: FrameDecoder,
+        decoder: StraightReader,
         parameters: SessionParameters,
         owner: Owner,
         *,

@@ -31,7 +31,7 @@ from brokerd.sessions.failure_detector import check_interval_ns
 from brokerd.sessions.messages import Farewell, Hello
 from brokerd.sessions.session import DEPARTED, Accepted, Session, SessionState, SessionTable
 from brokerd.wire.codec import encode
-from brokerd.wire.framing import FrameDecoder
+from brokerd.wire.straight import StraightReader
 
 HANDSHAKE_S: Final = 5.0
 REFUSALS_RECORDED_PER_S: Final = 10
@@ -182,7 +182,7 @@ class Links:
                     if (impostor := self._table.impostor(peer, identity_of(stream))) is not None:
                         return impostor
                     await stream.send_all(b"".join(encode(self._table.probe_hello())))
-                    answer = await first_message(stream, FrameDecoder())
+                    answer = await first_message(stream, StraightReader())
             except (OSError, trio.BrokenResourceError, RemoteProtocolError) as error:
                 return str(error)[:300]
             if isinstance(answer, Farewell):
@@ -290,7 +290,11 @@ class Links:
     # ------------------------------------------------------------ sessions
 
     async def _serve(
-        self, session: Session, stream: trio.abc.Stream, decoder: FrameDecoder, answer: Hello | None
+        self,
+        session: Session,
+        stream: trio.abc.Stream,
+        decoder: StraightReader,
+        answer: Hello | None,
     ) -> None:
         """Serve an established session to its end, and see its stream off."""
         connection = Connection(stream, session, decoder, self._parameters, self)
@@ -325,7 +329,7 @@ class Links:
         assert isinstance(peer, int), f"an attempt to open a session with {peer!r}"
         scope.deadline = trio.current_time() + self._parameters.connect_timeout_ns / SECOND_NS
         stream: trio.abc.Stream | None = None
-        decoder = FrameDecoder()
+        decoder = StraightReader()
         reason: str | None = "no answer in time"
         with scope:
             try:
@@ -363,7 +367,7 @@ class Links:
         return address
 
     async def _shake_hands(
-        self, attempt: Session, stream: trio.abc.Stream, decoder: FrameDecoder
+        self, attempt: Session, stream: trio.abc.Stream, decoder: StraightReader
     ) -> str | None:
         """Say Hello and establish the attempt by the answer; or say what is in the way."""
         assert isinstance(attempt.peer, int), f"an attempt to open a session with {attempt.peer!r}"
@@ -413,7 +417,7 @@ class Links:
     ) -> None:
         """Hear who connects; serves the session it leads to."""
         self._open_streams += 1
-        decoder = FrameDecoder()
+        decoder = StraightReader()
         hello: Any = None
         try:
             patience.deadline = trio.current_time() + HANDSHAKE_S
@@ -456,7 +460,7 @@ class Links:
         unrecorded, self._refusals_unrecorded = self._refusals_unrecorded, 0
         self._record(event, {**details, "unrecorded_before": unrecorded})
 
-    async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: FrameDecoder) -> None:
+    async def _decide(self, hello: Hello, stream: trio.abc.Stream, decoder: StraightReader) -> None:
         claimed: Peer = hello.name if hello.role == "client" else hello.number
         if self._impairments.is_blackholed(claimed):
             self._park(claimed, stream)

@@ -10,8 +10,9 @@ header per run, and passes on the run's array as it came, and payload bytes it n
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
 from brokerd.errors import BrokerError, RemoteProtocolError
@@ -25,6 +26,8 @@ from brokerd.wire.shapes import Reader, Writer, shape_of
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict_pair
 
 PREFIX: Final = struct.Struct(">II")
+_HEADS: Final = 1_000
+"""Written fields of so many messages with a run are kept, of each type."""
 
 
 def encode(message: Any) -> list[Buffer]:
@@ -58,7 +61,12 @@ def decode(header: Buffer, payload: memoryview, peer: object = "unknown") -> Any
         raise RemoteProtocolError(peer, str(error)) from None
 
 
-def frames(message: Any, limit_bytes: int) -> Iterator[tuple[list[Buffer], int]]:
+def head_of(message: Any) -> bytes:
+    """How the header of a message with a run begins, up to the items of the run."""
+    return _CODECS_BY_TYPE[type(message)].head(message)
+
+
+def frames(message: Any, limit_bytes: int) -> list[tuple[list[Buffer], int]]:
     """The frame that carries the message, in pieces, and its size.
 
     Several frames with parts of its run, in order, where one would be over the limit or longer
@@ -72,14 +80,12 @@ def frames(message: Any, limit_bytes: int) -> Iterator[tuple[list[Buffer], int]]
     pieces = codec.encode(message)
     size = sum(map(len, pieces))
     run = getattr(message, codec.run_field) if codec.run_field else None
-    if run is None or (size <= limit_bytes and len(run) <= MAXIMUM_RUN_PUBLICATIONS):
-        yield pieces, size
-        return
+    if run is None or (size <= limit_bytes and len(run.sequences) <= MAXIMUM_RUN_PUBLICATIONS):
+        return [(pieces, size)]
     parts = codec.split(message) if codec.split is not None else ()
     if not parts:
         raise ValueError(f"publication {run.first} of {run.source}: {size} bytes of {limit_bytes}")
-    for part in parts:
-        yield from frames(part, limit_bytes)
+    return [frame for part in parts for frame in frames(part, limit_bytes)]
 
 
 class _MessageCodec:
@@ -106,21 +112,37 @@ class _MessageCodec:
             (name, shape.write) for name, shape in shapes.items()
         ]
         self._names = names
+        # What is beside the run is the same for many runs, and small.
+        self._beside: Callable[[Any], Any] = attrgetter(*shapes) if shapes else lambda message: None
+        self._heads: dict[Any, bytes] = {}
         self._readers: list[Reader | None] = [
             shapes[name].read if name in shapes else None for name in names
         ]
 
     def encode(self, message: Any) -> list[Buffer]:
+        if not self.run_field:
+            header = self._write(message)
+            return [PREFIX.pack(len(header) + 4, len(header)) + header]
+        run: PublicationRun = getattr(message, self.run_field)
+        header = self.head(message) + (run.header or encode_run(run))
+        length = len(header) + 4 + sum(map(len, run.payload))
+        return [PREFIX.pack(length, len(header)) + header, *run.payload]
+
+    def head(self, message: Any) -> bytes:
+        """The array of the fields beside the run."""
+        beside = self._beside(message)
+        head = self._heads.get(beside)
+        if head is None:
+            if len(self._heads) >= _HEADS:
+                self._heads.clear()
+            head = self._heads[beside] = self._write(message)
+        return head
+
+    def _write(self, message: Any) -> bytes:
         items = [self._number]
         for name, write in self._writers:
             write(getattr(message, name), items)
-        header = ARRAYS[len(items)] + b"".join(items)
-        if not self.run_field:
-            return [PREFIX.pack(len(header) + 4, len(header)) + header]
-        run: PublicationRun = getattr(message, self.run_field)
-        header += encode_run(run)
-        length = len(header) + 4 + run.payload_bytes()
-        return [PREFIX.pack(length, len(header)) + header, *run.payload]
+        return ARRAYS[len(items)] + b"".join(items)
 
     def decode(self, values: list[Any], run: PublicationRun | None) -> Any:
         items = iter(values)

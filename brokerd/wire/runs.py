@@ -23,10 +23,12 @@ MAXIMUM_RUN_PUBLICATIONS: Final = 1 << 14
 
 # A short payload that stays a slice would keep the whole receive buffer alive for as long as
 # its publication is queued.
-_SLICE_SHARE: Final = 4
+SLICE_SHARE: Final = 4
 _FIXED: Final = 9
 _PER_ORIGIN: Final = 6
 _IDENTITY: Final = bytes(range(256))
+ONE: Final = bytes(1)
+"""The index of a run of one publication."""
 
 
 def encode_run(run: PublicationRun) -> bytes:
@@ -52,6 +54,11 @@ def encode_run(run: PublicationRun) -> bytes:
         items += [INTEGERS[part] for part in (*source, own[0], len(own))]
         items.append(numbers(_steps(own)))
     return ARRAYS[len(items)] + b"".join(items)
+
+
+def begin_one(source: SourceId) -> bytes:
+    """How the header of a run of one publication of a source begins, up to its number."""
+    return ARRAYS[_FIXED + 1] + b"".join([INTEGERS[part] for part in source])
 
 
 def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:
@@ -118,7 +125,7 @@ def _kept(payload: memoryview, size: int) -> tuple[Buffer, ...]:
     if not size:
         return ()
     whole = payload.obj
-    is_slice = isinstance(whole, bytes) and size * _SLICE_SHARE >= len(whole)
+    is_slice = isinstance(whole, bytes) and size * SLICE_SHARE >= len(whole)
     return (payload if is_slice else bytes(payload),)
 
 

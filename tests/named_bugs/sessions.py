@@ -77,6 +77,14 @@ ROWS: Final = (
         "tests/wire/test_framing.py::test_a_frame_that_came_whole_is_a_slice_of_the_chunk",
     ),
     Row(
+        "straight-lane-trusts-a-length",
+        _WIRE + "straight.py",
+        "            place + blob_bytes != end\n            or payload_bytes != size\n",
+        "            payload_bytes != size\n",
+        "tests/wire/test_straight.py::test_with_and_without_the_lane_the_same_is_read",
+        {"seed": 1},
+    ),
+    Row(
         "large-frame-never-passes",
         _SESSIONS + "outbox.py",
         "self.waiting_bytes + size_bytes > self._limit_bytes and self._frames:",
