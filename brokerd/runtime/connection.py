@@ -213,10 +213,10 @@ class Connection:
         except OSError:
             written = 0  # no room, or broken: the writer finds out which
         if written == len(data):
-            self.outbox.written()
+            self.outbox.is_writing = False
         else:
             self._rest = data[written:]
-        if self._rest or self.outbox.waiting_frames:
+        if self._rest or self.outbox.waiting_bytes:
             self._writer_event.set()
         else:
             self._is_idle = True
@@ -450,7 +450,7 @@ class Connection:
                     self._note_write(clock_ns())
                     await self._send(data)
                     self._rest = b""
-                    outbox.written()
+                    outbox.is_writing = False
                     continue
                 self._writer_event = trio.Event()
                 self._is_idle = self._is_parked = True
@@ -467,7 +467,7 @@ class Connection:
         if self.outward.blackholed:
             return b""
         data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
-        if not data and not self.outbox.waiting_frames:
+        if not data and not self.outbox.waiting_bytes:
             self._owner.refill(self)
             data = self.outbox.take(WRITE_BYTES, now_ns, self.outward.absorbs)
         return self._sealed(data)

@@ -17,6 +17,7 @@ class Outbox:
     Attributes:
         waiting_bytes: of frames that no write has taken.
         waiting_frames: how many those are.
+        is_writing: a write is not through; whoever has been given it says when it is.
     """
 
     def __init__(self, limit_bytes: int, heartbeat: bytes) -> None:
@@ -25,7 +26,7 @@ class Outbox:
         self._heartbeat = heartbeat
         self._frames: deque[tuple[Sequence[Buffer], int, int]] = deque()
         self._heartbeats = 0
-        self._writing = False
+        self.is_writing = False
 
     @property
     def waiting_frames(self) -> int:
@@ -51,9 +52,9 @@ class Outbox:
     def take(self, limit_bytes: int, now_ns: int, heartbeats_only: bool = False) -> bytes:
         """The next write: whole frames, up to the limit or one; empty when there is nothing.
 
-        To be followed by `written` once all of it is.
+        `is_writing` from then on, until all of it is.
         """
-        assert not self._writing, "two writes at once"
+        assert not self.is_writing, "two writes at once"
         pieces: list[Buffer] = [self._heartbeat] * self._heartbeats
         self._heartbeats = 0
         frames = self._frames
@@ -65,12 +66,8 @@ class Outbox:
             pieces.extend(frame)
             size += frame_bytes
         self.waiting_bytes -= size
-        self._writing = bool(pieces)
+        self.is_writing = bool(pieces)
         return b"".join(pieces)
-
-    def written(self) -> None:
-        """The write is through."""
-        self._writing = False
 
     def last_words(self, frame: bytes) -> bytes:
         """What may still be written before the connection is closed: `frame`, or nothing.
@@ -78,4 +75,4 @@ class Outbox:
         Nothing when a write was cut short: the peer would read the words as a part of the
         frame it is still waiting for.
         """
-        return b"" if self._writing else frame
+        return b"" if self.is_writing else frame

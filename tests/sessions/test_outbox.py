@@ -15,7 +15,7 @@ def test_a_write_takes_all_that_gathered_up_to_its_limit_and_at_least_one_frame(
     outbox = filled(b"aaaa", b"bb", b"cc", b"dd")
     taken = []
     while data := outbox.take(5, now_ns=0):
-        outbox.written()
+        outbox.is_writing = False
         taken.append(data)
     assert taken == [b"aaaa", b"bbcc", b"dd"]
     assert outbox.waiting_bytes == 0
@@ -32,7 +32,7 @@ def test_only_heartbeats_leave_while_the_link_absorbs() -> None:
     outbox = filled(b"aa")
     outbox.beat()
     assert outbox.take(100, now_ns=0, heartbeats_only=True) == b"<3"
-    outbox.written()
+    outbox.is_writing = False
     assert outbox.take(100, now_ns=0, heartbeats_only=True) == b""
     assert outbox.take(100, now_ns=0) == b"aa"
 
@@ -76,7 +76,7 @@ def test_last_words_follow_whole_frames_only() -> None:
     outbox = filled(b"aaaa")
     outbox.take(100, now_ns=0)
     assert outbox.last_words(b"bye") == b""
-    outbox.written()
+    outbox.is_writing = False
     assert outbox.last_words(b"bye") == b"bye"
 
 

@@ -232,7 +232,7 @@ MUTANTS: Final[dict[Mutant, NamedBug]] = {
             Edit(
                 _OUTBOX,
                 """\
-        return b"" if self._writing else frame
+        return b"" if self.is_writing else frame
 """,
                 """\
         return frame

@@ -119,6 +119,8 @@ class AssistedDeltaTree(CoreWrapper):
         self._waits_ns: dict[BrokerNumber, int] = {}
         self._numbers = 0
         self.is_busy = False
+        # See DeliveryProtocol: the core's, which comes back here for what may concern relays.
+        self.handle: Callable[[Event, Instant], list[Effect]] = core.handle
         core.relays = self
         self._counters = {"relayed_sessions_established": 0, "messages_relayed": 0}
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -139,11 +141,6 @@ class AssistedDeltaTree(CoreWrapper):
         }
 
     # ------------------------------------------------------------ what a driver asks for
-
-    @property
-    def handle(self) -> Callable[[Event, Instant], list[Effect]]:
-        """See DeliveryProtocol: the core's, which comes back here for what may concern relays."""
-        return self.core.handle
 
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
         """As `handle`, where sessions are relayed or may be from now on."""
