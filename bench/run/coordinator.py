@@ -8,7 +8,7 @@ it is not complete.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,7 @@ class _Experiment:
                 "without_fsync": list(testbed.without_fsync),
                 "schedule": self._schedule.name if self._schedule else None,
                 "labels": dict(spec.labels),
+                "payload_bytes": _only_one(plan.size_bytes for plan in spec.publisher_plans()),
                 "phases": [],
                 "roles": {
                     **{
@@ -483,6 +484,12 @@ def _processes_by_host(testbed: Testbed) -> dict[str, dict[str, str]]:
     for broker, place in testbed.brokers.items():
         found[place.host][place.process] = broker
     return found
+
+
+def _only_one(values: Iterable[int]) -> int | None:
+    """What all values are; None where they differ."""
+    found = {*values}
+    return found.pop() if len(found) == 1 else None
 
 
 def _only_cause(error: BaseException) -> Exception | None:

@@ -39,9 +39,15 @@ def new_run_directory(runs: Path, experiment: str) -> Path:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
-        _point(runs / experiment / "latest", run_id)
-        _point(runs / "latest", f"{experiment}/{run_id}")
+        point_latest(path)
         return path
+
+
+def point_latest(path: Path) -> None:
+    """Make both `latest` links lead to this run's folder."""
+    experiment = path.parent
+    _point(experiment / "latest", path.name)
+    _point(experiment.parent / "latest", f"{experiment.name}/{path.name}")
 
 
 def _point(link: Path, target: str) -> None:

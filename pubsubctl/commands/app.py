@@ -31,6 +31,7 @@ from pubsubctl.commands import (
     check,
     claims,
     clock,
+    compare,
     completion,
     config,
     demo,
@@ -107,6 +108,7 @@ app.add_typer(clock.app, name="clock")
 app.command("load", epilog=_ANYWHERE)(load.load)
 app.command("check", epilog=_ANYWHERE)(check.check)
 app.command("plot", epilog=_ANYWHERE)(plot.plot)
+app.command("compare", epilog=_ANYWHERE)(compare.compare)
 app.command("report", epilog=_ANYWHERE)(report.report)
 app.add_typer(results.app, name="results")
 app.add_typer(claims.app, name="claims")

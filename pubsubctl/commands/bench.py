@@ -20,7 +20,8 @@ def bench(
     workload: Annotated[
         str,
         typer.Argument(
-            help="A path, or the bare name of a file in bench/workloads.",
+            help="A path, the bare name of a file in bench/workloads, or a figure with an "
+            "experiment on brokers (gd02.fig6).",
             autocompletion=names.workloads,
         ),
     ],
@@ -79,6 +80,15 @@ def bench(
             "--max-unavailable", metavar="N", min=1, help="With --rolling: how many at a time."
         ),
     ] = 1,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            "--instances",
+            metavar="N",
+            min=1,
+            help="Run it N times; goes on where it was interrupted. Every number gets its spread.",
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Judge the run with Spark.")
     ] = True,
@@ -91,6 +101,7 @@ def bench(
     What is deployed is used when it is what the workload wants; when nothing is, brokers are
     deployed for the run and taken down after it. The last line is the folder of the run.
     """
+    from bench.spec.deployed_experiment import is_deployed_experiment
     from bench.spec.spec import Overrides
 
     call = invocation(context)
@@ -105,6 +116,8 @@ def bench(
         warmup=warmup,
         measure=duration,
     )
+    if is_deployed_experiment(workload):
+        return _of_figure(call, workload, overrides, faults, instances, output)
     spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
     late = [plan.name for plan in spec.subscriber_plans() if plan.subscribes_ns is not None]
     if late:
@@ -114,6 +127,12 @@ def bench(
         )
     if call.dry_run:
         return _planned(call, spec, schedule)
+    if instances is not None:
+        from bench.spec.deployed_experiment import Point
+        from pubsubctl.running.series import run_series
+
+        point = Point(spec.protocol, spec)
+        return run_series(call, spec.name, [(point, schedule)], instances, results=output)
     from pubsubctl.running.experiment import run_and_judge
 
     return run_and_judge(
@@ -125,6 +144,39 @@ def bench(
         teardown=not no_teardown,
         rolling=max_unavailable if rolling else 0,
     )
+
+
+def _of_figure(
+    call: Invocation,
+    name: str,
+    overrides: Any,
+    faults: str | None,
+    instances: int | None,
+    results: Path | None,
+) -> Result:
+    """Run the experiment of a figure, with every point of it."""
+    from bench.spec.deployed_experiment import load_deployed_experiment, points_of
+    from pubsubctl.running.series import run_series
+
+    experiment = load_deployed_experiment(name)
+    if faults is not None:
+        raise UserError(f"--faults {faults}: {experiment.figure} says itself what is broken")
+    if overrides.protocol is not None:
+        if overrides.protocol not in experiment.protocols:
+            raise UserError(
+                f"--protocol = {overrides.protocol!r}: {experiment.figure} is of "
+                f"{', '.join(experiment.protocols)}"
+            )
+        experiment = experiment.model_copy(update={"protocols": [overrides.protocol]})
+    points = [
+        (point, schedule_for(call, point.spec, experiment.faults or None))
+        for point in points_of(experiment, overrides)
+    ]
+    if call.dry_run:
+        return _planned(call, points[0][0].spec, points[0][1])
+    times = experiment.instances if instances is None else instances
+    figures = [experiment.figure, *experiment.further_figures]
+    return run_series(call, experiment.name, points, times, figures=figures, results=results)
 
 
 def experiment_of(
@@ -145,15 +197,27 @@ def experiment_of(
         UserError, SpecError: file, key, value and the nearest valid one.
     """
     from bench.spec.spec import load_experiment
-    from fault_injection.schedule.draw import drawn_in_words
-    from pubsubctl.deploying.placing import would_be_placed
     from pubsubctl.deploying.topologies import warn_of_parameters
-    from pubsubctl.injecting.faults import checked, schedule_of, settled
 
     spec = load_experiment(call.project.find("workload", workload), overrides, labels)
     warn_of_parameters(call.console, spec.topology, spec.protocol)
+    return spec, schedule_for(call, spec, faults, simulated=simulated)
+
+
+def schedule_for(
+    call: Invocation, spec: "ExperimentSpec", faults: str | None, *, simulated: bool = False
+) -> "FaultSchedule | None":
+    """What is to be broken during an experiment, with its targets drawn; None for nothing.
+
+    Raises:
+        UserError, ScheduleError: it cannot be carried out with this experiment.
+    """
+    from fault_injection.schedule.draw import drawn_in_words
+    from pubsubctl.deploying.placing import would_be_placed
+    from pubsubctl.injecting.faults import checked, schedule_of, settled
+
     if faults is None:
-        return spec, None
+        return None
     schedule = schedule_of(call.project, faults)
     if spec.workload.calm:
         raise UserError(
@@ -164,7 +228,8 @@ def experiment_of(
     if not simulated:
         inventory = call.inventory()
         placement = would_be_placed(spec.topology, inventory, call.hosts(inventory))
-    schedule = settled(schedule, spec.topology, overrides.seed, placement, spec.protocol)
+    seed = spec.overrides.get("seed")
+    schedule = settled(schedule, spec.topology, seed, placement, spec.protocol)
     measure_ns = spec.workload.phases.measure
     for warning in checked(
         schedule,
@@ -177,7 +242,7 @@ def experiment_of(
         call.console.warn(warning)
     for line in drawn_in_words(schedule):
         call.console.say(line)
-    return spec, schedule
+    return schedule
 
 
 def _labels(texts: list[str]) -> dict[str, str]:

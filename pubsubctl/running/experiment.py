@@ -1,6 +1,6 @@
 """One experiment from its workload file to its run folder, on whatever is or gets deployed."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ class Experiment:
         results: the folder that gets <experiment>/<run id>.
         teardown: whether what is deployed for it is taken down again.
         rolling: how many brokers at once are replaced meanwhile, until all were; 0 for none.
+        on_run: told of the run's folder before anything is run.
     """
 
     spec: ExperimentSpec
@@ -54,6 +55,7 @@ class Experiment:
     results: Path
     teardown: bool = True
     rolling: int = 0
+    on_run: Callable[[Path], None] = lambda run: None
 
 
 async def carry_out(
@@ -92,6 +94,7 @@ async def carry_out(
                 await roll(deployment, hosts, progress, max_unavailable=experiment.rolling)
 
             run = new_run_directory(experiment.results, spec.name)
+            experiment.on_run(run)
             progress.say(f"run {run}")
             with interruption.stoppable():
                 outcome = await run_experiment(

@@ -29,8 +29,8 @@ FigureExperiment = GraphExperiment | SimulatedExperiment | BehaviourExperiment
 
 def figures() -> list[str]:
     """The figures that have an experiment of ours."""
-    found = {str(read_toml(path).get("figure")) for path in EXPERIMENTS.glob("*.toml")}
-    return sorted(found)
+    files = map(read_toml, EXPERIMENTS.glob("*.toml"))
+    return sorted({str(each.get("figure")) for each in files if each.get("schema") in SCHEMAS})
 
 
 def is_figure_experiment(path: Path) -> bool:

@@ -1,0 +1,1 @@
+"""Several runs of the same thing: their spread, the typical one, and how others differ."""

@@ -1,0 +1,121 @@
+"""What must be equal for runs to be compared, and what may differ and is told.
+
+Protocol, the links between brokers, their parameters and the program are what one compares. All
+else that decides a number must be the same: the machine, who publishes and subscribes what, the
+faults, and whether what is durable really is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from results.tables.json_files import ResultsError, read_json, read_toml
+
+_WORKLOAD_MAY_DIFFER: Final = ("protocol", "topology", "name")
+_LOAD: Final = ("publishers", "phases")
+_SCALE: Final = ("subscribers",)
+
+
+class NotComparable(ResultsError):
+    """Runs whose numbers say nothing about each other."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under what a run was made.
+
+    Attributes:
+        must: what has to be equal, in the order in which it is looked at: reason → value.
+        may: what may differ: name → value.
+    """
+
+    must: Mapping[str, Any]
+    may: Mapping[str, Any]
+
+
+def conditions_of(run: Path) -> Conditions:
+    """Under what a run was made.
+
+    Raises:
+        NotComparable: it did not come to its end, or its load generators were the limit.
+    """
+    manifest = read_json(run / "manifest.json")
+    if manifest.get("state") != "complete":
+        why = "; ".join(manifest.get("reasons") or ()) or "no reason given"
+        raise NotComparable(f"{run}: the run is {manifest.get('state')}: {why}")
+    if manifest.get("loadgen_saturated"):
+        raise NotComparable(f"{run}: its load generators were the limit")
+    if "roles" not in manifest:
+        raise NotComparable(f"{run}: not a run of brokers")
+    spec = run / "spec"
+    workload = read_toml(spec / "workload.toml")
+    topology = read_toml(spec / "topology.toml")
+    faults = read_toml(spec / "faults.toml") if (spec / "faults.toml").is_file() else {}
+    brokers = [name for name, role in manifest["roles"].items() if role["role"] == "broker"]
+    rest = {
+        key: value
+        for key, value in workload.items()
+        if key not in (*_WORKLOAD_MAY_DIFFER, *_LOAD, *_SCALE)
+    }
+    return Conditions(
+        must={
+            "hardware": {key: manifest.get(key) for key in ("cpu", "cores", "platform")},
+            "machines": sorted({role["host"] for role in manifest["roles"].values()}),
+            "transport": manifest.get("transport"),
+            "fsync policy": manifest.get("without_fsync"),
+            "scale": {"brokers": brokers, **{key: workload.get(key) for key in _SCALE}},
+            "load": {key: workload.get(key) for key in _LOAD},
+            "workload": rest,
+            "faults": {key: faults.get(key) for key in ("seed", "step", "guard")},
+        },
+        may={
+            "protocol": manifest.get("protocol"),
+            "topology": topology.get("name"),
+            "parameters": topology.get("parameters"),
+            "commit": manifest.get("git_commit"),
+        },
+    )
+
+
+def check_comparable(runs: Sequence[Path]) -> dict[str, list[Any]]:
+    """Make sure that runs can be compared; what differs of what may.
+
+    Raises:
+        NotComparable: names two runs, the reason, and both values.
+    """
+    found = [conditions_of(run) for run in runs]
+    first = found[0]
+    for run, conditions in zip(runs[1:], found[1:], strict=True):
+        for reason, value in first.must.items():
+            if conditions.must[reason] != value:
+                ours, theirs = _first_difference(value, conditions.must[reason])
+                raise NotComparable(
+                    f"{runs[0]} and {run} cannot be compared: {reason}: {ours} and {theirs}"
+                )
+    differing: dict[str, list[Any]] = {}
+    for name in first.may:
+        values = [conditions.may[name] for conditions in found]
+        if any(value != values[0] for value in values):
+            differing[name] = values
+    return differing
+
+
+def _first_difference(one: Any, other: Any, where: str = "") -> tuple[str, str]:
+    """Where two values differ first, and both there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *(key for key in other if key not in one)]:
+            if one.get(key) != other.get(key):
+                place = f"{where}.{key}" if where else str(key)
+                return _first_difference(one.get(key), other.get(key), place)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, (a, b) in enumerate(zip(one, other, strict=True)):
+            if a != b:
+                return _first_difference(a, b, f"{where}[{number}]")
+    name = f"{where} = " if where else ""
+    return f"{name}{_shown(one)}", f"{name}{_shown(other)}"
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,125 @@
+"""Runs beside each other: what differs, by how much, and whether repetitions bear it out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from results.repetitions.comparable import check_comparable
+from results.repetitions.numbers import NUMBERS, Number, numbers_of, words_of
+from results.repetitions.spread import Difference, Spread, difference_of, spread_of
+
+SCHEMA = "pubsubctl/compare/1"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Repetitions of one thing, under a name for people."""
+
+    name: str
+    runs: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One number of one group beside the first group's.
+
+    Attributes:
+        verdict: `faster`, `slower`, `better`, `worse`, `same` or `cannot tell`.
+    """
+
+    number: Number
+    group: str
+    first: Spread
+    second: Spread
+    difference: Difference
+    verdict: str
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "number": self.number.name,
+            "unit": self.number.unit,
+            "group": self.group,
+            "first": self.first.row(),
+            "second": self.second.row(),
+            "difference": self.difference.difference,
+            "ratio": self.difference.ratio,
+            "low": self.difference.low,
+            "high": self.difference.high,
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs beside the first one.
+
+    Attributes:
+        differing: what differs of what may: name → its value per group.
+        rows: each number that both have.
+    """
+
+    groups: tuple[Group, ...]
+    differing: Mapping[str, Sequence[Any]]
+    rows: tuple[Compared, ...]
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "schema": SCHEMA,
+            "groups": [
+                {"name": group.name, "runs": [str(run) for run in group.runs]}
+                for group in self.groups
+            ],
+            "differing": {name: [*values] for name, values in self.differing.items()},
+            "compared": [row.row() for row in self.rows],
+        }
+
+
+def compare(groups: Sequence[Group]) -> Comparison:
+    """Compare groups of runs with the first of them.
+
+    Raises:
+        NotComparable: something that must be equal is not; names runs, reason and values.
+        IntegrityError: a file of a run is not what it should be.
+    """
+    runs = [run for group in groups for run in group.runs]
+    by_run = check_comparable(runs)
+    place = {run: number for number, run in reversed([*enumerate(runs)])}
+    differing = {
+        name: [values[place[group.runs[0]]] for group in groups] for name, values in by_run.items()
+    }
+    numbers = [_spreads(group) for group in groups]
+    rows = [
+        _compared(number, group.name, numbers[0][number.name], of_group[number.name])
+        for group, of_group in zip(groups[1:], numbers[1:], strict=True)
+        for number in NUMBERS
+        if number.name in numbers[0] and number.name in of_group
+    ]
+    return Comparison(tuple(groups), differing, tuple(rows))
+
+
+def spreads_of(runs: Sequence[Path]) -> dict[str, Spread]:
+    """The spread of each number that all of these runs have."""
+    found = [numbers_of(run) for run in runs]
+    return {
+        number.name: spread_of([values[number.name] for values in found])
+        for number in NUMBERS
+        if all(number.name in values for values in found)
+    }
+
+
+def _spreads(group: Group) -> dict[str, Spread]:
+    return spreads_of(group.runs)
+
+
+def _compared(number: Number, group: str, first: Spread, second: Spread) -> Compared:
+    difference = difference_of(first.values, second.values)
+    verdict: str = difference.outcome
+    if verdict == "differs":
+        ratio = difference.ratio
+        if ratio is None:
+            ratio = 2.0 if difference.difference > 0 else 0.5
+        verdict = words_of(number, ratio)
+    return Compared(number, group, first, second, difference, verdict)

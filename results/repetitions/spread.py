@@ -1,0 +1,137 @@
+"""How far repetitions of one number lie apart, and what that says of another's."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+CONFIDENCE: Final = 0.95
+SAME_WITHIN: Final = 0.05
+"""Two means whose ratio surely lies within so much of 1 are called the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One number over repetitions.
+
+    Attributes:
+        low, high: the 95 % interval of the mean, by Student's t; None of a single value.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def smallest(self) -> float:
+        """Of the values."""
+        return min(self.values)
+
+    @property
+    def largest(self) -> float:
+        """Of the values."""
+        return max(self.values)
+
+    def row(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "n": len(self.values), "mean": self.mean, "low": self.low, "high": self.high,
+            "smallest": self.smallest, "largest": self.largest, "values": list(self.values),
+        }  # fmt: skip
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """The spread of some values, at least one."""
+    assert values, "no values"
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Spread(tuple(values), mean, None, None)
+    half = _student(len(values) - 1) * math.sqrt(_variance(values) / len(values))
+    return Spread(tuple(values), mean, mean - half, mean + half)
+
+
+Outcome = Literal["differs", "same", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """By how much the second of two numbers differs from the first.
+
+    Attributes:
+        ratio: second / first; None where one of them is not above 0.
+        low, high: the 95 % interval of the ratio, or of the difference where there is no ratio
+            (Welch's); None where there are too few repetitions for one.
+    """
+
+    difference: float
+    ratio: float | None
+    low: float | None
+    high: float | None
+    outcome: Outcome
+
+
+def difference_of(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """What repetitions say of the difference of two numbers.
+
+    Means are compared by their logarithms, so that twice as much and half as much are equally far.
+    Values that are all equal, on both sides, are taken as what they are: counts that do not vary.
+    """
+    one, other = spread_of(first).mean, spread_of(second).mean
+    difference = other - one
+    if min(*first, *second) <= 0:
+        return _plain(first, second, difference)
+    ratio = math.exp(_mean_log(second) - _mean_log(first))
+    interval = _welch([math.log(v) for v in first], [math.log(v) for v in second])
+    if interval is None:
+        same = {*first} == {*second}
+        return Difference(difference, ratio, None, None, "same" if same else "cannot tell")
+    low, high = math.exp(interval[0]), math.exp(interval[1])
+    outcome: Outcome = "cannot tell"
+    if low >= 1 / (1 + SAME_WITHIN) and high <= 1 + SAME_WITHIN:
+        outcome = "same"
+    elif high < 1 or low > 1:
+        outcome = "differs"
+    return Difference(difference, ratio, low, high, outcome)
+
+
+def _plain(first: Sequence[float], second: Sequence[float], difference: float) -> Difference:
+    """Where there is a 0 among the values, no ratio makes sense."""
+    interval = _welch(first, second)
+    if interval is None:
+        same = {*first} == {*second}
+        return Difference(difference, None, None, None, "same" if same else "cannot tell")
+    low, high = interval
+    if low == high == 0:
+        return Difference(difference, None, low, high, "same")
+    outcome: Outcome = "differs" if low > 0 or high < 0 else "cannot tell"
+    return Difference(difference, None, low, high, outcome)
+
+
+def _welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of mean(second) - mean(first); None of a single value on either side."""
+    n, m = len(first), len(second)
+    if min(n, m) < 2:
+        return None
+    difference = math.fsum(second) / m - math.fsum(first) / n
+    a, b = _variance(first) / n, _variance(second) / m
+    if a + b == 0:
+        return difference, difference
+    freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
+    half = _student(freedom) * math.sqrt(a + b)
+    return difference - half, difference + half
+
+
+def _student(freedom: float) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _mean_log(values: Sequence[float]) -> float:
+    return math.fsum(map(math.log, values)) / len(values)
