@@ -125,6 +125,10 @@ class RunDirectory:
         self.write_manifest()
         write_checksums(self.path)
 
+    def leave(self) -> None:
+        """Write nothing more into a run that somebody else may go on with."""
+        self._log.close()
+
     def add_to_index(self, headline: Mapping[str, Any]) -> None:
         """Append this run's line to the index of all runs, `index.jsonl`."""
         keys = ("run_id", "experiment", "state", "protocol", "seed", "labels", "started_utc")

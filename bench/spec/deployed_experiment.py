@@ -6,7 +6,7 @@
     workload = "gd02-faults"
     faults = "gd02-b1s1-link"
     measure = "30s"
-    protocols = ["gryphon"]
+    protocols = ["one", "another"]
     instances = 5
 
 With `subscribers = [100, 400]` every protocol is run with each number of subscribers at every

@@ -43,16 +43,21 @@ def run_series(
     except ConfigError as error:
         raise UserError(str(error)) from None
     by_name = {point.name: Experiment(point.spec, schedule, folder) for point, schedule in points}
-    with call.console.progress() as progress:
-        progress.say(f"series {series.path}")
+    try:
+        with call.console.progress() as progress:
+            progress.say(f"series {series.path}")
 
-        async def work(interruption: Interruption) -> None:
-            for instance in series.remaining():
-                await _run(series, instance, by_name[instance.point], lab, progress, interruption)
+            async def work(interruption: Interruption) -> None:
+                for instance in series.remaining():
+                    await _run(
+                        series, instance, by_name[instance.point], lab, progress, interruption
+                    )
 
-        spec = points[0][0].spec
-        run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
-        summary, because = _judged(series, figures, progress, call.master())
+            spec = points[0][0].spec
+            run_interruptibly(work, call.console, when_not_waiting=not_waiting(spec))
+            summary, because = _judged(series, figures, progress, call.master())
+    finally:
+        series.directory.leave()
     return _result(call, series, summary, because)
 
 

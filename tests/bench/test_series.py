@@ -1,0 +1,86 @@
+"""Repetitions that survive whoever makes them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.run.run_directory import RunDirectory, new_run_directory
+from bench.run.series import LEDGER, Instance, Series, open_series
+from brokerd.errors import ConfigError
+
+PLAN = {"seed": 1, "protocol": "best_effort"}
+POINTS = ("few", "many")
+
+
+def opened(runs: Path, instances: int = 2, **plan: int) -> Series:
+    series = open_series(runs, "story", {**PLAN, **plan}, POINTS, instances)
+    series.directory.leave()  # as a process that is killed does
+    return series
+
+
+def run_of(runs: Path, state: str = "complete") -> Path:
+    """A run's folder that says so of itself; `running`: whoever made it was killed."""
+    directory = RunDirectory(new_run_directory(runs, "story"))
+    directory.begin("story", {})
+    if state == "running":
+        directory.leave()
+    else:
+        directory.end("complete")
+    return directory.path
+
+
+def test_points_take_turns_so_that_a_slow_hour_befalls_all_of_them(tmp_path: Path) -> None:
+    assert [str(each) for each in opened(tmp_path).remaining()] == [
+        "few, instance 1",
+        "many, instance 1",
+        "few, instance 2",
+        "many, instance 2",
+    ]
+
+
+def test_whoever_goes_on_after_a_kill_runs_nothing_twice(tmp_path: Path) -> None:
+    """Killed at each of the moments that differ: in a run, behind it, and while writing."""
+    first = opened(tmp_path)
+    done, in_it, behind_it = (run_of(tmp_path, s) for s in ("complete", "running", "complete"))
+    few_1, many_1, few_2, many_2 = first.remaining()
+    first.begin(few_1, done)
+    first.end(few_1, done, "complete")
+    first.begin(many_1, in_it)  # killed in its run
+
+    second = opened(tmp_path)
+    assert second.path == first.path
+    assert second.remaining() == [many_1, few_2, many_2]
+    second.begin(many_1, behind_it)  # killed when the run had ended, and nobody had noted that
+    with (second.path / LEDGER).open("a") as ledger:
+        ledger.write('{"point": "few", "num')  # the moment of the kill
+
+    third = open_series(tmp_path, "story", PLAN, POINTS, 2)
+    assert third.remaining() == [few_2, many_2]
+    assert third.runs() == {"few": [done], "many": [behind_it]}
+    for instance in third.remaining():
+        run = run_of(tmp_path)
+        third.begin(instance, run)
+        third.end(instance, run, "complete")
+    third.close({"points": {}})
+    lines = [json.loads(line) for line in (third.path / LEDGER).read_text().splitlines()]
+    ended = [(line["point"], line["number"]) for line in lines if line["state"] != "began"]
+    assert len(ended) == len({*ended}) == 4
+    assert json.loads((third.path / "manifest.json").read_text())["state"] == "complete"
+    assert opened(tmp_path).path != third.path, "a series that is finished stays as it is"
+
+
+def test_a_series_that_was_begun_is_not_gone_on_with_as_another_one(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    other = opened(tmp_path, seed=2)
+    assert other.path != first.path
+    with pytest.raises(ConfigError, match="begun with --instances 2; go on with that"):
+        opened(tmp_path, instances=5)
+
+
+def test_an_instance_that_was_run_cannot_be_run_again(tmp_path: Path) -> None:
+    series = opened(tmp_path)
+    instance = Instance("few", 1)
+    series.end(instance, run_of(tmp_path), "complete")
+    with pytest.raises(AssertionError, match="few, instance 1 was run twice"):
+        series.end(instance, run_of(tmp_path), "complete")

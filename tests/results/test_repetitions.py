@@ -1,0 +1,177 @@
+"""The spread of repetitions, the typical one, and what runs say of each other."""
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import permutations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bench.spec.toml_text import toml_text
+from results.repetitions.comparable import NotComparable
+from results.repetitions.comparison import Group, compare
+from results.repetitions.modal import distance, modal
+from results.repetitions.spread import difference_of, spread_of
+
+# Student's t for 95 %, from a printed table: degrees of freedom → quantile.
+TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262}
+
+
+@pytest.mark.parametrize("n", [freedom + 1 for freedom in TABLE])
+def test_the_interval_of_a_mean_is_the_one_of_the_printed_table(n: int) -> None:
+    values = [float(value) for value in range(n)]
+    spread = spread_of(values)
+    mean = sum(values) / n
+    deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
+    half = TABLE[n - 1] * deviation / n**0.5
+    assert (spread.low, spread.high) == pytest.approx((mean - half, mean + half), rel=1e-3)
+    assert (spread.smallest, spread.largest) == (0, n - 1)
+
+
+def test_the_interval_of_a_ratio_is_the_librarys() -> None:
+    """Dumb twin: the t test for unequal variances that SciPy has."""
+    from scipy.stats import ttest_ind
+
+    random = Random(7)
+    for _ in range(20):
+        one, other = (
+            [random.lognormvariate(centre, 0.3) for _ in range(random.randrange(2, 9))]
+            for centre in (1.0, random.choice((1.0, 2.0)))
+        )
+        found = difference_of(one, other)
+        logs = [[math.log(value) for value in values] for values in (other, one)]
+        test = ttest_ind(*logs, equal_var=False).confidence_interval()
+        assert found.low is not None
+        assert found.high is not None
+        assert math.log(found.low) == pytest.approx(test.low)
+        assert math.log(found.high) == pytest.approx(test.high)
+
+
+@pytest.mark.parametrize(
+    "first,second,outcome",
+    [
+        ([100, 101, 99], [200, 202, 198], "differs"),
+        ([100, 101, 99], [100.5, 99.5, 100], "same"),
+        ([100, 150, 60], [130, 80, 200], "cannot tell"),
+        ([100], [200], "cannot tell"),
+        ([1.0], [1.0], "same"),
+        ([0, 0, 0], [0, 0, 0], "same"),
+        ([0, 0, 0], [5, 6, 7], "differs"),
+        ([0], [5], "cannot tell"),
+        ([1, 1, 1], [1, 1, 1], "same"),
+    ],
+)
+def test_only_what_repetitions_bear_out_is_called_different(
+    first: list[float], second: list[float], outcome: str
+) -> None:
+    assert difference_of(first, second).outcome == outcome
+
+
+def test_the_typical_instance_is_the_one_that_is_least_far_from_all() -> None:
+    calm = {"a": 10.0, "b": 10.0}
+    instances = {"1": calm, "2": {**calm, "b": 12.0}, "3": {**calm, "b": 90.0}, "4": {"a": 10.0}}
+    assert modal(instances) == "2"
+    for order in permutations(instances):
+        assert modal({name: instances[name] for name in order}) == "2"
+    assert distance(instances["1"], instances["4"]) == 0.5, "one of two places is absent"
+    assert distance({}, {}) == 0
+    assert modal({"2": calm, "1": calm}) == "1"
+
+
+# --- Runs beside each other -----------------------------------------------------------------
+
+WORKLOAD: dict[str, Any] = {
+    "name": "story", "protocol": "gryphon", "topology": "cells", "seed": 3,
+    "publishers": [{"at": ["p1"], "count": 4, "rate": "25/s"}],
+    "subscribers": [{"at": ["s1"], "count": 1, "filter": "true"}],
+    "phases": {"measure": "30s"}, "guarantee": {"delivery": "exactly-once"},
+}  # fmt: skip
+MANIFEST: dict[str, Any] = {
+    "state": "complete", "protocol": "gryphon", "cpu": "fast", "cores": 2, "platform": "Linux",
+    "transport": "plaintext", "without_fsync": [], "git_commit": "c1", "payload_bytes": 100,
+    "roles": {"p1": {"role": "broker", "host": "h"}, "s1": {"role": "broker", "host": "h"}},
+}  # fmt: skip
+FAULTS: dict[str, Any] = {"seed": 7, "step": [{"id": "k", "do": "kill", "on": "b1"}]}
+
+
+def written(
+    folder: Path,
+    *,
+    p99_ms: float = 10.0,
+    manifest: Mapping[str, Any] | None = None,
+    workload: Mapping[str, Any] | None = None,
+    faults: Mapping[str, Any] | None = None,
+) -> Path:
+    """A run's folder as far as a comparison reads it."""
+    (folder / "spec").mkdir(parents=True)
+    headline = {
+        "delivered": 1000, "delivered_per_s": 100.0, "broker_cpu_us_per_message_mean": 50.0,
+        "response_us": {"p50": 1_000.0, "p99": 1_000 * p99_ms, "max": 20_000.0},
+    }  # fmt: skip
+    about = {**MANIFEST, "headline": headline, **(manifest or {})}
+    (folder / "manifest.json").write_text(json.dumps(about))
+    for name, values in (
+        ("workload", {**WORKLOAD, **(workload or {})}),
+        ("topology", {"name": "cells", "brokers": ["p1", "s1"]}),
+        ("faults", {**FAULTS, **(faults or {})}),
+    ):
+        (folder / "spec" / f"{name}.toml").write_text(toml_text(values))
+    verdict = {
+        "counts": {"owed": 100, "delivered": 100}, "exercised": {"resent_publications": 7},
+        "recoveries": [{"at_risk": 3, "recovered_after_ns": 2_000_000_000}],
+    }  # fmt: skip
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    return folder
+
+
+def test_protocols_may_differ_and_what_differs_is_told(tmp_path: Path) -> None:
+    other = {"protocol": "delta_tree"}
+    slow = [written(tmp_path / f"slow{n}", p99_ms=20 + n / 10) for n in range(3)]
+    fast = [
+        written(tmp_path / f"fast{n}", p99_ms=10 + n / 10, manifest=other, workload=other)
+        for n in range(3)
+    ]
+    found = compare([Group("slow", tuple(slow)), Group("fast", tuple(fast))])
+    assert found.differing == {"protocol": ["gryphon", "delta_tree"]}
+    verdicts = {row.number.name: row.verdict for row in found.rows}
+    assert verdicts["latency_p99_ms"] == "faster"
+    assert {verdicts.pop("latency_p99_ms"), *verdicts.values()} == {"faster", "same"}
+    values = {row.number.name: row.first.mean for row in found.rows}
+    assert (values["resent_bytes"], values["recovery_s"]) == (700, 2)
+    (row,) = [row for row in found.rows if row.number.name == "latency_p99_ms"]
+    assert row.difference.ratio == pytest.approx(0.5, rel=0.01)
+    backwards = compare([Group("fast", tuple(fast)), Group("slow", tuple(slow))])
+    assert {row.verdict for row in backwards.rows} == {"slower", "same"}
+
+
+@pytest.mark.parametrize(
+    "change,reason",
+    [
+        ({"manifest": {"cpu": "slow"}}, "hardware: cpu = fast and cpu = slow"),
+        ({"manifest": {"cores": 64}}, "hardware: cores = 2 and cores = 64"),
+        ({"manifest": {"without_fsync": ["h"]}}, "fsync policy: [] and ['h']"),
+        ({"manifest": {"transport": "TLS"}}, "transport: plaintext and TLS"),
+        (
+            {"workload": {"publishers": [{"at": ["p1"], "count": 4, "rate": "50/s"}]}},
+            "load: publishers[0].rate = 25/s and publishers[0].rate = 50/s",
+        ),
+        (
+            {"workload": {"subscribers": [{"at": ["s1"], "count": 9, "filter": "true"}]}},
+            "scale: subscribers[0].count = 1 and subscribers[0].count = 9",
+        ),
+        ({"workload": {"seed": 4}}, "workload: seed = 3 and seed = 4"),
+        ({"faults": {"seed": 8}}, "faults: seed = 7 and seed = 8"),
+        ({"manifest": {"state": "partial", "reasons": ["killed"]}}, "the run is partial: killed"),
+        ({"manifest": {"loadgen_saturated": True}}, "its load generators were the limit"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_reason(
+    tmp_path: Path, change: Mapping[str, Any], reason: str
+) -> None:
+    runs = [written(tmp_path / "one"), written(tmp_path / "other", **change)]
+    with pytest.raises(NotComparable) as caught:
+        compare([Group(run.name, (run,)) for run in runs])
+    assert reason in str(caught.value)
