@@ -84,11 +84,11 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     assert json.loads((run / "manifest.json").read_text())["state"] == "complete"
     assert "points 4/4" in answer.err or "simulating 12 brokers" in answer.err
 
-    listed = call("claims", "-j").document
+    listed = call("claims", "list", "dft11", "-j").document
     assert listed["total"] == {"holds": 0, "fails": 0, "not run": 4}
 
     monkeypatch.setattr("results.checker.spark.spark_session", lambda *_: nullcontext(spark))
-    judged = call("claims", "run", "-j", "-q")
+    judged = call("claims", "run", "dft11", "-j", "-q")
     assert judged.status == 0, judged.err
     states = {row["claim"]: row["verdict"] for row in judged.document["claims"]}
     assert states == {"safety": "holds", "loss": "fails", "large": "not run", "other": "not run"}
@@ -99,7 +99,7 @@ def test_a_simulated_figure_is_drawn_judged_and_held_against_its_claims(
     told = call("claims", "explain", "large")
     assert "not run: dft11.fig10 was drawn with brokers = 12 instead of 500" in told.out
     assert "pubsubctl simulate dft11.fig10 && pubsubctl plot dft11.fig10 latest" in told.out
-    assert call("claims").out.splitlines()[-6:] == [
+    assert call("claims", "list", "dft11").out.splitlines()[-6:] == [
         f"by run {run.name}, with brokers = 12, runs = 1, measured_s = 3 (safety, loss)",
         "not run: dft11.fig10 was drawn with brokers = 12 instead of 500 (large)",
         "not run: dft11.fig12 was not drawn (other)",
@@ -130,7 +130,7 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
         (figures / "dft11.fig10.json").write_text(json.dumps(document))
 
     draw(claimed / "results" / "samples" / "experiments", 12, 0)
-    lines = call("claims").out.splitlines()
+    lines = call("claims", "list", "dft11").out.splitlines()
     archived = "archived run 20261122T000000Z-000000, with brokers = 12, runs = 1"
     assert f"by {archived} (safety, loss)" in lines
     below = "dft11.fig10 was drawn with brokers = 12 instead of 500 (archived run)"
@@ -139,11 +139,12 @@ def test_an_archived_run_counts_until_there_is_another(call: Call, claimed: Path
     assert f"not run: {below}" in call("claims", "explain", "large").out
 
     draw(claimed / "results" / "runs", 500, 1)
-    states = {row["claim"]: row["verdict"] for row in call("claims", "-j").document["claims"]}
+    listed = call("claims", "list", "dft11", "-j").document["claims"]
+    states = {row["claim"]: row["verdict"] for row in listed}
     assert states == {"safety": "holds", "loss": "holds", "large": "fails", "other": "not run"}
 
     (claimed / "elsewhere").mkdir()
-    listed = call("claims", "list", "--runs", "elsewhere", "-j").document
+    listed = call("claims", "list", "dft11", "--runs", "elsewhere", "-j").document
     assert listed["total"]["not run"] == 4
 
 
