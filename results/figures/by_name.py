@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from results.figures import of_runs
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
+from results.papers.gd02 import fault_figures, overhead_figures
 from results.tables.derived import derived_of
 from results.tables.json_files import ResultsError
 from results.tables.seals import seal_derived
@@ -20,6 +21,8 @@ FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **figures.FIGURES,
     **delivery_figures.FIGURES,
     **behaviour_figures.FIGURES,
+    **overhead_figures.FIGURES,
+    **fault_figures.FIGURES,
 }
 
 

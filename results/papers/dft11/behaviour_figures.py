@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
+from results.figures.lines import MARKERS, line_with_band
 from results.papers.dft11.behaviours import (
     bypass_distribution,
     exclusions_by_partition,
@@ -32,7 +33,6 @@ Row = Any
 Metrics = Iterator[tuple[str, Metric]]
 
 LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
-MARKERS = "osD^"
 DASHES = ("--", "-", "-.", ":")
 SOURCES = {"behind": "beyond them", "inside": "on the middle one"}
 NO_FIGURE = "The paper has no such figure."
@@ -96,12 +96,9 @@ def draw_starts(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         for number, ((delta,), line) in enumerate(_lines(here, "delta").items()):
             colour = LINES[number % len(LINES)]
             sizes = [row.brokers for row in line]
-            axes.fill_between(
-                sizes, [row.p10_ms for row in line], [row.p90_ms for row in line],
-                color=colour, alpha=0.12, linewidth=0,
-            )  # fmt: skip
-            axes.plot(
-                sizes, [row.p50_ms for row in line], color=colour,
+            band = [row.p10_ms for row in line], [row.p90_ms for row in line]
+            line_with_band(
+                axes, sizes, [row.p50_ms for row in line], band, colour, alpha=0.12,
                 marker=MARKERS[number % len(MARKERS)], label=f"δ = {delta}",
             )  # fmt: skip
         axes.set_xscale("log")

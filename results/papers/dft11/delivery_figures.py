@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure
+from results.figures.lines import MARKERS, line_with_band
 from results.papers.dft11.experiment_runs import ExperimentRun, load_experiment_run
 from results.papers.dft11.simulated_deliveries import (
     check_tables_agree,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Row = Any
 
 DELTA_LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
-MARKERS = "osD^"
 
 TOLERANCE_BELOW_BOUND = 5.0
 """Percentage points that may be lost to start-up of bypasses within the window."""
@@ -55,16 +55,12 @@ def draw_fig10(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
                 failed, [row.bound_percent for row in line],
                 color=colour, linestyle=":", linewidth=2.6, alpha=0.55,
             )  # fmt: skip
+            band = None
             if any(row.low_percent is not None for row in line):
-                axes.fill_between(
-                    failed,
-                    [row.low_percent for row in line],
-                    [row.high_percent for row in line],
-                    color=colour, alpha=0.18, linewidth=0,
-                )  # fmt: skip
-            axes.plot(
-                failed, [row.delivered_percent for row in line],
-                color=colour, marker=MARKERS[number % len(MARKERS)], linewidth=1.1, clip_on=False,
+                band = [row.low_percent for row in line], [row.high_percent for row in line]
+            line_with_band(
+                axes, failed, [row.delivered_percent for row in line], band, colour,
+                marker=MARKERS[number % len(MARKERS)], linewidth=1.1, clip_on=False,
                 markersize=9 - 2 * min(number, 3),  # so that equal curves are all seen
                 zorder=3, label=f"δ = {delta}:  {line[-1].delivered_percent:.1f} %",
             )  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style, new_figure, plain_log_axis
+from results.figures.lines import DASHES, MARKERS, line_with_band
 from results.papers.dft11.connectivity import (
     disconnected_percent,
     neighbourhood_distribution,
@@ -32,8 +33,6 @@ Point = tuple[int, ...]
 # Orange to blue to black: told apart in print and by those who do not see red and green.
 DELTA_LINES = ("#d55e00", "#e69f00", "#0072b2", "#1a1a1a")
 FAILED_LINES = ("#999999", "#0072b2", "#d55e00")
-MARKERS = "osD^"
-DASHES = ("-", "--", "-.", ":")
 
 # A mean that hangs on fewer draws than these is not compared with another one.
 ENOUGH_LOSING_RUNS = 10
@@ -58,16 +57,10 @@ def draw_fig9(run: ExperimentRun, rows: Sequence[Row]) -> Drawing:
         for number, ((_, delta), line) in enumerate(_lines_of(by_line, fanout)):
             colour = _of(DELTA_LINES, number)
             failed = [row.failed for row in line]
-            axes.fill_between(
-                failed,
-                [row.low_percent or 0 for row in line],
-                [row.high_percent or 0 for row in line],
-                color=colour, alpha=0.18, linewidth=0,
-            )  # fmt: skip
-            axes.plot(
-                failed,
-                [row.mean_percent for row in line],
-                color=colour, marker=_of(MARKERS, number), clip_on=False, zorder=3,
+            band = [row.low_percent or 0 for row in line], [row.high_percent or 0 for row in line]
+            line_with_band(
+                axes, failed, [row.mean_percent for row in line], band, colour,
+                marker=_of(MARKERS, number), clip_on=False, zorder=3,
                 label=f"δ = {delta}:  {_percent(line[-1].mean_percent)}",
             )  # fmt: skip
         axes.set_title(f"fan-out {fanout}")

@@ -1,0 +1,261 @@
+"""gd02.fig6, gd02.fig7, gd02.fig8: latency and what is asked for again, around a failure.
+
+The typical instance is drawn, by the rule of `results.repetitions.modal`; the band is what lies
+between the least and the most of the others. Numbers are means over all instances.
+
+Paper: [GD02] §4.2.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.figures.lines import line_with_band
+from results.papers.gd02.faults import BIN_NS, SECOND_NS, FaultStory, fault_story
+from results.papers.gd02.series_runs import SeriesRuns, load_series, metric_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+COLOURS = {"s1": "#0072b2", "s2": "#d55e00", "s3": "#999999", "b2": "#1a1a1a", "s5": "#999999"}
+_HELD, _DOWN = "#f4c463", "#aab0b9"
+
+
+@dataclass(frozen=True)
+class FaultFigure:
+    """What one of the figures shows.
+
+    Attributes:
+        shown: subscribers' brokers whose latency is drawn.
+        asking: brokers whose requests are drawn.
+        around: seconds before and after `anchor` that the lower panel shows.
+        anchor: `failed` or `repaired`: the moment that the lower panel is around.
+        paper: what the paper reports.
+    """
+
+    name: str
+    what: str
+    shown: tuple[str, ...]
+    asking: tuple[str, ...]
+    anchor: str
+    around: tuple[float, float]
+    paper: str
+
+
+FIG6 = FaultFigure(
+    "gd02.fig6", "The link between b1 and s1 stalls, fails, and is repaired after 10 s",
+    ("s1", "s2"), ("s1", "b2"), "failed", (3.5, 3.5),
+    "The paper reports a sawtooth from about 2.5 s at s1, requests of that length for each stream "
+    "to b2, and nothing at s2.",
+)  # fmt: skip
+FIG7 = FaultFigure(
+    "gd02.fig7", "Broker b1 stalls, crashes, and is back after 30 s",
+    ("s1", "s2", "s3"), ("s1", "s2", "b2"), "failed", (3.5, 3.5),
+    "The paper reports about 5,500 ms asked for by s1 and by s2 each (2 streams, 2,750 ms each), "
+    "and about half of their sum by b2.",
+)  # fmt: skip
+FIG8 = FaultFigure(
+    "gd02.fig8", "The publishers' broker p1 logs, sends nothing, crashes, and is back after 20 s",
+    ("s1", "s3"), ("s1", "s3", "b2"), "repaired", (3.0, 6.0),
+    "The paper reports no requests while p1 is down, and then a partial sawtooth near 20 to 23 s.",
+)  # fmt: skip
+
+
+def fig6(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """Latency and requests around the failure of a link. Paper: [GD02] Fig. 6."""
+    return _drawing(spark, run_dir, FIG6)
+
+
+def fig7(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """Latency and requests around the crash of a broker on the way. Paper: [GD02] Fig. 7."""
+    return _drawing(spark, run_dir, FIG7)
+
+
+def fig8(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """Latency and requests around the crash of the publishers' broker. Paper: [GD02] Fig. 8."""
+    return _drawing(spark, run_dir, FIG8)
+
+
+FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
+    "gd02.fig6": fig6,
+    "gd02.fig7": fig7,
+    "gd02.fig8": fig8,
+}
+
+
+def _drawing(spark: "SparkSession", run_dir: "Path", figure: FaultFigure) -> Drawing:
+    series = load_series(spark, Path(run_dir), ("VALID",))
+    point = series.points[0]
+    stories = {loaded.run.run_id: fault_story(spark, loaded) for loaded in point.runs}
+    return draw(figure, series, stories, point.modal.run.run_id)
+
+
+@house_style()
+def draw(
+    figure: FaultFigure, series: SeriesRuns, stories: Mapping[str, FaultStory], modal: str
+) -> Drawing:
+    """A figure from what happened in each instance.
+
+    Args:
+        modal: the run id of the typical one.
+    """
+    from matplotlib.figure import Figure
+
+    typical = stories[modal]
+    others = [story for run_id, story in stories.items() if run_id != modal]
+    picture = Figure(figsize=(7.4, 5.6), layout="constrained")
+    upper, lower = picture.subplots(2, 1)
+    _draw_latency(upper, figure, typical, others)
+    _draw_requests(lower, figure, typical, others)
+    return Drawing(
+        figure=picture,
+        columns=("panel", "broker", "t_s", "value", "low", "high"),
+        rows=[*_latency_rows(figure, typical, others), *_request_rows(figure, typical)],
+        caption=_caption(figure, series, typical, len(stories)),
+        scale=_scale(series, len(stories)),
+        metrics=dict(_metrics([*stories.values()])),
+        run_ids=series.run_ids,
+        about={"modal": modal},
+    )
+
+
+def _draw_latency(
+    axes: "Axes", figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+) -> None:
+    _shade(axes, typical)
+    for broker in figure.shown:
+        rows = [row for row in _latency_rows(figure, typical, others) if row[1] == broker]
+        times = [row[2] for row in rows]
+        band = ([row[4] for row in rows], [row[5] for row in rows]) if others else None
+        line_with_band(
+            axes, times, [row[3] for row in rows], band, COLOURS[broker],
+            marker=".", markersize=2.5, linestyle="none", label=broker, zorder=3,
+        )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylabel("largest latency in 0.1 s (ms)")
+    axes.set_xlabel("sent, seconds after measuring began")
+    axes.set_title(figure.what, loc="left")
+    axes.legend(loc="upper right", ncols=3)
+
+
+def _draw_requests(
+    axes: "Axes", figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+) -> None:
+    _shade(axes, typical)
+    anchor_ns = typical.failed_ns if figure.anchor == "failed" else typical.repaired_ns
+    left, right = (anchor_ns / SECOND_NS + off for off in (-figure.around[0], figure.around[1]))
+    for broker in figure.asking:
+        for number, story in enumerate([*others, typical]):
+            is_typical = number == len(others)
+            steps = [(left, 0.0), *story.cumulated(broker)]
+            steps.append((right, steps[-1][1]))
+            style: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35}
+            if is_typical:
+                style = {"label": f"{broker}: {steps[-1][1]:,.0f} ms", "linewidth": 1.8}
+            axes.plot(
+                [at for at, _ in steps], [ms for _, ms in steps],
+                drawstyle="steps-post", color=COLOURS[broker], **style,
+            )  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("asked for again, cumulated (ms)")
+    axes.set_xlabel("seconds after measuring began")
+    axes.legend(loc="upper left")
+
+
+def _shade(axes: "Axes", story: FaultStory) -> None:
+    moments = [ns / SECOND_NS for ns in (story.from_ns, story.failed_ns, story.repaired_ns)]
+    axes.axvspan(moments[0], moments[1], color=_HELD, alpha=0.35, linewidth=0, zorder=0)
+    axes.axvspan(moments[1], moments[2], color=_DOWN, alpha=0.3, linewidth=0, zorder=0)
+
+
+Row = tuple[str, str, float, float, float, float]
+
+
+def _latency_rows(
+    figure: FaultFigure, typical: FaultStory, others: Sequence[FaultStory]
+) -> Iterator[Row]:
+    """The largest latency in each stretch of send time, and between what the others' lie."""
+    for broker in figure.shown:
+        for at, us in typical.latency_us[broker].items():
+            beside = [story.latency_us[broker].get(at, us) / 1e3 for story in others]
+            low, high = (min(beside), max(beside)) if beside else (us / 1e3, us / 1e3)
+            yield (
+                "latency_ms",
+                broker,
+                round((at + 0.5) * BIN_NS / SECOND_NS, 3),
+                us / 1e3,
+                low,
+                high,
+            )
+
+
+def _request_rows(figure: FaultFigure, typical: FaultStory) -> Iterator[Row]:
+    for broker in figure.asking:
+        for at, ms in typical.cumulated(broker):
+            yield "asked_ms", broker, round(at, 6), ms, ms, ms
+
+
+def _metrics(stories: Sequence[FaultStory]) -> Iterator[tuple[str, Metric]]:
+    """Every number over all instances; one that an instance has not is of those that have it."""
+    brokers = {row["broker"] for story in stories for row in story.requests} | {"s1", "s2", "b2"}
+    peers = sorted({row["peer"] for story in stories for row in story.requests})
+    numbers = [dict(_numbers(story, sorted(brokers), peers)) for story in stories]
+    for name in numbers[0]:
+        values = [value for each in numbers if (value := each[name]) is not None]
+        if values:
+            yield name, metric_of(values)
+    yield "instances", Metric(len(stories))
+
+
+def _numbers(
+    story: FaultStory, brokers: Sequence[str], peers: Sequence[str]
+) -> Iterator[tuple[str, float | None]]:
+    """What one instance comes to; None for a share of nothing."""
+    yield "stall_s", story.stall_ns / SECOND_NS
+    for broker in brokers:
+        asked_ns, streams = story.asked_ns(broker), story.streams_asked(broker)
+        yield f"asked_ms.{broker}", asked_ns / 1e6
+        yield f"streams_asked.{broker}", streams
+        yield f"asked_per_stall_and_stream.{broker}", _per(asked_ns, story.stall_ns * streams)
+        for peer in peers:
+            share = _per(100 * story.asked_ns(broker, of=peer), asked_ns)
+            yield f"percent_asked_of.{peer}.by.{broker}", share
+    for broker in sorted(story.latency_us):
+        yield f"peak_s.{broker}", story.peak_us(broker) / 1e6
+        yield f"peak_per_stall.{broker}", 1e3 * story.peak_us(broker) / story.stall_ns
+    yield "consolidation.b2", _per(story.asked_ns("b2"), story.asked_ns("s1", "s2"))
+    yield "asked_ms.other_branch", story.asked_ns("b3", "b4", "s3", "s4", "s5") / 1e6
+    yield "asked_while_down_ms", story.asked_while_down_ns() / 1e6
+
+
+def _per(value: float, by: float) -> float | None:
+    return value / by if by else None
+
+
+def _scale(series: SeriesRuns, instances: int) -> dict[str, Any]:
+    run = series.points[0].modal.run
+    publishers = run.workload["publishers"]
+    return {
+        "brokers": len(run.topology["brokers"]),
+        "publishers": sum(len(entry["at"]) * entry.get("count", 1) for entry in publishers),
+        "instances": instances,
+    }
+
+
+def _caption(figure: FaultFigure, series: SeriesRuns, typical: FaultStory, instances: int) -> str:
+    run = series.points[0].modal.run
+    machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
+    publishers = run.workload["publishers"][0]
+    return (
+        f"{figure.what}. Above: the largest latency in each 0.1 s of send time, whatever the "
+        f"stream. Below: for how long a time of its streams a broker asks again, cumulated, a step "
+        f"for each request. Yellow: stall, {typical.stall_ns / SECOND_NS:.2f} s; grey: failed. "
+        f"The typical one of {instances} instances (the medoid of latency by send time, "
+        f"{typical.run_id}); shaded and thin: the others. {len(run.topology['brokers'])} brokers "
+        f"in 8 cells on one machine ({machine}), 4 publishers of {publishers['rate']} and "
+        f"{publishers['size']}, GCT 200 ms, NRT 600 ms, AET 10 s. {figure.paper}"
+    )
