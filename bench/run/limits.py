@@ -50,12 +50,14 @@ class Use:
     """What one process used in a stretch of time, by its busiest thread.
 
     Attributes:
+        ran_s: for how long it ran.
         core: share of a core.
         wanted: the same of the time in which it did not wait for one: 1 is all that can be.
     """
 
     kind: Literal["load generator", "broker"]
     name: str
+    ran_s: float
     core: float
     wanted: float
 
@@ -230,4 +232,4 @@ def _use(
         return None
     ran_s = after.ran_s - before.ran_s
     could_s = max(took_s - (after.waited_s - before.waited_s), ran_s, 1e-9)
-    return Use(kind, name, min(1.0, ran_s / took_s), ran_s / could_s)
+    return Use(kind, name, ran_s, min(1.0, ran_s / took_s), ran_s / could_s)

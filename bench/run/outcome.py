@@ -40,6 +40,7 @@ class RunOutcome:
         is_load_generator_limit: whether that was a load generator, so that the run is no result of
             a figure of throughput.
         broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
+        load_cpu_us_per_message: the same by load generator.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
         online: what the online checkers counted, in all.
@@ -59,6 +60,7 @@ class RunOutcome:
     limited_by: str = ""
     is_load_generator_limit: bool = False
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
+    load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     lateness_p99_us: float = 0.0
     saturated: bool = False
     online: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +76,8 @@ class RunOutcome:
     def headline(self) -> dict[str, Any]:
         """The numbers for the index of all runs."""
         values = asdict(self)
-        for name in ("run_directory", "state", "reasons", "broker_cpu_us_per_message"):
+        left_out = ("broker_cpu_us_per_message", "load_cpu_us_per_message")
+        for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
         return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
 
@@ -124,11 +127,19 @@ def outcome_of(
         found = measure(run_directory / "raw", *measured)
         before, after = cpu_s
         limit: Limit | None = None
+        load_cpu_us: dict[str, float] = {}
         if probe is not None:
             is_rate_met = has_rate and found.kept_up
-            limit = limit_of(probe.uses(), probe.machines(), is_rate_met=is_rate_met)
+            uses = probe.uses()
+            limit = limit_of(uses, probe.machines(), is_rate_met=is_rate_met)
+            load_cpu_us = {
+                use.name: use.ran_s * 1e6 / found.delivered
+                for use in uses
+                if found.delivered and use.kind == "load generator"
+            }
         values = {
             "limited_by": limit.text if limit else "",
+            "load_cpu_us_per_message": load_cpu_us,
             "is_load_generator_limit": limit is not None and limit.is_of_load_generator,
             "published": found.published,
             "delivered": found.delivered,

@@ -317,6 +317,7 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
         "is_load_generator_limit": outcome.is_load_generator_limit,
         "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,
         "broker_cpu_us_per_message_by_broker": dict(outcome.broker_cpu_us_per_message),
+        "load_cpu_us_per_message_by_process": dict(outcome.load_cpu_us_per_message),
         "lateness_p99_us": outcome.lateness_p99_us,
         "online": dict(outcome.online),
         "verdict": judged.verdict if judged is not None else None,

@@ -22,6 +22,7 @@ def about_run(loaded: LoadedRun, facts: RunFacts) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "experiment": manifest.get("experiment"),
+        "limited_by": limiting_load_generator(manifest),
         "protocol": run.protocol,
         "protocol_name": run.words.bare if run.protocol else "",
         "wiring": run.words.wiring,
@@ -79,6 +80,15 @@ def exposure_rows(facts: RunFacts) -> list[tuple[str, str, int, int]]:
     ]
 
 
+def limiting_load_generator(manifest: Mapping[str, Any]) -> str:
+    """The load generator that kept a run from being faster, in words; "" where none did.
+
+    How fast such a run was is no result.
+    """
+    headline = manifest.get("headline") or {}
+    return str(headline["limited_by"]) if headline.get("is_load_generator_limit") else ""
+
+
 def scale_text(about: Mapping[str, Any]) -> str:
     """What ran, how large it was, and on what; fit to begin a sentence."""
     machine = about["machine"]
@@ -94,7 +104,9 @@ def scale_text(about: Mapping[str, Any]) -> str:
     name = about["protocol_name"]
     if name[0].isascii():  # δ stays small
         name = name[0].upper() + name[1:]
-    return f"{name}{wiring}, {size}; {where}: {hardware}; run {about['run_id']}"
+    limit = about.get("limited_by")
+    no_result = f"; limited by {limit}, so no result of throughput" if limit else ""
+    return f"{name}{wiring}, {size}; {where}: {hardware}; run {about['run_id']}{no_result}"
 
 
 def wiring_of(about: Mapping[str, Any]) -> str:

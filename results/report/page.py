@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from results.figures.context import limiting_load_generator
 from results.report import fault_chart, words
 from results.report.reading import SHOWN_FIGURES, SHOWN_PERCENTILES, RunStory, read_story
 
@@ -143,18 +144,16 @@ def _comparison(stories: Sequence[RunStory]) -> list[tuple[str, list[str]]]:
 
 
 def _delivered_per_s(story: RunStory) -> str:
-    headline = story.run.manifest.get("headline") or {}
-    value = headline.get("delivered_per_s")
-    if headline.get("is_load_generator_limit"):
+    if limiting_load_generator(story.run.manifest):
         return "–"
+    value = (story.run.manifest.get("headline") or {}).get("delivered_per_s")
     return f"{value:,.0f}" if isinstance(value, int | float) else "–"
 
 
 def _limited_by(story: RunStory) -> str:
-    headline = story.run.manifest.get("headline") or {}
-    if headline.get("is_load_generator_limit"):
-        return f"{headline['limited_by']}: no result of throughput"
-    return headline.get("limited_by") or "–"
+    if limit := limiting_load_generator(story.run.manifest):
+        return f"{limit}: no result of throughput"
+    return (story.run.manifest.get("headline") or {}).get("limited_by") or "–"
 
 
 def worst_latency(story: RunStory, name: str) -> str:

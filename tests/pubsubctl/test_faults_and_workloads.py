@@ -259,3 +259,17 @@ def test_the_numbers_of_a_run_that_is_not_complete_say_so(tmp_path: Path) -> Non
     assert numbers_text(RunOutcome(run_directory=tmp_path, state="partial")).startswith(
         "the run is partial; in "
     )
+
+
+def test_a_run_says_what_limited_it_and_whether_it_is_a_result(tmp_path: Path) -> None:
+    met = RunOutcome(run_directory=tmp_path, state="complete", limited_by="rate")
+    assert numbers_text(met).endswith(" · limited by rate")
+    slow = RunOutcome(
+        run_directory=tmp_path, state="complete",
+        limited_by="load generator load-sub: 98% of a core", is_load_generator_limit=True,
+        acknowledged_us={"p50": 1500.0, "p99": 4000.0},
+    )  # fmt: skip
+    assert numbers_text(slow).endswith(
+        " · acknowledged p50 1.50 ms, p99 4.00 ms · limited by load generator load-sub: "
+        "98% of a core · no result of how fast brokers are"
+    )

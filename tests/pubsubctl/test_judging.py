@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.run.expectations import Expectation
 from pubsubctl.console.console import Console
 from pubsubctl.errors import combined_status
 from pubsubctl.running.demo import PROTOCOLS, because_not_as_expected
@@ -163,3 +164,18 @@ def test_what_a_workload_expects_holds_or_fails_with_the_number(
     assert [each.row()["holds"] for each in found.expectations] == [
         None if "not measured" in line else "holds" in line for line in said
     ]
+
+
+@pytest.mark.parametrize(
+    "wanted, holds",
+    [(">= 50/s", True), (">= 100/s", None), ("< 200/s", None)],
+)
+def test_a_rate_that_a_load_generator_limited_is_known_to_be_reached_and_no_more(
+    wanted: str, holds: bool | None
+) -> None:
+    limit = {"limited_by": "load generator load-sub: 98%", "is_load_generator_limit": True}
+    found = Expectation.of("delivered.rate", wanted).judge({**HEADLINE, **limit})
+    assert found.holds is holds
+    if holds is None:
+        assert found.text.endswith("not measured, the limit was load generator load-sub: 98%")
+    assert Expectation.of("latency.p50", "< 1ms").judge({**HEADLINE, **limit}).holds

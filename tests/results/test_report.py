@@ -208,6 +208,25 @@ def test_a_calm_run_says_so(tmp_path: Path) -> None:
     assert lanes_picture(story) is None
 
 
+def test_a_rate_that_a_load_generator_limited_is_no_result(tmp_path: Path) -> None:
+    story = story_of(tmp_path, VALID)
+
+    def shown(headline: dict[str, Any]) -> str:
+        manifest = {**story.run.manifest, "headline": headline}
+        return flat(
+            Page.of(render([replace(story, run=replace(story.run, manifest=manifest))])).text
+        )
+
+    rate = {"delivered_per_s": 1234.5, "limited_by": "broker b1: 99% of a core"}
+    text = shown(rate)
+    assert "1,234" in text
+    assert "broker b1: 99% of a core" in text
+    limit = {"limited_by": "load generator load-sub: 98%", "is_load_generator_limit": True}
+    text = shown({**rate, **limit})
+    assert "1,234" not in text
+    assert "load generator load-sub: 98%: no result of throughput" in text
+
+
 def test_a_run_without_faults_says_so(tmp_path: Path) -> None:
     verdict = {**VALID, "verdict": "unknown", "because": ["nothing was at risk"], "recoveries": []}
     story = story_of(tmp_path, {**verdict, "exercised": {}})
