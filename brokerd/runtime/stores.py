@@ -61,6 +61,8 @@ class Stores:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)
         if self._meta is None:
             self._meta = SqliteMetaStore(folder / "meta.sqlite3", fsync=config.fsync)
+        if self.volume is not None and not self._meta.knows(config.deployment_id):
+            self.volume.clear()  # first: else, after a crash, it would be taken for this one's
         beginning = self._meta.begin(config.deployment_id)
         if self.volume is not None:
             found = self.volume.begin(self._logs, recovering=beginning.recovering)

@@ -13,8 +13,8 @@ MAGIC: Final = b"psl1"
 OLD_MAGICS: Final = (b"psb1", b"psb2")
 SEGMENT: Final = struct.Struct(f">4s{SALT_BYTES}sI")  # magic, salt, CRC-32 of the salt
 _GROUP: Final = struct.Struct(">4sQII")  # magic, number, bytes of the body, CRC-32 of the body
-_SEAL_BYTES: Final = 8
-HEAD_BYTES: Final = _GROUP.size + _SEAL_BYTES
+SEAL_BYTES: Final = 8
+HEAD_BYTES: Final = _GROUP.size + SEAL_BYTES
 _ENTRY: Final = struct.Struct(">BBQI")  # kind, bytes of the log's name, index, bytes of the content
 _NEXT: Final = struct.Struct(">Q")
 
@@ -106,16 +106,29 @@ def body_bytes(head: bytes) -> int:
     return size
 
 
+def stored_checksum(head: bytes) -> int:
+    """The CRC-32 that the body of a group should have, by its head."""
+    checksum: int = _GROUP.unpack_from(head)[3]
+    return checksum
+
+
+def head_at(data: bytes, position: int, salt: bytes) -> bool:
+    """Whether the head of a group begins there, whatever follows it."""
+    head = data[position : position + _GROUP.size]
+    return head.startswith(MAGIC) and data[position + _GROUP.size : position + HEAD_BYTES] == _seal(
+        head, salt
+    )
+
+
 def group_at(data: bytes, position: int, salt: bytes) -> Group | None:
     """The whole group that begins there, if one does."""
     start = position + HEAD_BYTES
     if len(data) < start:
         return None
-    magic, number, size, checksum = _GROUP.unpack_from(data, position)
-    head = data[position : position + _GROUP.size]
     # The seal first: it costs the same whatever size a record pretends to have.
-    if magic != MAGIC or data[position + _GROUP.size : start] != _seal(head, salt):
+    if not head_at(data, position, salt):
         return None
+    _, number, size, checksum = _GROUP.unpack_from(data, position)
     body = memoryview(data)[start : start + size]
     return Group(number, body) if len(body) == size and zlib.crc32(body) == checksum else None
 
@@ -152,4 +165,4 @@ def entries_of(body: memoryview) -> Iterator[LogEntry]:
 
 
 def _seal(head: bytes, salt: bytes) -> bytes:
-    return hashlib.blake2b(head, digest_size=_SEAL_BYTES, key=salt).digest()
+    return hashlib.blake2b(head, digest_size=SEAL_BYTES, key=salt).digest()

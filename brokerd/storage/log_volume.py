@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
+from brokerd.storage.bit_rot import is_one_bit_off
+from brokerd.storage.files import DISK, Files
 from brokerd.storage.log_groups import (
     HEAD_BYTES,
     SALT_BYTES,
@@ -95,6 +97,7 @@ class LogVolume:
 
     Args:
         fsync: whether a write waits for the disk; without, it survives this process only.
+        files: where the folder is.
 
     Attributes:
         torn_bytes: what a crash had cut off, and was removed.
@@ -105,11 +108,17 @@ class LogVolume:
     """
 
     def __init__(
-        self, folder: Path, segment_bytes: int = SEGMENT_BYTES, *, fsync: bool = True
+        self,
+        folder: Path,
+        segment_bytes: int = SEGMENT_BYTES,
+        *,
+        fsync: bool = True,
+        files: Files = DISK,
     ) -> None:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        files.make_folder(folder)
+        files.sync_folder(folder.parent)
+        self._files = files
         self._fsync = fsync
-        _sync_folder(folder.parent)
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._logs: dict[str, _Log] = {}
@@ -130,12 +139,9 @@ class LogVolume:
         does not matter.
         """
         self._logs, self._segments, self._segment, self._group = {}, {}, 0, 1
-        numbers = sorted(int(path.stem) for path in self._folder.glob("*.log"))
         if not recovering:
-            for number in numbers:
-                self._path(number).unlink()
-            _sync_folder(self._folder)
-            numbers = []
+            self.clear()
+        numbers = self._numbers()
         for number in numbers:
             self._recover(number, is_first=number == numbers[0], is_last=number == numbers[-1])
         wanted = list(names)
@@ -146,9 +152,19 @@ class LogVolume:
             self._logs.setdefault(name, _Log())
         return {name: (log.first, log.next) for name, log in self._logs.items()}
 
+    def clear(self) -> None:
+        """Remove what is left of an earlier deployment; not for a volume that has begun."""
+        for number in self._numbers():
+            self._files.remove(self._path(number))
+        self._files.sync_folder(self._folder)
+
+    def _numbers(self) -> list[int]:
+        names = self._files.names(self._folder)
+        return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+
     def _recover(self, number: int, *, is_first: bool, is_last: bool) -> None:
         path = self._path(number)
-        data = path.read_bytes()
+        data = self._files.read(path)
         salt = self._salt_of(path, data)
         if not salt:
             self._remove_unborn(path, data, is_last=is_last)
@@ -188,18 +204,23 @@ class LogVolume:
         if not is_last:
             raise StorageCorrupt(f"{path}: damaged at byte 0")
         self.torn_bytes = len(data)
-        path.unlink()
-        _sync_folder(self._folder)
+        self._files.remove(path)
+        self._files.sync_folder(self._folder)
 
     def _cut_off(self, path: Path, data: bytes, position: int, *, is_last: bool) -> None:
-        """Remove a torn end; what is damaged before a whole group is no torn end."""
+        """Remove a torn end, which is no damage: that is before a whole group, or of one bit."""
         salt = self._segments[self._segment].salt
         if not is_last or has_later_group(data, position, salt, self._group):
             raise StorageCorrupt(f"{path}: damaged at byte {position}")
+        if is_one_bit_off(data, position, salt):
+            raise StorageCorrupt(f"{path}: damaged at byte {position}: a bit has changed")
         self.torn_bytes = len(data) - position
-        with path.open("r+b") as file:
-            file.truncate(position)
-            os.fsync(file.fileno())
+        file = self._files.open(path, change=True)
+        try:
+            self._files.cut(file, position)
+            self._files.sync(file)
+        finally:
+            self._files.close(file)
 
     # ------------------------------------------------------------ writing
 
@@ -215,10 +236,10 @@ class LogVolume:
             entries = [*ends, *entries]
         group = pack_group(entries, self._group, self._segments[self._segment].salt)
         try:
-            _write(self._file, group)
+            self._append(self._file, group)
         except OSError as error:
             if is_no_room(error):
-                os.ftruncate(self._file, self._size)
+                self._files.cut(self._file, self._size)
             raise
         if self._fsync:
             self._sync()
@@ -230,7 +251,7 @@ class LogVolume:
     def close(self) -> None:
         """Let go of the files."""
         if self._file >= 0:
-            os.close(self._file)
+            self._files.close(self._file)
             self._file = -1
 
     def _apply(self, byte: int, entries: Iterable[LogEntry]) -> None:
@@ -271,7 +292,7 @@ class LogVolume:
 
     def _sync(self) -> None:
         try:
-            os.fdatasync(self._file)
+            self._files.sync(self._file)
         except OSError as error:
             # What is on disk now, nobody knows: not even a full disk may be waited for.
             raise OSError(errno.EIO, f"{self._folder}: {error}") from error
@@ -288,37 +309,36 @@ class LogVolume:
                 raise
         else:
             if full >= 0:
-                os.close(full)
+                self._files.close(full)
 
     def _open_segment(self) -> None:
         """Go on in a new segment; where that fails, nothing has changed."""
         number, salt = self._segment + 1, os.urandom(SALT_BYTES)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(self._path(number), flags, 0o600)
+        file = self._files.create(self._path(number))
         try:
-            _write(file, pack_segment(salt))
+            self._append(file, pack_segment(salt))
             if self._fsync:
-                os.fdatasync(file)  # before the first group, so a bad salt before groups is damage
-            _sync_folder(self._folder)
+                self._files.sync(file)  # before groups, so a bad salt before them is damage
+            self._files.sync_folder(self._folder)
         except OSError:
-            os.close(file)
-            self._path(number).unlink()
+            self._files.close(file)
+            self._files.remove(self._path(number))
             raise
         self._file, self._segment, self._size = file, number, SEGMENT.size
         self._segments[number] = _Segment(salt)
 
     def _remove_chopped(self) -> None:
-        """Remove segments with nothing left in them; the one that is written to stays."""
-        removed = False
+        """Remove segments with nothing left in them; the one that is written to stays.
+
+        One after another is gone for sure: a crash must not bring back the first of two.
+        """
         for number in list(self._segments)[:-1]:
             highest = self._segments[number].highest
             if any(last >= self._logs[name].first for name, last in highest.items()):
                 break
-            self._path(number).unlink()
+            self._files.remove(self._path(number))
             del self._segments[number]
-            removed = True
-        if removed:
-            _sync_folder(self._folder)
+            self._files.sync_folder(self._folder)
 
     # ------------------------------------------------------------ reading
 
@@ -358,32 +378,23 @@ class LogVolume:
 
     def _groups_from(self, segment: int, byte: int) -> Iterator[Group]:
         for number in [each for each in self._segments if each >= segment]:
-            file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+            file = self._files.open(self._path(number))
             try:
-                while head := os.pread(file, HEAD_BYTES, byte):
-                    body = os.pread(file, body_bytes(head), byte + HEAD_BYTES)
+                while head := self._files.read_at(file, HEAD_BYTES, byte):
+                    body = self._files.read_at(file, body_bytes(head), byte + HEAD_BYTES)
                     group = group_at(head + body, 0, self._segments[number].salt)
                     if group is None:
                         raise StorageCorrupt(f"{self._path(number)}: damaged at byte {byte}")
                     yield group
                     byte += group.size
             finally:
-                os.close(file)
+                self._files.close(file)
             byte = SEGMENT.size
+
+    def _append(self, file: int, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._files.append(file, left) :]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}.log"
-
-
-def _write(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

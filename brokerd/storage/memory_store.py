@@ -14,6 +14,10 @@ class MemoryMetaStore:
         self._deployment_id = ""
         self._rows: Tables = {}
 
+    def knows(self, deployment_id: str) -> bool:
+        """See MetaStore."""
+        return self._deployment_id == deployment_id
+
     def begin(self, deployment_id: str) -> Beginning:
         """See MetaStore."""
         self._incarnation += 1

@@ -39,6 +39,10 @@ class Beginning:
 class MetaStore(Protocol):
     """Rows of named tables."""
 
+    def knows(self, deployment_id: str) -> bool:
+        """Whether it was this deployment that began here last."""
+        ...
+
     def begin(self, deployment_id: str) -> Beginning:
         """Start a new incarnation; what another deployment left is dropped."""
         ...
@@ -76,6 +80,16 @@ class SqliteMetaStore:
         except sqlite3.DatabaseError as error:
             self._connection.close()
             raise self._translate(error) from error
+
+    def knows(self, deployment_id: str) -> bool:
+        """See MetaStore."""
+        try:
+            row = self._connection.execute(
+                "SELECT value FROM about WHERE key = 'deployment'"
+            ).fetchone()
+        except sqlite3.DatabaseError as error:
+            raise self._translate(error) from error
+        return row is not None and bool(row[0] == deployment_id)
 
     def begin(self, deployment_id: str) -> Beginning:
         """See MetaStore."""

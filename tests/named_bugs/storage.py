@@ -4,12 +4,78 @@ import errno
 from typing import Final
 
 from tests.helpers.planted_stories import Row
+from tests.storage import test_crashes as crashes
 from tests.storage.test_meta_store import index_lost, on_disk
 
 _VOLUME: Final = "brokerd/storage/log_volume.py"
+_GROUPS: Final = "brokerd/storage/log_groups.py"
 _META: Final = "brokerd/storage/meta_store.py"
 
+_CRASHES: Final = "tests/storage/test_crashes.py::crash_everywhere"
+_BITS: Final = "tests/storage/test_crashes.py::change_bits"
+_STORES: Final = "brokerd/runtime/stores.py"
+
+
+def _few(longest: int, *operations: crashes.Operation) -> dict[str, object]:
+    return {"operations": operations, "longest": longest, "least": 0}
+
+
 ROWS: Final = (
+    Row(
+        "folder-of-logs-without-its-name",
+        _VOLUME,
+        "        files.sync_folder(folder.parent)\n",
+        "",
+        _CRASHES,
+        _few(1, crashes.one),
+    ),
+    Row(
+        "segments-go-together",
+        _VOLUME,
+        "            del self._segments[number]\n            self._files.sync_folder(self._folder)\n",
+        "            del self._segments[number]\n",
+        _CRASHES,
+        _few(3, crashes.three_in_two_logs, crashes.chop),
+    ),
+    Row(
+        "segment-without-a-beginning-stays",
+        _VOLUME,
+        "        self._files.remove(path)\n        self._files.sync_folder(self._folder)\n",
+        "        pass\n",
+        _CRASHES,
+        _few(1, crashes.one),
+    ),
+    Row(
+        "durable-before-all-is-written",
+        _VOLUME,
+        "            left = left[self._files.append(file, left) :]\n",
+        "            left = left[self._files.append(file, left) :]\n            self._files.sync(file)\n            break\n",
+        _CRASHES,
+        _few(1, crashes.over_sectors),
+    ),
+    Row(
+        "group-without-its-checksum",
+        _GROUPS,
+        "if len(body) == size and zlib.crc32(body) == checksum else None",
+        "if len(body) == size else None",
+        _BITS,
+        {"step": 37},
+    ),
+    Row(
+        "changed-bit-is-a-torn-end",
+        _VOLUME,
+        "        if is_one_bit_off(data, position, salt):\n",
+        "        if not salt:\n",
+        _BITS,
+        {"step": 37},
+    ),
+    Row(
+        "another-deployments-logs-stay",
+        _STORES,
+        "            self.volume.clear()  # first",
+        "            pass  # first",
+        "tests/runtime/test_stores.py::test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment",
+    ),
     Row(
         "durable-without-the-disk",
         _VOLUME,
@@ -20,14 +86,14 @@ ROWS: Final = (
     Row(
         "new-segment-not-synced",
         _VOLUME,
-        "                os.fdatasync(file)  # before",
+        "                self._files.sync(file)  # before",
         "                pass  # before",
         "tests/storage/test_what_a_log_lets_go.py::test_a_segment_begins_on_the_disk_before_anything_is_behind_its_beginning",
     ),
     Row(
         "new-segment-without-its-name",
         _VOLUME,
-        "            _sync_folder(self._folder)\n        except OSError:\n",
+        "            self._files.sync_folder(self._folder)\n        except OSError:\n",
         "            pass\n        except OSError:\n",
         "tests/storage/test_log_volume.py::test_what_a_write_called_durable_survives_a_power_failure",
     ),
@@ -90,21 +156,21 @@ ROWS: Final = (
     Row(
         "torn-end-stays",
         _VOLUME,
-        "            file.truncate(position)\n",
-        "",
+        "            self._files.cut(file, position)\n",
+        "            pass\n",
         "tests/storage/test_what_a_log_lets_go.py::test_after_a_torn_end_the_log_goes_on_through_another_crash",
     ),
     Row(
         "torn-end-cut-off-for-now",
         _VOLUME,
-        "            os.fsync(file.fileno())\n",
-        "",
+        "            self._files.cut(file, position)\n            self._files.sync(file)\n",
+        "            self._files.cut(file, position)\n",
         "tests/storage/test_what_a_log_lets_go.py::test_after_a_torn_end_the_log_goes_on_through_another_crash",
     ),
     Row(
         "half-a-group-stays-on-a-full-disk",
         _VOLUME,
-        "                os.ftruncate(self._file, self._size)\n",
+        "                self._files.cut(self._file, self._size)\n",
         "                pass\n",
         "tests/storage/test_what_a_log_lets_go.py::test_a_group_that_found_no_room_leaves_nothing_and_is_written_later",
     ),

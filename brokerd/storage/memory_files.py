@@ -1,0 +1,169 @@
+"""Files in memory that remember what was asked of them, so that a crash can come at any moment."""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brokerd.storage.files import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A folder has a name more, which stands for this file; -1 for a folder."""
+
+    path: str
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A folder has this name no longer."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A file has these bytes from `place` on."""
+
+    file: int
+    place: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A file ends at `size`."""
+
+    file: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a file contains is durable."""
+
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSynced:
+    """The names that a folder has are durable."""
+
+    path: str
+
+
+Step = Named | Removed | Wrote | Cut | Synced | FolderSynced
+
+
+def _nothing(_operation: str) -> None:
+    """What comes before an operation where nothing is to fail."""
+
+
+@dataclass
+class MemoryFiles:
+    """See brokerd.storage.files.Files.
+
+    Args:
+        contents: what is there, durable: path → bytes.
+
+    Attributes:
+        trail: every change and sync, in order.
+        before: is called with the name of each operation; may raise OSError, or take its time.
+        room_bytes: that may still be appended; None is no bound.
+        most_bytes: that one append takes.
+    """
+
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    trail: list[Step] = field(default_factory=list)
+    before: Callable[[str], None] = _nothing
+    room_bytes: int | None = None
+    most_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        self._files = [bytearray(content) for content in self.contents.values()]
+        self._names = {str(Path(path).parent): -1 for path in self.contents}
+        self._names |= {path: file for file, path in enumerate(self.contents)}
+
+    def now(self) -> dict[str, bytes]:
+        """What whoever looks finds: path → bytes."""
+        return {path: bytes(self._files[file]) for path, file in self._names.items() if file >= 0}
+
+    def make_folder(self, folder: Path) -> None:
+        """See Files."""
+        self.before("make_folder")
+        if str(folder) not in self._names:
+            self._names[str(folder)] = -1
+            self.trail.append(Named(str(folder), -1))
+
+    def names(self, folder: Path) -> list[str]:
+        """See Files."""
+        self.before("names")
+        inside = f"{folder}/"
+        return [path.removeprefix(inside) for path in self._names if path.startswith(inside)]
+
+    def sync_folder(self, folder: Path) -> None:
+        """See Files."""
+        self.before("sync_folder")
+        self.trail.append(FolderSynced(str(folder)))
+
+    def create(self, path: Path) -> int:
+        """See Files."""
+        self.before("create")
+        if str(path) in self._names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        file = len(self._files)
+        self._files.append(bytearray())
+        self._names[str(path)] = file
+        self.trail.append(Named(str(path), file))
+        return file
+
+    def open(self, path: Path, *, change: bool = False) -> int:
+        """See Files."""
+        self.before("open")
+        return self._names[str(path)]
+
+    def append(self, file: int, data: Buffer) -> int:
+        """See Files."""
+        self.before("append")
+        taken = bytes(data[: self.most_bytes])
+        if self.room_bytes is not None:
+            taken = taken[: self.room_bytes]
+            if not taken:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room_bytes -= len(taken)
+        self.trail.append(Wrote(file, len(self._files[file]), taken))
+        self._files[file] += taken
+        return len(taken)
+
+    def read_at(self, file: int, size: int, place: int) -> bytes:
+        """See Files."""
+        self.before("read_at")
+        return bytes(self._files[file][place : place + size])
+
+    def cut(self, file: int, size: int) -> None:
+        """See Files."""
+        self.before("cut")
+        del self._files[file][size:]
+        self.trail.append(Cut(file, size))
+
+    def sync(self, file: int) -> None:
+        """See Files."""
+        self.before("sync")
+        self.trail.append(Synced(file))
+
+    def close(self, file: int) -> None:
+        """See Files."""
+
+    def read(self, path: Path) -> bytes:
+        """See Files."""
+        self.before("read")
+        return bytes(self._files[self._names[str(path)]])
+
+    def remove(self, path: Path) -> None:
+        """See Files."""
+        self.before("remove")
+        del self._names[str(path)]
+        self.trail.append(Removed(str(path)))

@@ -1,0 +1,157 @@
+"""What a crash may leave of files, by what was asked of them before it.
+
+What was synced is there. Of everything else any part may be, whatever the order: each name, each
+cut, each write whole, torn at a byte or with any of its sectors, with zeros in place of the rest
+or with the file ending there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from pathlib import PurePosixPath
+
+from brokerd.storage.memory_files import Cut, FolderSynced, Named, Removed, Step, Synced, Wrote
+
+SECTOR_BYTES = 512
+EVERY_BYTE_BYTES = 64
+"""Writes up to this size are torn at each byte, larger ones at some in each sector."""
+TOGETHER = 4
+"""So many unsynced changes are combined in every way; of more, the last ones."""
+
+Contents = dict[str, bytes]
+_Change = Wrote | Cut
+_Piece = tuple[int, bytes]
+
+
+class CrashStates:
+    """Walks a trail step by step; between any two, a crash may come."""
+
+    def __init__(self, contents: Mapping[str, bytes] | None = None) -> None:
+        contents = contents or {}
+        self._durable = dict(enumerate(contents.values()))
+        self._unsynced: dict[int, list[_Change]] = {}
+        self._names = {_folder(path): -1 for path in contents}
+        self._names |= {path: file for file, path in enumerate(contents)}
+        self._changed_names: list[Named | Removed] = []
+
+    def take(self, step: Step) -> None:
+        """Go on behind a step."""
+        if isinstance(step, Named | Removed):
+            if isinstance(step, Named):
+                self._durable.setdefault(step.file, b"")
+            self._changed_names.append(step)
+        elif isinstance(step, FolderSynced):
+            inside = [each for each in self._changed_names if _folder(each.path) == step.path]
+            self._changed_names = [each for each in self._changed_names if each not in inside]
+            self._names = _named(self._names, inside)
+        elif isinstance(step, Synced):
+            changes = self._unsynced.pop(step.file, [])
+            self._durable[step.file] = _whole(self._durable[step.file], changes)
+        else:
+            self._unsynced.setdefault(step.file, []).append(step)
+
+    def everything(self) -> Contents:
+        """What is there when a crash takes nothing."""
+        names = _named(self._names, self._changed_names)
+        return {
+            path: _whole(self._durable[file], self._unsynced.get(file, []))
+            for path, file in names.items()
+            if file >= 0
+        }
+
+    def all(self) -> Iterator[Contents]:
+        """Everything that a crash at this moment may leave; some of it more than once."""
+        variants = [
+            [(file, content) for content in _left(self._durable[file], changes)]
+            for file, changes in self._unsynced.items()
+        ]
+        for chosen in _subsets(len(self._changed_names)):
+            names = _named(self._names, [self._changed_names[place] for place in chosen])
+            for contents in product(*variants):
+                found = {**self._durable, **dict(contents)}
+                yield {
+                    path: found[file]
+                    for path, file in names.items()
+                    if file >= 0 and _folder(path) in names
+                }
+
+
+def _folder(path: str) -> str:
+    return str(PurePosixPath(path).parent)
+
+
+def _subsets(count: int) -> Iterator[list[int]]:
+    """Of the last few in every way, with all before them."""
+    before = list(range(max(0, count - TOGETHER)))
+    rest = range(len(before), count)
+    for picked in product((False, True), repeat=len(rest)):
+        yield [*before, *(place for place, is_in in zip(rest, picked, strict=True) if is_in)]
+
+
+def _named(names: Mapping[str, int], changes: Iterable[Named | Removed]) -> dict[str, int]:
+    found = dict(names)
+    for change in changes:
+        if isinstance(change, Named):
+            found[change.path] = change.file
+        else:
+            found.pop(change.path, None)
+    return found
+
+
+def _whole(content: bytes, changes: Iterable[_Change]) -> bytes:
+    for change in changes:
+        if isinstance(change, Cut):
+            content = content[: change.size]
+        else:
+            content = _with(content, [(change.place, change.data)])
+    return content
+
+
+def _with(content: bytes, pieces: Iterable[_Piece], size: int = 0) -> bytes:
+    """With pieces laid over it, and zeros where a file was longer than what is in it."""
+    for place, data in pieces:
+        content = content.ljust(place, b"\0")
+        content = content[:place] + data + content[place + len(data) :]
+    return content.ljust(size, b"\0")
+
+
+def _left(content: bytes, changes: list[_Change]) -> Iterator[bytes]:
+    """What may be left of a file: any of its changes, one of them torn."""
+    for chosen in _subsets(len(changes)):
+        yield _whole(content, [changes[place] for place in chosen])
+        for torn in chosen:
+            change = changes[torn]
+            if isinstance(change, Wrote):
+                before = _whole(content, [changes[place] for place in chosen if place < torn])
+                after = [changes[place] for place in chosen if place > torn]
+                for part in _torn(before, change):
+                    yield _whole(part, after)
+
+
+def _torn(content: bytes, write: Wrote) -> Iterator[bytes]:
+    end = write.place + len(write.data)
+    for size in _tears(len(write.data)):
+        part = _with(content, [(write.place, write.data[:size])])
+        yield part
+        yield part.ljust(end, b"\0")
+    sectors = _sectors(write)
+    if 1 < len(sectors) <= TOGETHER:
+        for picked in product((False, True), repeat=len(sectors)):
+            kept = [piece for piece, is_in in zip(sectors, picked, strict=True) if is_in]
+            yield _with(content, kept, end)
+
+
+def _tears(size: int) -> Iterable[int]:
+    if size <= EVERY_BYTE_BYTES:
+        return range(1, size)
+    edges = (1, 4, 27, 28, 35, 36, 37, 43, 51, size // 2, size - 8, size - 1)
+    return sorted({each for each in (*edges, *range(7, size, 61)) if 0 < each < size})
+
+
+def _sectors(write: Wrote) -> list[_Piece]:
+    found = []
+    place, end = write.place, write.place + len(write.data)
+    while place < end:
+        upper = min(end, place - place % SECTOR_BYTES + SECTOR_BYTES)
+        found.append((place, write.data[place - write.place : upper - write.place]))
+        place = upper
+    return found

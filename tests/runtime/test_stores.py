@@ -1,0 +1,42 @@
+"""What a broker finds of its logs and rows together."""
+
+import errno
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import BrokerConfig
+from brokerd.protocols.interface import LogEnds
+from brokerd.runtime.stores import Stores
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+
+
+def config_of(deployment_id: str) -> BrokerConfig:
+    unused = {"topology_file": "", "protocol": "", "listen": "", "addresses": {}}
+    paths = {"state_folder": "", "control_socket": "", "log_folder": ""}
+    return BrokerConfig(broker="b1", deployment_id=deployment_id, **unused, **paths)
+
+
+def test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between rows and logs: the rows are of the new one already."""
+    with closing(Stores(config_of("d1"), tmp_path, ("a",))) as stores:
+        stores.begin()
+        assert stores.volume is not None
+        stores.volume.write([LogEntry(EntryKind.APPENDED, "a", 1, [b"of d1"])])
+
+    def crash(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with closing(Stores(config_of("d2"), tmp_path, ("a",))) as stores:
+        monkeypatch.setattr(LogVolume, "begin", crash)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            stores.begin()
+    monkeypatch.undo()
+    with closing(Stores(config_of("d2"), tmp_path, ("a",))) as stores:
+        stores.begin()
+        assert stores.ends == {"a": LogEnds(1, 1)}
