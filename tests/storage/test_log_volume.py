@@ -245,7 +245,7 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
     whole = path.read_bytes()
     second = whole.rindex(b"psl1")
     for place in range(second):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 3]) + whole[place + 1 :])
         with pytest.raises(StorageCorrupt, match="damaged at byte"):
             reopened(folder)
         assert path.stat().st_size == len(whole), "nobody removes what is left of it"
