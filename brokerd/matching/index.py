@@ -1,17 +1,20 @@
 """Which of many predicates hold for a publication, without trying them all.
 
 Each conjunction is filed under one of its tests, its access test: an equality (or `in`) in a
-hash table by value, else a numeric bound in a list sorted by that bound, else under the
-attribute that must be present, else with those that are always tried. A match looks up the
-publication's own values, and tries the remaining tests of what it finds.
+hash table by value, else a numeric bound, with the opposite one where there is one, in a list
+sorted by that bound, else under the attribute that must be present, else with those that are
+always tried. A match looks up the publication's own values, and tries the remaining tests of what
+it finds.
 
 The dumb twin is `Predicate.matches`, tried on everything; the tests compare the two.
 """
 
+import operator as compare
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from math import inf
+from typing import Any, Final, Generic, TypeVar
 
 from brokerd.model.predicate import (
     Attributes,
@@ -39,25 +42,37 @@ class _Filed:
 class _Bounds:
     """Conjunctions filed under a numeric bound of one attribute, sorted by the bound.
 
-    An upper bound is filed negated, so that one direction serves both: what is filed holds for
-    `value` when its bound is at most `value` (strictness is left to the remaining tests).
+    An upper bound is filed negated, so that one direction serves both: what is filed may hold for
+    a value from its bound to its limit (strictness is left to the remaining tests).
     """
 
-    bounds: list[tuple[float, int]] = field(default_factory=list)
-    filed: dict[int, _Filed] = field(default_factory=dict)
+    filed: list[tuple[float, int, float, _Filed]] = field(default_factory=list)
 
-    def add(self, bound: float, place: int, filed: _Filed) -> None:
-        insort(self.bounds, (bound, place))
-        self.filed[place] = filed
+    def add(self, bound: float, limit: float, place: int, filed: _Filed) -> None:
+        insort(self.filed, (bound, place, limit, filed))
 
     def remove(self, bound: float, place: int) -> None:
-        del self.bounds[bisect_left(self.bounds, (bound, place))]
-        del self.filed[place]
+        del self.filed[bisect_left(self.filed, (bound, place))]
 
-    def candidates(self, value: float) -> list[_Filed]:
-        filed = self.filed
-        end = bisect_right(self.bounds, value, key=lambda item: item[0])
-        return [filed[place] for _, place in self.bounds[:end]]
+    def candidates(self, value: Any) -> list[_Filed]:
+        end = bisect_right(self.filed, value, key=_bound_of)
+        return [filed for _, _, limit, filed in self.filed[:end] if limit >= value]
+
+
+@dataclass(slots=True)
+class _Under:
+    """What is filed under one attribute.
+
+    Attributes:
+        equal: by text or number, which never equal each other.
+        truths: by boolean, which would equal a number.
+    """
+
+    equal: dict[Scalar, dict[int, _Filed]] = field(default_factory=dict)
+    truths: dict[Scalar, dict[int, _Filed]] = field(default_factory=dict)
+    at_least: _Bounds = field(default_factory=_Bounds)
+    at_most: _Bounds = field(default_factory=_Bounds)
+    present: dict[int, _Filed] = field(default_factory=dict)
 
 
 class MatchingIndex(Generic[Key]):
@@ -75,10 +90,7 @@ class MatchingIndex(Generic[Key]):
         self._undo: dict[Key, list[Callable[[], None]]] = {}
         self._next_serial = 0
         self._next_place = 0
-        self._equal: dict[str, dict[tuple[str, Scalar], dict[int, _Filed]]] = {}
-        self._at_least: dict[str, _Bounds] = {}
-        self._at_most: dict[str, _Bounds] = {}
-        self._present: dict[str, dict[int, _Filed]] = {}
+        self._under: dict[str, _Under] = {}
         self._always: dict[int, _Filed] = {}
 
     def __len__(self) -> int:
@@ -108,77 +120,83 @@ class MatchingIndex(Generic[Key]):
 
     def match(self, attributes: Attributes) -> tuple[Key, ...]:
         """The keys whose predicate holds, each once, in the order they were added."""
-        found: dict[int, None] = {}
-        for filed in self._always.values():
-            _try(filed, attributes, found)
+        found: set[int] = set()
+        if self._always:
+            _try(self._always.values(), attributes, found)
+        value: Any
         for attribute, value in attributes.items():
-            by_value = self._equal.get(attribute)
-            if by_value is not None:
-                for filed in by_value.get((kind(value), value), _NOTHING).values():
-                    _try(filed, attributes, found)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                if attribute in self._at_least:
-                    for filed in self._at_least[attribute].candidates(value):
-                        _try(filed, attributes, found)
-                if attribute in self._at_most:
-                    for filed in self._at_most[attribute].candidates(-value):
-                        _try(filed, attributes, found)
-            for filed in self._present.get(attribute, _NOTHING).values():
-                _try(filed, attributes, found)
-        return tuple(self._keys[serial] for serial in sorted(found))
+            under = self._under.get(attribute)
+            if under is None:
+                continue
+            equal = (under.truths if value is True or value is False else under.equal).get(value)
+            if equal is not None:
+                _try(equal.values(), attributes, found)
+            if type(value) in _NUMBERS:
+                if under.at_least.filed:
+                    _try(under.at_least.candidates(value), attributes, found)
+                if under.at_most.filed:
+                    _try(under.at_most.candidates(-value), attributes, found)
+            if under.present:
+                _try(under.present.values(), attributes, found)
+        keys = self._keys
+        return tuple([keys[serial] for serial in sorted(found)])
 
     def _file(self, serial: int, conjunction: Conjunction) -> list[Callable[[], None]]:
         access = self._choose_access(conjunction)
-        rest = tuple(_compile(test) for test in conjunction if test is not access)
         place = self._next_place
         self._next_place += 1
         if access is None:
-            return [_put(self._always, place, _Filed(serial, rest))]
+            return [_put(self._always, place, _Filed(serial, _compile(conjunction)))]
         attribute, operator, value = access.attribute, access.operator, access.value
+        under = self._under.setdefault(attribute, _Under())
         if operator in ("=", "in"):
-            by_value = self._equal.setdefault(attribute, {})
             values: Any = value if isinstance(value, tuple) else (value,)
-            filed = _Filed(serial, rest)
+            filed = _Filed(serial, _compile([test for test in conjunction if test is not access]))
             return [
-                _put_under(by_value, key, place, filed)
-                for key in dict.fromkeys((kind(item), item) for item in values)
+                _put_under(
+                    under.truths if isinstance(item, bool) else under.equal, item, place, filed
+                )
+                for _, item in dict.fromkeys((kind(item), item) for item in values)
             ]
-        filed = _Filed(serial, (*rest, _compile(access)))
-        if operator in (">", ">=", "<", "<=") and kind(value) == "number":
-            assert isinstance(value, int | float)
-            upward = operator.startswith(">")
-            table = self._at_least if upward else self._at_most
-            bounds = table.setdefault(attribute, _Bounds())
-            bound = value if upward else -value
-            bounds.add(bound, place, filed)
+        filed = _Filed(serial, _compile(conjunction))
+        if _is_bound(access, _UPWARD) or _is_bound(access, _DOWNWARD):
+            low, high = _interval(attribute, conjunction)
+            upward = _is_bound(access, _UPWARD)
+            bounds = under.at_least if upward else under.at_most
+            bound, limit = (low, high) if upward else (-high, -low)
+            bounds.add(bound, limit, place, filed)
             return [lambda: bounds.remove(bound, place)]
-        return [_put(self._present.setdefault(attribute, {}), place, filed)]
+        return [_put(under.present, place, filed)]
 
     def _choose_access(self, conjunction: Conjunction) -> Constraint | None:
         """The test that leaves the fewest candidates, judged by what is filed so far."""
         equalities = [test for test in conjunction if test.operator in ("=", "in")]
         if equalities:
-            return max(equalities, key=lambda test: len(self._equal.get(test.attribute, ())))
-        ranges = [test for test in conjunction if test.operator in (">", ">=", "<", "<=")]
-        for test in ranges:
-            if kind(test.value) == "number":
+            return max(equalities, key=lambda test: self._values_of(test.attribute))
+        for test in conjunction:
+            if _is_bound(test, _UPWARD) or _is_bound(test, _DOWNWARD):
                 return test
         for test in conjunction:
             if test.operator != "not exists":
                 return test
         return None
 
+    def _values_of(self, attribute: str) -> int:
+        under = self._under.get(attribute)
+        return len(under.equal) + len(under.truths) if under is not None else 0
 
-_NOTHING: dict[int, _Filed] = {}
+
+def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) -> None:
+    for filed in candidates:
+        for test in filed.tests:
+            if not test(attributes):
+                break
+        else:
+            found.add(filed.serial)
 
 
-def _try(filed: _Filed, attributes: Attributes, found: dict[int, None]) -> None:
-    if filed.serial in found:
-        return
-    for test in filed.tests:
-        if not test(attributes):
-            return
-    found[filed.serial] = None
+def _bound_of(entry: tuple[float, int, float, _Filed]) -> float:
+    return entry[0]
 
 
 def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], None]:
@@ -187,10 +205,7 @@ def _put(table: dict[int, _Filed], place: int, filed: _Filed) -> Callable[[], No
 
 
 def _put_under(
-    tables: dict[tuple[str, Scalar], dict[int, _Filed]],
-    key: tuple[str, Scalar],
-    place: int,
-    filed: _Filed,
+    tables: dict[Scalar, dict[int, _Filed]], key: Scalar, place: int, filed: _Filed
 ) -> Callable[[], None]:
     tables.setdefault(key, {})[place] = filed
 
@@ -202,30 +217,79 @@ def _put_under(
     return undo
 
 
-def _compile(constraint: Constraint) -> Test:
-    """The constraint as a function; the common ones without a detour over operator names."""
+_UPWARD: Final = {">": compare.gt, ">=": compare.ge}
+_DOWNWARD: Final = {"<": compare.lt, "<=": compare.le}
+_NUMERIC: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": compare.eq,
+    "!=": compare.ne,
+    **_UPWARD,
+    **_DOWNWARD,
+}
+_NUMBERS: Final = (int, float)
+
+
+def _is_bound(test: Constraint, operators: Collection[str]) -> bool:
+    return test.operator in operators and kind(test.value) == "number"
+
+
+def _bounds(attribute: str, conjunction: Conjunction, operators: Collection[str]) -> list[Any]:
+    return [
+        test for test in conjunction if test.attribute == attribute and _is_bound(test, operators)
+    ]
+
+
+def _interval(attribute: str, conjunction: Conjunction) -> tuple[float, float]:
+    """Between which numbers the attribute must be, both included, for the conjunction to hold."""
+    low: list[Any] = [test.value for test in _bounds(attribute, conjunction, _UPWARD)]
+    high: list[Any] = [test.value for test in _bounds(attribute, conjunction, _DOWNWARD)]
+    return max(low, default=-inf), min(high, default=inf)
+
+
+def _compile(constraints: Sequence[Constraint]) -> tuple[Test, ...]:
+    """Functions all of which hold where all constraints do; the common ones without a detour."""
+    tests: list[Test] = []
+    rest = list(constraints)
+    while rest:
+        test = rest.pop(0)
+        opposite = _opposite(test, rest)
+        if opposite is not None:
+            rest.remove(opposite)
+            tests.append(_between(test, opposite))
+        else:
+            tests.append(_compile_one(test))
+    return tuple(tests)
+
+
+def _opposite(test: Constraint, others: Sequence[Constraint]) -> Constraint | None:
+    """The first other bound that makes an interval of a bound."""
+    for own, wanted in ((_UPWARD, _DOWNWARD), (_DOWNWARD, _UPWARD)):
+        if _is_bound(test, own):
+            return next(iter(_bounds(test.attribute, tuple(others), wanted)), None)
+    return None
+
+
+def _between(first: Constraint, second: Constraint) -> Test:
+    """Both bounds in one look at the value."""
+    attribute, one, other = first.attribute, first.value, second.value
+    compare_one, compare_other = _NUMERIC[first.operator], _NUMERIC[second.operator]
+
+    def test(attributes: Attributes) -> bool:
+        value: Any = attributes.get(attribute)
+        return type(value) in _NUMBERS and compare_one(value, one) and compare_other(value, other)
+
+    return test
+
+
+def _compile_one(constraint: Constraint) -> Test:
     attribute, operator, reference = constraint.attribute, constraint.operator, constraint.value
-    if kind(reference) == "number" and operator in _NUMERIC and not isinstance(reference, tuple):
-        compare = _NUMERIC[operator]
+    if operator in _NUMERIC and kind(reference) == "number":
+        compare_numbers = _NUMERIC[operator]
         return lambda attributes: (
-            _is_number(value := attributes.get(attribute)) and compare(value, reference)
+            type(value := attributes.get(attribute)) in _NUMBERS
+            and compare_numbers(value, reference)
         )
     if operator == "not exists":
         return lambda attributes: attribute not in attributes
     return lambda attributes: (
         (value := attributes.get(attribute)) is not None and holds_for(operator, value, reference)
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_NUMERIC: dict[str, Callable[[Any, Any], bool]] = {
-    "=": lambda value, reference: value == reference,
-    "!=": lambda value, reference: value != reference,
-    "<": lambda value, reference: value < reference,
-    "<=": lambda value, reference: value <= reference,
-    ">": lambda value, reference: value > reference,
-    ">=": lambda value, reference: value >= reference,
-}

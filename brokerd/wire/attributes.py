@@ -54,11 +54,12 @@ def _check(attributes: Mapping[str, Scalar]) -> None:
     for name, value in attributes.items():
         kind = type(value)
         # What nearly all attributes are needs no closer look: this runs for each new blob.
-        plain = (
-            (kind is str and len(value) <= _SHORT)  # type: ignore[arg-type]
-            or (kind is int and -_SMALL < value < _SMALL)  # type: ignore[operator]
-            or (kind is float and value == value)
-        )
+        if kind is float:
+            plain = value == value
+        elif kind is int:
+            plain = -_SMALL < value < _SMALL  # type: ignore[operator]
+        else:
+            plain = kind is str and len(value) <= _SHORT  # type: ignore[arg-type]
         if not plain or type(name) is not str or not 0 < len(name) <= _SHORT:
             _check_closely(name, value)
 

@@ -38,9 +38,15 @@ def decode_strict(data: bytes | memoryview) -> Any:
         StrictCborError: anything else: tags of any kind, indefinite lengths, repeated or
             other keys, too deep, cut short, or bytes behind the value.
     """
-    value, end, _ = decode_strict_pair(data)
-    if end != len(data):
-        raise StrictCborError(f"{len(data) - end} bytes behind the CBOR value")
+    stream = BytesIO(data)
+    decoder = _decoders.decoder
+    decoder.fp = stream
+    try:
+        value = decoder.decode()
+    except cbor2.CBORError as error:
+        raise _refusal(error) from None
+    if stream.tell() != len(data):
+        raise StrictCborError(f"{len(data) - stream.tell()} bytes behind the CBOR value")
     return value
 
 
@@ -64,8 +70,7 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
         if end < size:
             second = decoder.decode()
     except cbor2.CBORError as error:
-        _decoders.decoder = _new_decoder()
-        raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
+        raise _refusal(error) from None
     if stream.tell() != size:
         raise StrictCborError(f"{size - stream.tell()} bytes behind the CBOR value")
     return first, end, second
@@ -114,6 +119,12 @@ def _new_decoder() -> cbor2.CBORDecoder:
         allow_duplicate_keys=False,
         strict_hashable_types=True,
     )
+
+
+def _refusal(error: cbor2.CBORError) -> StrictCborError:
+    # Whatever the value has left behind in the decoder goes with it.
+    _decoders.decoder = _new_decoder()
+    return StrictCborError(f"not strict CBOR: {str(error)[:200]}")
 
 
 class _Decoders(threading.local):
