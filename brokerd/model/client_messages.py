@@ -4,17 +4,17 @@ A client first has a session (Hello), then says Connect; everything else follows
 session messages keep their order.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from brokerd.model.identity import PartitionId, SourceId, StreamId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
 
 SubscriptionState = Literal["pending", "started"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Connect:
     """Client → broker, first message of each session.
 
@@ -35,7 +35,7 @@ class Connect:
     resume: tuple[tuple[int, tuple[tuple[StreamId, int], ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Connected:
     """Broker → client: the answer to Connect. `source` is None for a client that only reads."""
 
@@ -43,14 +43,14 @@ class Connected:
     broker_incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Publish:
     """Client → broker: publications, in order, each session starting at the oldest unconfirmed."""
 
     run: PublicationRun
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PublishAcknowledged:
     """Broker → client: all publications sent on this session in [first, last] are done.
 
@@ -61,7 +61,7 @@ class PublishAcknowledged:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Subscribe:
     """Client → broker: start subscription `number`; the same pair again changes nothing."""
 
@@ -69,7 +69,7 @@ class Subscribe:
     predicate: Predicate
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Subscribed:
     """Broker → client: the state of a subscription; sent on Subscribe and when it starts.
 
@@ -83,7 +83,7 @@ class Subscribed:
     begins_after: tuple[tuple[StreamId, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unsubscribe:
     """Client → broker: subscription `number` is over; nothing comes for it behind the answer.
 
@@ -93,7 +93,7 @@ class Unsubscribe:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unsubscribed:
     """Broker → client: the subscription is over, and a restart here does not bring it back.
 
@@ -103,7 +103,7 @@ class Unsubscribed:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Detach:
     """Client → broker: all my subscriptions are over, and what I published is done.
 
@@ -118,7 +118,7 @@ class Detach:
     done_through: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deliveries:
     """Broker → client: publications that match the named subscriptions of this client.
 
@@ -132,7 +132,7 @@ class Deliveries:
     subscriptions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Notice:
     """Broker → client: publications that one subscription does not get.
 
@@ -152,7 +152,7 @@ class Notice:
     partition: PartitionId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Silence:
     """Broker → client: nothing in [first, last] of a stream matches these subscriptions.
 
@@ -165,7 +165,7 @@ class Silence:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """Broker → client: what matches in [first, last] of a stream does not come, now or ever.
 
@@ -185,7 +185,7 @@ class Gap:
     origins: tuple[tuple[SourceId, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Acknowledge:
     """Client → broker: what its session delivered of a stream in [first, last] is safe."""
 
@@ -194,7 +194,7 @@ class Acknowledge:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """Broker → client: a request was not carried out.
 

@@ -7,12 +7,13 @@ of the receive buffer they came in.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, pairwise
 from operator import itemgetter, sub
 from typing import NamedTuple
 
 from brokerd.model.identity import SourceId, StreamId
+from brokerd.model.record import record
 
 Buffer = bytes | memoryview
 
@@ -31,7 +32,7 @@ class Place(NamedTuple):
     positions: range | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PublicationRun:
     """Consecutive publications of one source, with increasing sequence numbers.
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from brokerd.model.client_messages import DeliveredItem
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
 from brokerd.model.publication import Buffer
+from brokerd.model.record import record
 
 Instant = int
 """Nanoseconds of the driver's clock; only differences mean anything."""
@@ -25,7 +26,7 @@ LogRecord = tuple[Buffer, ...]
 """What a core keeps in a log, in pieces; it comes back as one, and nobody else looks into it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogEnds:
     """What of a log is there: records from index `first` up to, and without, `next`."""
 
@@ -36,7 +37,7 @@ class LogEnds:
 # ---------------------------------------------------------------- events: what happened
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """First event of every core.
 
@@ -59,7 +60,7 @@ class Started:
     wall_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionEstablished:
     """A session is up at this end. `session` never repeats within this broker incarnation."""
 
@@ -68,7 +69,7 @@ class SessionEstablished:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionLost:
     """The named session instance is over: exactly one per SessionEstablished, and last of it."""
 
@@ -77,7 +78,7 @@ class SessionLost:
     reason: LossReason
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenFailed:
     """An OpenSession came to nothing: refused, unreachable, or no answer in time."""
 
@@ -85,7 +86,7 @@ class OpenFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MessageReceived:
     """A message, in the order its session carried it."""
 
@@ -94,14 +95,14 @@ class MessageReceived:
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Persisted:
     """The Commit or Append with this token now survives a crash."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecordsRead:
     """The answer to a Read: records from index `first` on, at least one.
 
@@ -113,7 +114,7 @@ class RecordsRead:
     records: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TopologyGrown:
     """A broker has joined the tree as a leaf, within this broker's neighbourhood.
 
@@ -124,14 +125,14 @@ class TopologyGrown:
     parent: BrokerNumber
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TopologyShrunk:
     """A leaf of this broker's neighbourhood has left for good, without clients; it is on disk."""
 
     broker: BrokerNumber
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeadlineReached:
     """The instant of next_deadline() has come."""
 
@@ -153,7 +154,7 @@ Event = (
 # ---------------------------------------------------------------- effects: what to do
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Queue a message on the peer's current session; dropped when there is none."""
 
@@ -161,7 +162,7 @@ class Send:
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deliver:
     """Queue publications on the client's current session; dropped when there is none.
 
@@ -172,7 +173,7 @@ class Deliver:
     item: DeliveredItem
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenSession:
     """Try once to open a session; answered by SessionEstablished or OpenFailed.
 
@@ -182,7 +183,7 @@ class OpenSession:
     peer: Peer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseSession:
     """End the peer's current session or attempt; SessionLost or OpenFailed follows."""
 
@@ -190,7 +191,7 @@ class CloseSession:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Change:
     """One row of the meta store: set, or deleted where `value` is None.
 
@@ -203,7 +204,7 @@ class Change:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commit:
     """Change rows in one transaction.
 
@@ -216,7 +217,7 @@ class Commit:
     token: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Append:
     """Append records to a log; the first gets the index that was its `next`.
 
@@ -234,7 +235,7 @@ class Append:
     token: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Read:
     """Have records of a log from index `first` up to, and without, `end` read back.
 
@@ -246,7 +247,7 @@ class Read:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chop:
     """Records of a log below index `first` are not needed any longer.
 
@@ -259,7 +260,7 @@ class Chop:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Truncate:
     """Drop the records of a log from index `next` on; the next one appended gets it again.
 
@@ -270,7 +271,7 @@ class Truncate:
     next: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Record:
     """Write a line into this broker's event log: what, and JSON-ready details."""
 

@@ -5,7 +5,6 @@ integers and maps with colliding keys in a few bytes. Every decoder of this proj
 through `decode_strict`, which knows none of that.
 """
 
-import threading
 from io import BytesIO
 from math import isfinite
 from typing import Any, Final, NoReturn
@@ -38,15 +37,9 @@ def decode_strict(data: bytes | memoryview) -> Any:
         StrictCborError: anything else: tags of any kind, indefinite lengths, repeated or
             other keys, too deep, cut short, or bytes behind the value.
     """
-    stream = BytesIO(data)
-    decoder = _decoders.decoder
-    decoder.fp = stream
-    try:
-        value = decoder.decode()
-    except cbor2.CBORError as error:
-        raise _refusal(error) from None
-    if stream.tell() != len(data):
-        raise StrictCborError(f"{len(data) - stream.tell()} bytes behind the CBOR value")
+    value, end, _ = decode_strict_pair(data)
+    if end != len(data):
+        raise StrictCborError(f"{len(data) - end} bytes behind the CBOR value")
     return value
 
 
@@ -59,20 +52,27 @@ def decode_strict_pair(data: bytes | memoryview) -> tuple[Any, int, Any]:
     Raises:
         StrictCborError: anything else.
     """
-    stream = BytesIO(data)
+    # Whoever else decodes meanwhile, in another thread, takes another one.
+    reader = _spare.pop() if _spare else _Reader()
+    stream, decode = reader.stream, reader.decode
+    stream.seek(0)
+    stream.write(data)
+    stream.truncate()
+    stream.seek(0)
     size = len(data)
-    decoder = _decoders.decoder
-    decoder.fp = stream
     second = None
     try:
-        first = decoder.decode()
+        first = decode()
         end = stream.tell()
         if end < size:
-            second = decoder.decode()
+            second = decode()
     except cbor2.CBORError as error:
-        raise _refusal(error) from None
+        # Whatever the value has left behind in the reader goes with it.
+        raise StrictCborError(f"not strict CBOR: {str(error)[:200]}") from None
     if stream.tell() != size:
         raise StrictCborError(f"{size - stream.tell()} bytes behind the CBOR value")
+    if size <= _KEPT_BYTES:
+        _spare.append(reader)
     return first, end, second
 
 
@@ -109,29 +109,24 @@ def _refuse_tag(*_: object) -> NoReturn:
 _REFUSED_TAGS: Final = dict.fromkeys(_NATIVE_TAGS, _refuse_tag)
 
 
-def _new_decoder() -> cbor2.CBORDecoder:
-    return cbor2.CBORDecoder(
-        BytesIO(),
-        tag_hook=_refuse_tag,
-        semantic_decoders=_REFUSED_TAGS,
-        max_depth=MAXIMUM_DEPTH,
-        allow_indefinite=False,
-        allow_duplicate_keys=False,
-        strict_hashable_types=True,
-    )
+class _Reader:
+    """A stream and its decoder: making them costs as much as decoding a header."""
 
-
-def _refusal(error: cbor2.CBORError) -> StrictCborError:
-    # Whatever the value has left behind in the decoder goes with it.
-    _decoders.decoder = _new_decoder()
-    return StrictCborError(f"not strict CBOR: {str(error)[:200]}")
-
-
-class _Decoders(threading.local):
-    """One decoder per thread: making one costs as much as decoding a header."""
+    __slots__ = ("decode", "stream")
 
     def __init__(self) -> None:
-        self.decoder = _new_decoder()
+        self.stream = BytesIO()
+        self.decode = cbor2.CBORDecoder(
+            self.stream,
+            tag_hook=_refuse_tag,
+            semantic_decoders=_REFUSED_TAGS,
+            max_depth=MAXIMUM_DEPTH,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        ).decode
 
 
-_decoders: Final = _Decoders()
+_KEPT_BYTES: Final = 1 << 16
+"""A reader that took more is not kept: its stream would keep as much memory."""
+_spare: Final[list[_Reader]] = []

@@ -145,6 +145,8 @@ def test_a_bomb_is_no_value_alone_or_inside_another(name: str) -> None:
             tracemalloc.stop()
         assert len(str(caught.value)) < 300
         assert peak < 4 * MEBIBYTE
+        # Nothing of it is left behind for what comes next.
+        assert decode_strict(b"\x82\x01\x02") == [1, 2]
 
 
 @pytest.mark.parametrize("name", [*REFUSED_VALUES, *REFUSED_BY_TYPE])

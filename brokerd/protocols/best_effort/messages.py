@@ -1,13 +1,12 @@
 """What brokers of the best-effort baseline say to each other."""
 
-from dataclasses import dataclass
-
 from brokerd.model.identity import SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubscriptionsOffered:
     """Send me what matches these.
 
@@ -19,21 +18,21 @@ class SubscriptionsOffered:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubscriptionsReached:
     """These are known to every broker on the sender's side."""
 
     subscriptions: tuple[SubscriptionId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubscriptionsWithdrawn:
     """These are over."""
 
     subscriptions: tuple[SubscriptionId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForwardedPublications:
     """Publications on their way; nobody answers."""
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from brokerd.model.identity import BrokerNumber, PartitionId, SourceId, SubscriptionId
 from brokerd.model.predicate import Predicate
 from brokerd.model.publication import PublicationRun
+from brokerd.model.record import record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +52,7 @@ class Tag:
         return isinstance(other, Tag) and self.place == other.place
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tombstones:
     """Tombstones: subscriptions of one home broker that are over for ever.
 
@@ -66,7 +67,7 @@ class Tombstones:
     ranges: tuple[tuple[int, int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Summary:
     """First message of every session: what the sender routes by, and whether it recovers.
 
@@ -78,28 +79,28 @@ class Summary:
     tombstones: tuple[Tombstones, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unsubscription:
     """More subscriptions are over than the sender has told on this session so far."""
 
     tombstones: tuple[Tombstones, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SyncEnd:
     """Everything the sender had to bring the receiver up to date has been sent."""
 
     recovering: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecoveryFlag:
     """On sessions that are not active: the sender is (no longer) recovering."""
 
     recovering: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubscriptionCopy:
     """A subscription on its way away from home. `path`: home … receiver, all brokers between.
 
@@ -112,7 +113,7 @@ class SubscriptionCopy:
     recovery: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UpstreamCopy:
     """A subscription for a broker nearer to its home that may not know it; accepted at once."""
 
@@ -122,7 +123,7 @@ class UpstreamCopy:
     tags: tuple[Tag, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubscriptionConfirmation:
     """Every broker behind the sender has the subscription, but for the tagged parts.
 
@@ -136,7 +137,7 @@ class SubscriptionConfirmation:
     source_paths: tuple[tuple[BrokerNumber, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecoveryNotifier:
     """For a subscription's home: of `removed` only `added` is still unaware of it.
 
@@ -165,7 +166,7 @@ class PartitionNumbers(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartitionNew:
     """There are partitions. `paths`: detector … receiver, for each detector.
 
@@ -178,7 +179,7 @@ class PartitionNew:
     paths: tuple[tuple[BrokerNumber, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartitionGone:
     """Partitions are over, and so is every one of an earlier incarnation of their detectors.
 
@@ -198,7 +199,7 @@ class Stamp(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SequenceVector:
     """Which brokers have queued the publications of a run on their way, and in which place.
 
@@ -236,7 +237,7 @@ class PublicationTag(NamedTuple):
         return self.partition.detector, self.partition.nodes[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PublicationCopy:
     """Publications on their way. `path`: source broker … receiver, on the primary tree.
 
@@ -251,14 +252,14 @@ class PublicationCopy:
     tags: tuple[PublicationTag, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PublicationConfirmation:
     """Per (source, first, last): all of that source received on this session in it is done."""
 
     ranges: tuple[tuple[SourceId, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Relay:
     """About a session between `asker` and `target` that a third broker relays.
 

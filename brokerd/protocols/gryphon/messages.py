@@ -6,7 +6,7 @@ Paper: [GD02] §2.4, §3.1, §3.2 (data, silence, nack, ack, AckExpected, link s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from brokerd.model.identity import StreamId
@@ -16,13 +16,14 @@ from brokerd.model.message_kind import (
     MessageKind,
 )
 from brokerd.model.publication import PublicationRun, merge_runs
+from brokerd.model.record import record
 from brokerd.protocols.gryphon.intervals import Range
 
 EVERYWHERE: Final = (1 << 16) - 1
 """No cell has this number: for all that lie below the receiver."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Events:
     """Down: these are all events of their stream in [start, end); everything else is silence.
 
@@ -42,7 +43,7 @@ class Events:
     run: PublicationRun
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Silent:
     """Down: the stream has no events in these ranges, or everybody below is done with them."""
 
@@ -51,7 +52,7 @@ class Silent:
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nack:
     """Up: what is in these ranges of the stream?"""
 
@@ -59,7 +60,7 @@ class Nack:
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """Up: everybody in a cell and below it is done with these streams up to here (an ack).
 
@@ -73,7 +74,7 @@ class Done:
     through: tuple[tuple[StreamId, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AckExpected:
     """Down: the receiver should have been done with the stream up to here by now.
 
@@ -86,7 +87,7 @@ class AckExpected:
     onto: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkStatus:
     """To neighbours: the cells that the sender gets to, but for those behind the receiver.
 
