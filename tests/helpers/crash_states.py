@@ -25,11 +25,13 @@ _Piece = tuple[int, bytes]
 class CrashStates:
     """Walks a trail step by step; between any two, a crash may come."""
 
-    def __init__(self, contents: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self, contents: Mapping[str, bytes] | None = None, folders: Iterable[str] = ()
+    ) -> None:
         contents = contents or {}
         self._durable = dict(enumerate(contents.values()))
         self._unsynced: dict[int, list[_Change]] = {}
-        self._names = {_folder(path): -1 for path in contents}
+        self._names = dict.fromkeys((*folders, *map(_folder, contents)), -1)
         self._names |= {path: file for file, path in enumerate(contents)}
         self._changed_names: list[Named | Removed] = []
 
@@ -143,6 +145,8 @@ def _torn(content: bytes, write: Wrote) -> Iterator[bytes]:
 def _tears(size: int) -> Iterable[int]:
     if size <= EVERY_BYTE_BYTES:
         return range(1, size)
+    if size > 4 * SECTOR_BYTES:
+        return (1, *range(SECTOR_BYTES, size, SECTOR_BYTES), size - 1)
     edges = (1, 4, 27, 28, 35, 36, 37, 43, 51, size // 2, size - 8, size - 1)
     return sorted({each for each in (*edges, *range(7, size, 61)) if 0 < each < size})
 

@@ -17,7 +17,7 @@ _STORES: Final = "brokerd/runtime/stores.py"
 
 
 def _few(longest: int, *operations: crashes.Operation) -> dict[str, object]:
-    return {"operations": operations, "longest": longest, "least": 0}
+    return {"operations": operations, "longest": longest}
 
 
 ROWS: Final = (
@@ -203,6 +203,14 @@ ROWS: Final = (
         "'FULL' if fsync else 'OFF'",
         "'NORMAL' if fsync else 'OFF'",
         "tests/storage/test_meta_store.py::test_commits_are_synchronous",
+    ),
+    Row(
+        "commits-not-synced-at-all",
+        _META,
+        "'FULL' if fsync else 'OFF'",
+        "'OFF' if fsync else 'OFF'",
+        "tests/storage/test_sqlite_crashes.py::crash_everywhere",
+        {"of_a_moment": 2},
     ),
     Row(
         "failed-transaction-stays-open",

@@ -1,0 +1,139 @@
+"""A crash at any moment of SQLite's writing leaves a store with all that was committed, or more.
+
+The library is the one that brokers use; what it asks of its file system is written down, and
+what a crash may have left of that is opened again.
+"""
+
+import errno
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerd.storage.meta_store import SqliteMetaStore, Tables
+from tests.helpers import recorded_sqlite as recorder
+from tests.helpers.crash_states import Contents, CrashStates
+from tests.helpers.recorded_sqlite import RecordedSqlite, recorded_sqlite
+
+SEED = 11
+OF_A_MOMENT = 24
+LEAST_STATES = 1_000
+
+History = list[tuple[int, int, Tables]]
+"""After each operation: length of the trail, incarnation, rows."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory, where there is such a place: thousands of stores are opened in it."""
+    if not recorder.is_possible():
+        pytest.skip("the SQLite library of this Python shows nobody its functions")
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+def written(path: Path) -> tuple[RecordedSqlite, History]:
+    """Two lives of a store."""
+    history: History = [(0, 0, {})]
+    with recorded_sqlite(str(path)) as recording:
+
+        def done(incarnation: int, rows: Tables) -> None:
+            history.append((len(recording.trail), incarnation, rows))
+
+        store = SqliteMetaStore(path)
+        done(0, {})
+        store.begin("d")
+        done(1, {})
+        store.commit([("t", "a", 1), ("t", "b", bytes(5_000))])
+        done(1, {"t": {"a": 1, "b": bytes(5_000)}})
+        store.commit([("t", "a", 2), ("t", "b", None), ("u", "c", "x")])
+        done(1, {"t": {"a": 2}, "u": {"c": "x"}})
+        store.close()
+        store = SqliteMetaStore(path)
+        store.begin("d")
+        done(2, {"t": {"a": 2}, "u": {"c": "x"}})
+        store.commit([("t", "a", 3)])
+        done(2, {"t": {"a": 3}, "u": {"c": "x"}})
+        store.close()
+        done(2, {"t": {"a": 3}, "u": {"c": "x"}})
+    return recording, history
+
+
+def crashes(
+    recording: RecordedSqlite, of_a_moment: int, random: Random
+) -> Iterator[tuple[int, Contents]]:
+    """Some of what a crash may leave at each moment; always what it surely leaves."""
+    states = CrashStates(folders=[str(Path(recording.prefix).parent)])
+    for moment, step in enumerate(recording.trail, 1):
+        states.take(step)
+        found = list({tuple(state.items()): state for state in states.all()}.values())
+        chosen = random.sample(found[1:], min(len(found) - 1, of_a_moment))
+        for state in (found[0], *chosen):
+            yield moment, state
+
+
+def recovered(folder: Path, state: Contents) -> tuple[int, Tables]:
+    for path in folder.iterdir():
+        path.unlink()
+    for name, content in state.items():
+        (folder / Path(name).name).write_bytes(content)
+    store = SqliteMetaStore(folder / "meta.sqlite3", fsync=False)
+    try:
+        beginning = store.begin("d")
+    finally:
+        store.close()
+    return beginning.incarnation - 1, {name: dict(rows) for name, rows in beginning.rows.items()}
+
+
+def test_no_crash_loses_what_was_committed(
+    folder: Path, record_property: Callable[[str, object], None]
+) -> None:
+    states = crash_everywhere(folder, OF_A_MOMENT)
+    record_property("measured", f"crash states of SQLite: {states:,}, 0 committed lost")
+    assert states >= LEAST_STATES
+
+
+def crash_everywhere(tmp_path: Path, of_a_moment: int) -> int:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "again").mkdir()
+    recording, history = written(tmp_path / "first" / "meta.sqlite3")
+    states = 0
+    for moment, state in crashes(recording, of_a_moment, Random(SEED)):
+        states += 1
+        committed = max(n for n, (length, *_) in enumerate(history) if length <= moment)
+        found = recovered(tmp_path / "again", state)
+        possible = [tuple(row[1:]) for row in history[committed : committed + 2]]
+        assert found in possible, f"step {moment} of {len(recording.trail)}: {found}"
+    return states
+
+
+@pytest.mark.parametrize(
+    "operation, code, number",
+    [
+        ("write", recorder.FULL, errno.ENOSPC),
+        ("write", recorder.IO_WRITE, None),
+        ("sync", recorder.IO_FSYNC, None),
+    ],
+)
+def test_a_commit_that_did_not_get_to_the_disk_is_refused_and_leaves_nothing(
+    folder: Path, operation: str, code: int, number: int | None
+) -> None:
+    """As lack of room, after which it may be tried again, or as what ends the broker."""
+    path = folder / "meta.sqlite3"
+    with recorded_sqlite(str(path)) as recording:
+        store = SqliteMetaStore(path)
+        store.begin("d")
+        recording.answer = lambda asked: code if asked == operation else recorder.OK
+        with pytest.raises(OSError, match=r"meta\.sqlite3") as caught:
+            store.commit([("t", "a", 1)])
+        assert caught.value.errno == number
+        recording.answer = lambda _: recorder.OK
+        if number is not None:
+            store.commit([("t", "b", 2)])
+        store.close()
+    store = SqliteMetaStore(path)
+    assert store.begin("d").rows == ({"t": {"b": 2}} if number is not None else {})
+    store.close()
