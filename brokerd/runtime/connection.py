@@ -297,8 +297,7 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self._hand_on_delayed)
-                with self._reader_scope:
-                    await self._read()
+                nursery.start_soon(self._read)
         if self._last_words and not self.outward.blackholed:
             words = self.outbox.last_words(self._last_words)
             with trio.move_on_after(CLOSING_S):
@@ -309,24 +308,28 @@ class Connection:
         self.gone.set()
 
     async def _read(self) -> None:
-        # What had come together with the Hello.
-        self._take(b"")
-        while not self.over:
-            await self._wait_until_allowed()
-            chunk = await self._receive()
-            await self._wait_until_allowed()
-            if not chunk:
-                self.end("closed_by_peer")
-                return
-            self._heard_ns = clock_ns()
-            if self.inward.bytes_per_second:
-                self.reading_stopped = True
-                await trio.sleep(len(chunk) / self.inward.bytes_per_second)
-            data = self._opened(chunk)
-            if data:
-                self._take(data)
-            if self._tls is not None and self._tls.is_ended:
-                self.end("closed_by_peer")
+        with self._reader_scope:
+            # What had come together with the Hello.
+            self._take(b"")
+            while not self.over:
+                await self._read_once()
+
+    async def _read_once(self) -> None:
+        await self._wait_until_allowed()
+        chunk = await self._receive()
+        await self._wait_until_allowed()
+        if not chunk:
+            self.end("closed_by_peer")
+            return
+        self._heard_ns = clock_ns()
+        if self.inward.bytes_per_second:
+            self.reading_stopped = True
+            await trio.sleep(len(chunk) / self.inward.bytes_per_second)
+        data = self._opened(chunk)
+        if data:
+            self._take(data)
+        if self._tls is not None and self._tls.is_ended:
+            self.end("closed_by_peer")
 
     async def _receive(self) -> bytes:
         """The next bytes; empty at the end, however it came."""
@@ -391,7 +394,7 @@ class Connection:
             size_bytes = decoder.read(chunk, peer, messages)
         except RemoteProtocolError as error:
             fault = error.reason
-        if not decoder.incomplete:
+        if not decoder.is_inside:
             self._frame_began_ns = None
         elif messages or self._frame_began_ns is None:
             self._frame_began_ns = clock_ns()

@@ -28,10 +28,12 @@ class FrameDecoder:
 
     Attributes:
         limit_bytes: largest frame taken, prefix included; may be raised between frames.
+        is_inside: what was read ends inside a frame; as of the last `read`.
     """
 
     def __init__(self, limit_bytes: int = HANDSHAKE_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        self.is_inside = False
         self._chunk = memoryview(b"")
         self._offset = 0
         # One buffer, not a list of pieces: a peer that sends single bytes must not cost more.
@@ -52,6 +54,7 @@ class FrameDecoder:
         """
         if chunk:
             self.feed(chunk)
+        self.is_inside = True
         size_bytes = 0
         while (frame := self.next_frame()) is not None:
             header, payload = frame
@@ -59,6 +62,7 @@ class FrameDecoder:
             if type(message) is not Heartbeat:
                 messages.append(message)
                 size_bytes += len(header) + len(payload)
+        self.is_inside = self.incomplete
         return size_bytes
 
     def feed(self, chunk: bytes) -> None:

@@ -33,7 +33,8 @@ class StraightReader(FrameDecoder):
     def read(self, chunk: bytes, peer: object, messages: list[Any]) -> int:
         """See FrameDecoder."""
         like, size_bytes = self._like, len(chunk)
-        if like is not None and PREFIX.size < size_bytes <= self.limit_bytes and self._is_between:
+        is_whole = PREFIX.size < size_bytes <= self.limit_bytes and not self.is_inside
+        if like is not None and is_whole:
             message = like.read(chunk)
             if message is not None:
                 messages.append(message)
@@ -52,10 +53,6 @@ class StraightReader(FrameDecoder):
         if kind == self._before:
             self._like = _Like(message, run.source)
         self._before = kind
-
-    @property
-    def _is_between(self) -> bool:
-        return not self._held and self._offset == len(self._chunk)
 
 
 class _Like:

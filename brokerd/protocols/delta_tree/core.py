@@ -12,7 +12,7 @@ Paper: [DFT11].
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish
@@ -30,6 +30,7 @@ from brokerd.protocols.delta_tree.messages import (
     PublicationCopy,
     RecoveryFlag,
     RecoveryNotifier,
+    Relay,
     SubscriptionConfirmation,
     SubscriptionCopy,
     Summary,
@@ -64,6 +65,7 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 from brokerd.protocols.parts.clients.service import LINGER
+from brokerd.protocols.parts.deadlines import DeadlineQueue
 from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler, message_handler
 
 DEPARTED = "has left the tree"
@@ -81,9 +83,6 @@ class Relays(Protocol):
     is_busy: bool
     watch: Callable[[Event, list[Effect]], None] | None
 
-    def concern(self, event: Event) -> bool:
-        """Whether an event may begin or end a session."""
-
     def handle_relayed(self, event: Event, now_ns: Instant) -> list[Effect]:
         """As DeliveryProtocol.handle."""
 
@@ -94,6 +93,7 @@ class DeltaTree(EventMachine):
     Attributes:
         sessions: whom it reaches, and how.
         relays: sees to sessions that third brokers relay, where there may be any.
+        deadlines: all that it waits for, and what is around it.
     """
 
     def __init__(
@@ -108,6 +108,9 @@ class DeltaTree(EventMachine):
         assert neighbourhood.center == broker, f"{neighbourhood.center} is not {broker}"
         assert neighbourhood.radius == parameters.delta + 1, f"radius {neighbourhood.radius}"
         self._state = State(self, broker, neighbourhood, parameters)
+        self.deadlines: list[DeadlineQueue[Any]] = [self._state.deadlines]
+        self._deadline_changes = 0
+        self._next_deadline: Instant | None = None
         sequences = SourceSequences(broker)
         self.sessions = self._sessions = Sessions(self._state)
         self._partitions = PartitionTable(self._state, self._sessions)
@@ -176,7 +179,11 @@ class DeltaTree(EventMachine):
         relays = self.relays
         if relays is None:
             return self.step(event, now_ns)
-        if relays.is_busy or relays.concern(event):
+        if type(event) is MessageReceived:
+            is_plain = type(event.message) is not Relay
+        else:
+            is_plain = type(event) in (Persisted, RecordsRead)
+        if relays.is_busy or not is_plain:
             return relays.handle_relayed(event, now_ns)
         effects = self.step(event, now_ns)
         if relays.watch is not None:
@@ -206,8 +213,21 @@ class DeltaTree(EventMachine):
         return self._state.incarnation
 
     def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
-        return self._state.deadlines.earliest()
+        """See DeliveryProtocol; that of relays too, where there may be any."""
+        changes = 0
+        for deadlines in self.deadlines:
+            changes += deadlines.changes
+        if changes != self._deadline_changes:
+            self._deadline_changes = changes
+            instants = [deadlines.earliest() for deadlines in self.deadlines]
+            self._next_deadline = min([each for each in instants if each is not None], default=None)
+        return self._next_deadline
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything of its own is, relays left out."""
+        earliest = self._state.deadlines.earliest()
+        return earliest is not None and earliest <= self.now_ns
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""

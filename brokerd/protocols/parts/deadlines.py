@@ -16,16 +16,21 @@ class DeadlineQueue(Generic[Key]):
     """At most one deadline per key; setting it again moves it.
 
     Keys due at the same instant come in the order in which they were set.
+
+    Attributes:
+        changes: goes up whenever something is set, cancelled or found due.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Instant, int, Key]] = []
         self._current: dict[Key, tuple[Instant, int]] = {}
         self._sets = 0
+        self.changes = 0
 
     def set(self, key: Key, at_ns: Instant) -> None:
         """Let `key` fall due at `at_ns`, and at no other instant."""
         self._sets += 1
+        self.changes += 1
         self._current[key] = (at_ns, self._sets)
         heapq.heappush(self._heap, (at_ns, self._sets, key))
         if len(self._heap) > 2 * len(self._current) + _STALE:
@@ -35,6 +40,7 @@ class DeadlineQueue(Generic[Key]):
     def cancel(self, key: Key) -> None:
         """Forget `key`; nothing happens when it has no deadline."""
         self._current.pop(key, None)
+        self.changes += 1
 
     def __contains__(self, key: Key) -> bool:
         """Whether `key` has a deadline."""
@@ -57,6 +63,7 @@ class DeadlineQueue(Generic[Key]):
     def due(self, now_ns: Instant) -> list[Key]:
         """Take out and return every key due at `now_ns` or before, earliest first."""
         found: list[Key] = []
+        self.changes += 1
         while (at_ns := self.earliest()) is not None and at_ns <= now_ns:
             key = heapq.heappop(self._heap)[2]
             del self._current[key]

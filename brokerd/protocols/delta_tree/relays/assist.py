@@ -43,9 +43,7 @@ from brokerd.protocols.interface import (
     MessageReceived,
     OpenFailed,
     OpenSession,
-    Persisted,
     Record,
-    RecordsRead,
     Send,
     SessionEstablished,
     SessionLost,
@@ -121,6 +119,8 @@ class AssistedDeltaTree(CoreWrapper):
         self.is_busy = False
         # See DeliveryProtocol: the core's, which comes back here for what may concern relays.
         self.handle: Callable[[Event, Instant], list[Effect]] = core.handle
+        self.next_deadline: Callable[[], Instant | None] = core.next_deadline
+        core.deadlines.append(self._direct_again)
         core.relays = self
         self._counters = {"relayed_sessions_established": 0, "messages_relayed": 0}
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -154,17 +154,6 @@ class AssistedDeltaTree(CoreWrapper):
             for leg in self._legs.values()
         )
         return effects
-
-    def concern(self, event: Event) -> bool:
-        """Whether it may have to do with sessions."""
-        if type(event) is MessageReceived:
-            return type(event.message) is Relay
-        return type(event) not in (Persisted, RecordsRead)
-
-    def next_deadline(self) -> Instant | None:
-        """See DeliveryProtocol."""
-        own, ours = self.core.next_deadline(), self._direct_again.earliest()
-        return own if ours is None else ours if own is None else min(own, ours)
 
     def clients_behind(self) -> Collection[ClientId]:
         """See DeliveryProtocol."""
@@ -271,8 +260,8 @@ class AssistedDeltaTree(CoreWrapper):
                 self._effects.append(OpenSession(peer))
             self._waits_ns[peer] = min(2 * self._waits_ns[peer], self._parameters.retry_limit_ns)
             self._direct_again.set(peer, self._now_ns + self._waits_ns[peer])
-        due = self.core.next_deadline()
-        if due is not None and due <= self._now_ns:
+        self.core.now_ns = self._now_ns
+        if self.core.is_due:
             self._step(event)
             self._review()
 

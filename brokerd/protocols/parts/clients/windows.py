@@ -315,17 +315,18 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         window = self._window
         while outlet.waiting and not outlet.holds and outlet.unacknowledged < window:
             delivery = outlet.waiting[0]
+            sequences = delivery.left.sequences
             sent = outlet.sent.setdefault(delivery.left.source, deque())
-            if sent and sent[-1].left.last >= delivery.left.first:
+            if sent and sent[-1].left.sequences[-1] >= sequences[0]:
                 # For another subscription. An acknowledgement names numbers only: what is out
                 # must be acknowledged first, or nobody could say which copy one is for.
                 break
             outlet.waiting.popleft()
             sent.append(delivery)
-            outlet.unacknowledged += len(delivery.left)
-            numbers = tuple(local.number for local in delivery.subscriptions)
+            outlet.unacknowledged += len(sequences)
+            numbers = tuple([local.number for local in delivery.subscriptions])
             if delivery.instead is not None:
                 self._machine.emit(Deliver(client, delivery.instead))
                 continue
-            self._counters["publications_delivered"] += len(delivery.left)
-            self._machine.emit(Deliver(client, Deliveries(delivery.left, numbers)))
+            self._counters["publications_delivered"] += len(sequences)
+            self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))

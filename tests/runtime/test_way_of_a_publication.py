@@ -1,0 +1,173 @@
+"""One publication is followed through a broker's own objects: what it visits is what is written."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+
+from brokerd.client.client import connect
+from brokerd.wire.attributes import encode_attributes
+from tests.helpers.memory_broker import MemoryBroker, chain
+from tests.helpers.memory_links import MemoryNet
+from tests.helpers.virtual_time import in_virtual_time
+
+ROOT = Path(__file__).parents[2]
+BROKERD = str(ROOT / "brokerd") + "/"
+MOST_FILES, MOST_CROSSINGS = 10, 3
+PAUSE_S = 0.02
+"""Longer than anything waits for company, so that each publication goes by itself."""
+WARM_UP = 4
+OIL = encode_attributes({"topic": "oil"})
+
+
+class SocketNet(MemoryNet):
+    """A net of real sockets: deployed brokers write to these without waking a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[socket.socket] = []
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        await trio.sleep(self.latency_s)
+        if address not in self.listeners:
+            raise ConnectionRefusedError(f"nobody listens on {address}")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            near_end = socket.create_connection(server.getsockname())
+            ends = near_end, server.accept()[0]
+        self.ends.extend(ends)
+        near, far = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in ends)
+        self.listeners[address].dialled.send_nowait(far)
+        return near
+
+
+@dataclass
+class Way:
+    """What a broker runs while it handles a publication.
+
+    Attributes:
+        files: of ours, in order of the first visit.
+        crossings: from one package of `brokerd` into another, in order, until it is written.
+    """
+
+    broker: MemoryBroker
+    files: dict[str, None] = field(default_factory=dict)
+    crossings: list[tuple[str, str]] = field(default_factory=list)
+    _is_written: bool = False
+
+    async def follow(self, act: Callable[[], Awaitable[object]]) -> None:
+        """Note what runs for connections of the broker until that is done."""
+        sys.setprofile(self._note)
+        try:
+            await act()
+        finally:
+            sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, function: Any) -> None:
+        path = frame.f_code.co_filename
+        is_write = event == "c_call" and function is os.write
+        if not (event == "call" or is_write) or not path.startswith(BROKERD):
+            return
+        callers = _ours_below(frame)
+        outermost = callers[-1] if callers else frame
+        if outermost.f_locals.get("self") not in self.broker.links.connections.values():
+            return  # another broker's, or a client's
+        self.files[path.removeprefix(f"{ROOT}/")] = None
+        self._is_written = self._is_written or is_write
+        if self._is_written:
+            return  # only when to look again is left
+        if callers and (here := _wing(frame)) != (before := _wing(callers[0])):
+            self.crossings.append((before, here))
+
+    @property
+    def ways(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """The crossings up to what was decided, and those on the way out."""
+        decided = max(place for place, each in enumerate(self.crossings) if "protocols" in each)
+        return self.crossings[: decided + 1], self.crossings[decided + 1 :]
+
+
+def _ours_below(frame: FrameType) -> list[FrameType]:
+    """Who has called this, nearest first."""
+    found: list[FrameType] = []
+    caller = frame.f_back
+    while caller is not None:
+        if caller.f_code.co_filename.startswith(BROKERD):
+            found.append(caller)
+        caller = caller.f_back
+    return found
+
+
+def _wing(frame: FrameType) -> str:
+    return frame.f_code.co_filename.removeprefix(BROKERD).split("/")[0]
+
+
+def listed(broker: str) -> set[str]:
+    """The files that CONTRIBUTING lists for a kind of broker."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.split("## The way of one publication", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", section, re.MULTILINE)
+    return {f"brokerd/{path}" for path, brokers in rows if brokers in ("all", broker)}
+
+
+async def way_of_one(subscribes_at: int) -> Way:
+    """The way through the middle one of three brokers, when nothing about it is new."""
+    net = SocketNet()
+    running = [MemoryBroker(net, chain(3), f"b{number}") for number in range(3)]
+    way = Way(running[1])
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for broker in running:
+            await nursery.start(broker.run)
+        publisher, subscriber = [
+            await stack.enter_async_context(connect(at, name, dial=net.dial, publishes=publishes))
+            for at, name, publishes in (("b0", "p", True), (f"b{subscribes_at}", "s", False))
+        ]
+        await subscriber.subscribe("true")
+        await publisher.wait_attached()
+
+        async def send_one(follows: bool) -> None:
+            came = trio.Event()
+
+            async def take_one() -> None:
+                await anext(subscriber)
+                came.set()
+
+            async with trio.open_nursery() as inner:
+                inner.start_soon(take_one)
+                await trio.sleep(PAUSE_S)  # what was taken before is acknowledged
+                if follows:
+                    await way.follow(lambda: publish_and_wait(came))
+                else:
+                    await publish_and_wait(came)
+
+        async def publish_and_wait(came: trio.Event) -> None:
+            await publisher.publish(OIL, bytes(250))
+            await came.wait()
+
+        for sent in range(WARM_UP + 1):
+            await send_one(sent == WARM_UP)
+        nursery.cancel_scope.cancel()
+    for end in net.ends:
+        end.close()
+    return way
+
+
+@pytest.mark.parametrize("broker, subscribes_at", [("forwarding", 2), ("home", 1)])
+@in_virtual_time
+async def test_a_publication_visits_the_files_that_are_listed_and_few(
+    broker: str, subscribes_at: int
+) -> None:
+    way = await way_of_one(subscribes_at)
+    assert set(way.files) == listed(broker), "CONTRIBUTING.md, The way of one publication"
+    assert len(way.files) <= MOST_FILES
+    way_in, way_out = way.ways
+    assert len(way_in) <= MOST_CROSSINGS, way_in
+    assert len(way_out) <= MOST_CROSSINGS, way_out
