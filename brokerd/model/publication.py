@@ -109,7 +109,8 @@ class PublicationRun:
     def select(self, positions: Sequence[int]) -> "PublicationRun":
         """The publications at `positions` (strictly increasing, not empty), as a run.
 
-        Payload bytes are sliced, never copied; neighbours stay one slice.
+        Payload bytes stay slices, neighbours one slice, unless these are less than two thirds of
+        the run: whoever keeps a part must not keep the whole of what came for it.
         """
         count = len(positions)
         assert count, "a run is never empty"
@@ -128,9 +129,11 @@ class PublicationRun:
         lengths = self.payload_lengths
         if not isinstance(lengths, int):
             lengths = tuple(lengths[position] for position in positions)
-        chosen = PublicationRun(
-            self.source, sequences, table, index, lengths, self._slices(positions)
-        )
+        payload = self._slices(positions)
+        size = lengths * count if isinstance(lengths, int) else sum(lengths)
+        if 3 * size < 2 * self.payload_bytes():
+            payload = (b"".join(payload),)
+        chosen = PublicationRun(self.source, sequences, table, index, lengths, payload)
         if self.origins or self.place:
             return self._with_origins(chosen, positions)
         return chosen

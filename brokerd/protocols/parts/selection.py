@@ -12,6 +12,9 @@ from brokerd.model.publication import PublicationRun
 Target = TypeVar("Target")
 Result = TypeVar("Result")
 
+_SMALL_SHARE = 8
+"""Less than one publication in so many of a run is kept without the others, whatever it costs."""
+
 
 def match_run(memo: MatchMemo[Target, Result], run: PublicationRun, peer: Peer) -> list[Result]:
     """The matching result of each attribute blob of a run, in the order of its table.
@@ -55,6 +58,16 @@ class RunSelection:
             chosen = chain.from_iterable([positions[place] for place in key])
             part = self._run.select(sorted(chosen))
             self._parts[key] = part
+        return part
+
+    def made(self, places: Sequence[int]) -> PublicationRun | None:
+        """What `having(places)` has given already, or what is small beside the run.
+
+        None where it is cheaper to keep the whole run than to make a part of it.
+        """
+        part = self._parts.get(tuple(places))
+        if part is None and _SMALL_SHARE * self.extent(places)[2] <= len(self._run):
+            part = self.having(places)
         return part
 
     def extent(self, places: Sequence[int]) -> tuple[int, int, int]:

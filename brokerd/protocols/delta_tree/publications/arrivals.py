@@ -171,6 +171,7 @@ class Publications:
         for place, audience in enumerate(audiences):
             places_by_audience.setdefault(audience, []).append(place)
         selection = RunSelection(run)
+        made: list[Entry] = []
         sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
         deliveries: dict[ClientId, list[tuple[list[int], tuple[LocalSubscription, ...], Entry]]]
         deliveries = {}
@@ -181,6 +182,7 @@ class Publications:
             if not destinations and not by_client and not withheld:
                 continue
             entry = queue.new_entry(run, selection, places, receipt)
+            made.append(entry)
             for transfer in queue.assign(entry, destinations):
                 places_sent, transfers = sends.setdefault(transfer.hop, ([], []))
                 places_sent.extend(places)
@@ -202,6 +204,10 @@ class Publications:
             part = selection.having(sorted(places))
             self._state.counters["publications_withheld"] += len(part)
             self.windows.withhold(local, part, partition, tuple(entries))
+        if len(places_by_audience) > 1:
+            # Who is slow to take its part must not keep what everybody else has.
+            for entry in made:
+                entry.let_go_of_frame()
 
     def _local_audience(
         self, audience: Audience, run: PublicationRun, receipt: Receipt

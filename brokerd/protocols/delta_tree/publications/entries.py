@@ -73,7 +73,7 @@ class Entry:
         transfers: hop → what was sent to it and is not confirmed.
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
-        whole: the publications, where they were a run of their own.
+        whole: the publications, where they are a run of their own.
     """
 
     source: SourceId
@@ -98,6 +98,13 @@ class Entry:
             return self.whole
         assert self.selection is not None, f"{self.source} {self.first} of no frame"
         return self.selection.having(self.places)
+
+    def let_go_of_frame(self) -> None:
+        """Keep no more of the frame than these publications, where they are a part of it."""
+        assert self.selection is not None, f"{self.source} {self.first} of no frame"
+        self.whole = self.selection.made(self.places)
+        if self.whole is not None:
+            self.selection = None
 
 
 class SourceQueue:
