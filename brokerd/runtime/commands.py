@@ -18,6 +18,7 @@ from brokerd.runtime.control import Handler
 from brokerd.runtime.disk import Disk
 from brokerd.runtime.event_log import EventLog
 from brokerd.runtime.links import Links
+from brokerd.runtime.memory import FreeMemory, resident_bytes
 from brokerd.sessions.link_faults import LinkFault, read_fault
 from brokerd.sessions.session import SelfDescription
 
@@ -25,7 +26,6 @@ SAMPLE_S: Final = 1.0
 PROBE_RETRY_S: Final = 0.25
 HEALED_KEPT: Final = 1_000
 MAXIMUM_LEASE_MS: Final = 24 * 3_600_000
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Commands:
@@ -89,10 +89,11 @@ class Commands:
             await self._more_to_probe.wait()
 
     async def sample_for_ever(self) -> None:
-        """Write statistics down, once a second."""
+        """Write statistics down, once a second, and give back memory that is not needed."""
+        memory = FreeMemory()
         while True:
             await trio.sleep(SAMPLE_S)
-            self._log.sample(self._all_counters())
+            self._log.sample({**self._all_counters(), "rss_bytes": memory.look()})
 
     def fault_expired(self, fault_id: str) -> None:
         """The lease of a fault has run out."""
@@ -143,14 +144,12 @@ class Commands:
         return {"certificate_sha256": sha256}
 
     def _all_counters(self) -> dict[str, Any]:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            resident_pages = int(statm.read().split()[1])
         return {
             **self._core.statistics(),
             **self._links.counters,
             "outbox_bytes": self._links.waiting_bytes(),
             "cpu_s": time.process_time(),
-            "rss_bytes": resident_pages * _PAGE_BYTES,
+            "rss_bytes": resident_bytes(),
         }
 
     # ------------------------------------------------------------ runs

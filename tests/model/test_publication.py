@@ -53,6 +53,17 @@ def test_a_contiguous_selection_slices_the_payload_once_and_copies_nothing():
     assert part.sequences == range(101, 901)
 
 
+def test_a_part_below_two_thirds_does_not_keep_the_whole():
+    payload = bytes(range(200)) * 1000
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 1001), (b"a",), bytes(1000), 200, (payload,))
+    small = run.select(range(0, 1000, 2))
+    (piece,) = small.payload
+    assert isinstance(piece, bytes)
+    assert piece == bytes(range(200)) * 500
+    large = run.select(range(300, 1000))
+    assert large.payload[0].obj is payload
+
+
 def test_the_whole_run_is_selected_as_itself():
     run = PublicationRun(SourceId(0, 0, 1), range(1, 4), (b"a",), bytes(3), 0, ())
     assert run.select(range(3)) is run

@@ -1,0 +1,43 @@
+"""How much memory the process has, and giving back what it has no use for.
+
+The C library keeps what was freed between buffers that are still needed. After a flood for a
+subscriber that takes nothing that is as much again as what is kept.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Final
+
+GROWTH_BYTES: Final = 16 << 20
+"""Growth after which memory is given back; doing it at every look would cost page faults."""
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    """What the process has in memory, shared or not."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * _PAGE_BYTES
+
+
+class FreeMemory:
+    """Gives memory back to the kernel when the process has grown.
+
+    Args:
+        trim: gives it back; the C library's, where it has one, by default.
+    """
+
+    def __init__(self, trim: Callable[[int], object] | None = None) -> None:
+        self._trim = trim or getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._lowest_bytes = resident_bytes()
+
+    def look(self) -> int:
+        """Give back what is free if there may be much of it; how much was resident before."""
+        found_bytes = resident_bytes()
+        if self._trim is not None and found_bytes > self._lowest_bytes + GROWTH_BYTES:
+            self._trim(0)
+            self._lowest_bytes = resident_bytes()
+        else:
+            self._lowest_bytes = min(self._lowest_bytes, found_bytes)
+        return found_bytes

@@ -1,0 +1,18 @@
+"""Memory goes back to the kernel after growth, and only then."""
+
+from brokerd.runtime.memory import GROWTH_BYTES, FreeMemory, resident_bytes
+
+
+def test_what_is_free_is_given_back_after_growth_only() -> None:
+    given_back: list[int] = []
+    memory = FreeMemory(given_back.append)
+    assert memory.look() > 0
+    assert not given_back
+
+    grown = bytes(bytearray(b"x") * (2 * GROWTH_BYTES))
+    before = resident_bytes()
+    assert memory.look() >= before - GROWTH_BYTES // 8
+    assert given_back == [0]
+    memory.look()  # it has not grown since
+    assert given_back == [0]
+    assert len(grown) == 2 * GROWTH_BYTES
