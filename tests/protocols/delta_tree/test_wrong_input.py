@@ -308,6 +308,17 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
         assert core.handle(MessageReceived(0, session, message), 0) == []
 
 
+def test_publications_that_overlap_what_came_are_taken_once_and_confirmed():
+    exchange = ready()
+    core, session = exchange.cores[1], exchange.sessions[1, 0]
+    for first in (1, 3, 2):
+        overlapping = PublicationCopy(run_of(SOURCE, first, A, A, A), (0, 1))
+        exchange.handle(1, MessageReceived(0, session, overlapping))
+    exchange.settle()
+    assert exchange.clients["s"].got() == [1, 2, 3, 4, 5]
+    assert core.statistics()["queue_publications"] == 0
+
+
 @pytest.mark.parametrize(
     "table, rows",
     [

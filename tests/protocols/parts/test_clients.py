@@ -214,6 +214,21 @@ def test_a_full_window_holds_back_the_rest_until_a_range_is_acknowledged():
     assert counters == {"publications_delivered": 9}
 
 
+def test_acknowledging_what_was_never_sent_acknowledges_what_was_sent_and_no_more():
+    machine, outlets, _ = windows([])
+    one = Asked("c", 1)
+    outlets.claim(one)
+    for first in (1, 4, 7, 10):
+        outlets.deliver("c", run(first, first + 2), (one,), ())
+    assert sent(machine) == [(1, 3, (1,)), (4, 6, (1,))]
+    outlets.acknowledge("c", SourceId(5, 5, 5), 1, 100)
+    outlets.acknowledge("c", SOURCE, 7, 1 << 62)
+    assert sent(machine) == []
+    outlets.acknowledge("c", SOURCE, 1, 1 << 62)
+    assert sent(machine) == [(7, 9, (1,)), (10, 12, (1,))]
+    assert not outlets.drained("c")
+
+
 def test_what_is_not_acknowledged_comes_again_on_the_next_session_and_is_done_once():
     done: list[str] = []
     machine, outlets, _ = windows(done)
