@@ -42,6 +42,7 @@ from bench.load.receiving import Receiver, SourceDirectory
 from bench.spec.workload import intended_offsets
 from brokerd.errors import ControlError
 from brokerd.runtime.control import serve_control
+from brokerd.runtime.memory import resident_bytes
 from brokerd.wire.attributes import encode_attributes
 
 FLUSH_S = 1.0
@@ -401,6 +402,7 @@ class LoadGenerator:
                 "withheld": self.receiver.withheld,
                 "cpu_ratio": (cpu_s - before.cpu_s) * 1e9 / max(1, now_ns - before.at_ns),
                 "saturated": late_ns > self.setting.lateness_limit_ns,
+                "rss_bytes": resident_bytes(),
             },
         )
         self.files.flush()

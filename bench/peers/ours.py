@@ -79,9 +79,9 @@ def _figures(brokers: int, rate: int, found: Mapping[str, Any]) -> Figures:
         brokers=brokers,
         rate=rate,
         delivered_per_s=found["delivered_per_s"],
-        cpu_us=cpu_us | found.get("load_cpu_us_per_message_by_process", {}),
+        cpu_us=cpu_us | found["load_cpu_us_per_message_by_process"],
         response_us=found["response_us"],
         service_us=found["service_us"],
         lost=found["online"]["missing"],
-        limited_by=found.get("limited_by") or "",
+        limited_by=found["limited_by"].partition(":")[0],
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.run.acknowledged import acknowledgements
 from bench.run.limits import Limit, UseProbe, limit_of
+from bench.run.memory import Memory, memory_of
 from bench.run.run_directory import RunState
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
 from fault_injection.apply.injector import Injection
@@ -41,6 +42,7 @@ class RunOutcome:
             a figure of throughput.
         broker_cpu_us_per_message: by broker, processor time per delivery of that phase.
         load_cpu_us_per_message: the same by load generator.
+        memory_bytes: by process, resident memory: first, largest and last.
         lateness_p99_us: how late the load generators got to what was due.
         saturated: whether they were too late for the run to prove anything about the brokers.
         online: what the online checkers counted, in all.
@@ -61,6 +63,7 @@ class RunOutcome:
     is_load_generator_limit: bool = False
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
     load_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: Mapping[str, Memory] = field(default_factory=dict)
     lateness_p99_us: float = 0.0
     saturated: bool = False
     online: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +79,7 @@ class RunOutcome:
     def headline(self) -> dict[str, Any]:
         """The numbers for the index of all runs."""
         values = asdict(self)
-        left_out = ("broker_cpu_us_per_message", "load_cpu_us_per_message")
+        left_out = ("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes")
         for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
         return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
@@ -160,6 +163,7 @@ def outcome_of(
         lateness_p99_us=lateness_ns / 1000,
         saturated=saturated,
         online=online,
+        memory_bytes=memory_of(run_directory / "raw"),
         not_healed=injection.not_healed if injection else (),
         down=injection.down if injection else (),
         **values,

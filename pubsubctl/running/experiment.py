@@ -282,6 +282,9 @@ def numbers_text(outcome: RunOutcome) -> str:
         parts.append(f"acknowledged p50 {p50:.2f} ms, p99 {p99:.2f} ms")
     if mean := outcome.broker_cpu_us_per_message_mean:
         parts.append(f"{mean:.1f} µs of CPU per message and broker")
+    if outcome.memory_bytes:
+        name, memory = max(outcome.memory_bytes.items(), key=lambda item: item[1]["largest"])
+        parts.append(f"memory up to {memory['largest'] / 1e6:,.0f} MB ({name})")
     if outcome.limited_by:
         parts.append(f"limited by {outcome.limited_by}")
     if outcome.is_load_generator_limit:
@@ -318,6 +321,9 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
         "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,
         "broker_cpu_us_per_message_by_broker": dict(outcome.broker_cpu_us_per_message),
         "load_cpu_us_per_message_by_process": dict(outcome.load_cpu_us_per_message),
+        "memory_bytes_by_process": {
+            name: dict(memory) for name, memory in outcome.memory_bytes.items()
+        },
         "lateness_p99_us": outcome.lateness_p99_us,
         "online": dict(outcome.online),
         "verdict": judged.verdict if judged is not None else None,
