@@ -259,7 +259,8 @@ class SubscriberClient(LoadClient):
                 if turn.is_over(done_ns - began_ns):
                     await trio.lowlevel.checkpoint()
                     turn.renew()
-                    done_ns = time.monotonic_ns()
+                    # Others have taken down theirs meanwhile: the log's clock must not go back.
+                    now_ns = done_ns = time.monotonic_ns()
                 began_ns = done_ns
             if not self._may_take.is_set():
                 await self._may_take.wait()

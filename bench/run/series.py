@@ -159,7 +159,7 @@ def open_series(
     directory = RunDirectory(new_run_directory(runs, name))
     about = {"kind": KIND, "plan_digest": digest, "instances": instances, "points": [*points]}
     directory.begin(
-        name, {**about, **{key: plan.get(key) for key in ("figure", "protocol", "seed")}}
+        name, {**about, **{key: plan.get(key) for key in ("figure", "figures", "protocol", "seed")}}
     )
     directory.write_spec("plan.json", plan)
     return Series(directory, points, instances)

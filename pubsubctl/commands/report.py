@@ -28,24 +28,25 @@ def report(
 ) -> Result:
     """Write a page on runs: verdicts and figures.
 
-    On runs of brokers, or on experiments without: figures, numbers, claims, and the simulator's
-    ledger (results/reliability.json) where there is one.
+    On runs of brokers; or on experiments without and on series of runs: figures, numbers, claims,
+    and the simulator's ledger (results/reliability.json) where there is one.
     """
     from pubsubctl.running.judging import judge_and_report
     from pubsubctl.running.runs import find_runs
     from results.papers.dft11.experiment_runs import is_experiment_run
+    from results.repetitions.series_runs import is_series
     from results.tables.derived import derived_of
 
     call = invocation(context)
     call.refuse_dry_run("report")
     folders = find_runs(call.project, runs)
     page = output or derived_of(folders[0]) / "report.html"
-    experiments = [folder for folder in folders if is_experiment_run(folder)]
+    experiments = [each for each in folders if is_experiment_run(each) or is_series(each)]
     if experiments:
         if others := [folder for folder in folders if folder not in experiments]:
             raise UserError(
-                f"{others[0]} is a run of brokers, {experiments[0]} an experiment without; "
-                "one page is on the one or on the other"
+                f"{others[0]} is a run of brokers, {experiments[0]} a series or an experiment "
+                "without; one page is on the one or on the other"
             )
         return _on_experiments(call, folders, page, call.master(master))
     with call.console.progress() as progress:
@@ -59,6 +60,7 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     from pubsubctl.running.claims import judge, load_claims, measurement
     from pubsubctl.running.judging import draw_and_judge
     from pubsubctl.running.runs import read_json
+    from results.repetitions.series_runs import is_series, verdict_lines
     from results.report import write_experiment_report
     from results.tables.derived import derived_of
 
@@ -81,7 +83,10 @@ def _on_experiments(call: Invocation, folders: list[Path], page: Path, master: s
     write_experiment_report(
         folders,
         page,
-        verdicts={run: row.document["lines"] for run, row in judged.items()},
+        verdicts={
+            **{run: row.document["lines"] for run, row in judged.items()},
+            **{folder: verdict_lines(folder) for folder in folders if is_series(folder)},
+        },
         claims=[outcome.row() for outcome in outcomes],
         ledger=read_json(ledger) if ledger.is_file() else None,
     )

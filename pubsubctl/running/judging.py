@@ -209,11 +209,17 @@ def draw_and_judge(
     from results.checker.spark import spark_session
     from results.figures.by_name import FIGURES, draw
     from results.papers.dft11.experiment_runs import load_experiment_run
+    from results.repetitions.series_runs import is_series
 
     judged: dict[Path, Judged] = {}
     progress.phase("starting Spark")
     with spark_session("pubsubctl report", master) as spark:
         for run in runs:
+            if is_series(run):
+                for name in manifest(run)["figures"]:
+                    progress.phase(f"drawing {name} of {run.name}")
+                    draw(name, spark, run)
+                continue
             about = load_experiment_run(spark, run).manifest
             if about["kind"] != "graph":
                 judged[run] = judge_with(spark, run, progress)

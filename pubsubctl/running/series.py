@@ -20,6 +20,8 @@ from pubsubctl.running.judging import Judged
 from pubsubctl.running.runs import manifest
 
 SCHEMA = "pubsubctl/series/1"
+FIGURE = "series.latency"
+"""Drawn of every series that is for no other figure."""
 
 
 def run_series(
@@ -28,7 +30,7 @@ def run_series(
     points: Sequence[tuple[Point, FaultSchedule | None]],
     instances: int,
     *,
-    figures: Sequence[str] = (),
+    figures: Sequence[str] = (FIGURE,),
     results: Path | None = None,
 ) -> Result:
     """Run every point so often, go on where somebody was interrupted, judge, draw and sum up.
@@ -66,7 +68,8 @@ def _plan(
 ) -> Mapping[str, Any]:
     """All that decides what is run."""
     return {
-        "figure": figures[0] if figures else None,
+        "figure": figures[0],
+        "figures": [*figures],
         "protocol": points[0][0].spec.protocol if len(points) == 1 else None,
         "seed": points[0][0].spec.seed,
         "points": {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.figures import of_runs
+from results.figures import of_runs, series
 from results.figures.drawing import FORMATS, Drawing
 from results.papers.dft11 import behaviour_figures, delivery_figures, figures
 from results.papers.gd02 import fault_figures, overhead_figures
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FIGURES: Mapping[str, Callable[[Any, Path], Drawing]] = {
     **of_runs.FIGURES,
+    **series.FIGURES,
     **figures.FIGURES,
     **delivery_figures.FIGURES,
     **behaviour_figures.FIGURES,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.lines import line_with_band
+from results.figures.series import series_latency
 from results.papers.gd02.faults import BIN_NS, SECOND_NS, FaultStory, fault_story
-from results.papers.gd02.series_runs import SeriesRuns, load_series, metric_of
+from results.repetitions.series_runs import SeriesRuns, load_series, metric_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +84,10 @@ FIGURES: Mapping[str, Callable[["SparkSession", "Path"], Drawing]] = {
     "gd02.fig6": fig6,
     "gd02.fig7": fig7,
     "gd02.fig8": fig8,
+    # The same faults under other protocols, which the paper could not show.
+    "gd02.beside6": series_latency,
+    "gd02.beside7": series_latency,
+    "gd02.beside8": series_latency,
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.figures.drawing import Drawing, Metric, house_style
 from results.figures.lines import line_with_band
-from results.papers.gd02.series_runs import Point, SeriesRuns, load_series, metric_of
+from results.repetitions.series_runs import Point, SeriesRuns, load_series, metric_of
 from results.repetitions.spread import Spread, spread_of
 from results.repetitions.timelines import first_deliveries
 from results.tables.load import LoadedRun

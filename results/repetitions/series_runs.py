@@ -54,6 +54,23 @@ class SeriesRuns:
         return tuple(loaded.run.run_id for point in self.points for loaded in point.runs)
 
 
+def is_series(folder: Path) -> bool:
+    """Whether this is the folder of a series."""
+    manifest = Path(folder) / "manifest.json"
+    return manifest.is_file() and read_json(manifest).get("kind") == KIND
+
+
+def verdict_lines(folder: Path) -> list[str]:
+    """What became of the runs of a series, a line for each point."""
+    points = read_json(folder / "series.json")["points"]
+    lines = []
+    for name, about in points.items():
+        verdicts = [*about["runs"].values()]
+        counts = ", ".join(f"{verdicts.count(each)} {each}" for each in dict.fromkeys(verdicts))
+        lines.append(f"{name}: {counts}; typical: {about['modal']}")
+    return lines
+
+
 def load_series(spark: "SparkSession", folder: Path, verdicts: Sequence[str]) -> SeriesRuns:
     """The runs of a series, with their tables there.
 

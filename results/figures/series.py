@@ -1,0 +1,195 @@
+"""Latency by send time of a series: the typical run of each point, one below the other.
+
+With the numbers of all its instances beside it: what arrived, how soon after the last fault, how
+much was sent again, and what a delivery took of processors.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.figures.drawing import Drawing, Metric, house_style
+from results.repetitions.comparison import spreads_of
+from results.repetitions.numbers import NUMBERS
+from results.repetitions.series_runs import Point, SeriesRuns, load_series
+from results.repetitions.spread import Spread
+from results.repetitions.timelines import first_deliveries
+from results.rules.faults import FaultSpan, fault_spans
+from results.tables.load import LoadedRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pyspark.sql import SparkSession
+
+BIN_NS = 200_000_000
+SECOND_NS = 1e9
+VERDICTS = ("VALID", "INVALID")
+"""What is drawn: losses are shown as what they are."""
+SHOWN = ("delivered_fraction", "recovery_s", "resent_bytes", "cpu_us_per_delivered")
+_LATENCY, _BAND, _LOST = "#0072b2", "#9fc5e0", "#c4321f"
+_COLOURS = {"held": "#f4c463", "down": "#aab0b9"}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Deliveries by when they were sent, over all subscriptions.
+
+    Attributes:
+        typical, most: median and largest latency in ms, by stretch of send time.
+        lost: how many never arrived, by the same.
+    """
+
+    typical: Mapping[int, float]
+    most: Mapping[int, float]
+    lost: Mapping[int, int]
+
+
+def series_latency(spark: "SparkSession", run_dir: "Path") -> Drawing:
+    """Latency by send time of the typical run of each point of a series, with its numbers."""
+    series = load_series(spark, Path(run_dir), VERDICTS)
+    timelines = [timeline_of(spark, point.modal) for point in series.points]
+    numbers = [spreads_of([loaded.run.folder for loaded in point.runs]) for point in series.points]
+    return draw(series, timelines, numbers)
+
+
+def timeline_of(spark: "SparkSession", loaded: LoadedRun) -> Timeline:
+    """The timeline of a run."""
+    from pyspark.sql import functions as F
+
+    place = F.floor(F.col("t_ns") / BIN_NS).cast("INT").alias("bin")
+    arrived = (
+        first_deliveries(spark, loaded)
+        .groupBy(place)
+        .agg(F.percentile("latency_us", 0.5).alias("p50"), F.max("latency_us").alias("most"))
+        .orderBy("bin")
+        .collect()
+    )
+    missing = loaded.table(spark, "violations").where(F.col("kind") == "missing")
+    lost = missing.groupBy(place).agg(F.count("*").alias("n")).orderBy("bin").collect()
+    return Timeline(
+        {row.bin: row.p50 / 1e3 for row in arrived},
+        {row.bin: row.most / 1e3 for row in arrived},
+        {row.bin: row.n for row in lost},
+    )
+
+
+@house_style()
+def draw(
+    series: SeriesRuns,
+    timelines: Sequence[Timeline],
+    numbers: Sequence[Mapping[str, Spread]],
+) -> Drawing:
+    """The figure from what was collected, point by point."""
+    from matplotlib.figure import Figure
+
+    count = len(series.points)
+    picture = Figure(figsize=(8.6, 0.7 + 1.7 * count), layout="constrained")
+    rows = picture.subplots(count, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    highest = max(ms for timeline in timelines for ms in timeline.most.values())
+    for axes, point, timeline, of_point in zip(
+        rows, series.points, timelines, numbers, strict=True
+    ):
+        _draw_point(axes, point, timeline, 2.5 * highest)
+        axes.set_title(point.name, loc="left", fontweight="bold")
+        axes.set_title(_in_words(of_point), loc="right", fontsize=8)
+    rows[count // 2].set_ylabel("latency (ms): median, largest")
+    rows[-1].set_xlabel("sent, seconds after measuring began (× never arrived)")
+    return Drawing(
+        figure=picture,
+        columns=("point", "t_s", "p50_ms", "most_ms", "lost"),
+        rows=[
+            (point.name, *row)
+            for point, timeline in zip(series.points, timelines, strict=True)
+            for row in _rows(timeline)
+        ],
+        caption=_caption(series),
+        scale={
+            "brokers": len(series.points[0].modal.run.topology["brokers"]),
+            "points": count,
+            "instances": min(len(point.runs) for point in series.points),
+        },
+        metrics={
+            f"{name}.{point.name}": Metric(spread.mean, spread.low, spread.high)
+            for point, of_point in zip(series.points, numbers, strict=True)
+            for name, spread in of_point.items()
+        },
+        run_ids=series.run_ids,
+        about={"modal": {point.name: point.modal.run.run_id for point in series.points}},
+    )
+
+
+def _draw_point(axes: "Axes", point: Point, timeline: Timeline, top: float) -> None:
+    for span in _spans(point.modal):
+        if span.kind in _COLOURS:
+            axes.axvspan(
+                span.from_ns / SECOND_NS, span.to_ns / SECOND_NS,
+                color=_COLOURS[span.kind], alpha=0.35, linewidth=0, zorder=0,
+            )  # fmt: skip
+    times = [_seconds(place) for place in timeline.typical]
+    axes.vlines(
+        times, [*timeline.typical.values()], [*timeline.most.values()], color=_BAND, linewidth=1.2
+    )
+    axes.plot(
+        times, [*timeline.typical.values()], color=_LATENCY, marker=".", markersize=2.5,
+        linestyle="none",
+    )  # fmt: skip
+    lost = [_seconds(place) for place in timeline.lost]
+    axes.plot(lost, [top / 1.6] * len(lost), color=_LOST, marker="x", linestyle="none")
+    axes.set_yscale("log")
+    axes.set_ylim(top=top)
+
+
+def _spans(loaded: LoadedRun) -> Sequence[FaultSpan]:
+    return fault_spans(loaded.run.fault_rows, loaded.run.phase("drain").to_ns)
+
+
+def _rows(timeline: Timeline) -> Iterator[tuple[Any, ...]]:
+    for place in sorted({*timeline.typical, *timeline.lost}):
+        middle, most = timeline.typical.get(place, ""), timeline.most.get(place, "")
+        yield _seconds(place), middle, most, timeline.lost.get(place, 0)
+
+
+def _seconds(place: int) -> float:
+    return round((place + 0.5) * BIN_NS / SECOND_NS, 3)
+
+
+def _in_words(numbers: Mapping[str, Spread]) -> str:
+    """The numbers of a point in one line, each with its extremes."""
+    units = {number.name: number.unit for number in NUMBERS}
+    words = {
+        "delivered_fraction": "delivered", "recovery_s": "recovered after",
+        "resent_bytes": "sent again", "cpu_us_per_delivered": "processors per delivery",
+    }  # fmt: skip
+    told = []
+    for name in SHOWN:
+        if name in numbers:
+            spread = numbers[name]
+            value = f"{100 * spread.mean:.2f} %" if name == SHOWN[0] else _value(spread)
+            unit = "" if name == SHOWN[0] else f" {units[name]}"
+            told.append(f"{words[name]} {value}{unit}")
+    return " · ".join(told)
+
+
+def _value(spread: Spread) -> str:
+    if spread.smallest == spread.largest:
+        return f"{spread.mean:,.4g}" if spread.mean < 1e4 else f"{spread.mean:,.0f}"
+    return f"{spread.mean:,.3g} ({spread.smallest:,.3g}–{spread.largest:,.3g})"
+
+
+def _caption(series: SeriesRuns) -> str:
+    run = series.points[0].modal.run
+    machine = f"{run.manifest['cpu']}, {run.manifest['cores']} cores"
+    instances = min(len(point.runs) for point in series.points)
+    schedule = run.manifest.get("schedule")
+    broken = f"broken as {schedule} says, " if schedule else ""
+    return (
+        f"Latency by send time in stretches of 0.2 s over all subscriptions: median and largest. "
+        f"Workload {run.manifest.get('workload')}, {broken}the typical run of {instances} of each "
+        f"point (the medoid of latency by send time); yellow: held, grey: down. Numbers are means "
+        f"over all instances, in brackets the least and the most; what was sent again is payload, "
+        f"between brokers. {len(run.topology['brokers'])} brokers on one machine ({machine})."
+    )
+
+
+FIGURES = {"series.latency": series_latency}
