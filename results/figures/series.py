@@ -93,7 +93,9 @@ def draw(
         _draw_point(axes, point, timeline, 2.5 * highest)
         axes.set_title(point.name, loc="left", fontweight="bold")
         axes.set_title(_in_words(of_point), loc="right", fontsize=8)
-    rows[count // 2].set_ylabel("latency (ms): median, largest")
+    lowest = min(ms for timeline in timelines for ms in timeline.typical.values())
+    rows[0].set_ylim(bottom=0.7 * lowest)
+    picture.supylabel("latency (ms): median, largest", fontsize=10)
     rows[-1].set_xlabel("sent, seconds after measuring began (× never arrived)")
     return Drawing(
         figure=picture,
@@ -173,8 +175,12 @@ def _in_words(numbers: Mapping[str, Spread]) -> str:
 
 def _value(spread: Spread) -> str:
     if spread.smallest == spread.largest:
-        return f"{spread.mean:,.4g}" if spread.mean < 1e4 else f"{spread.mean:,.0f}"
-    return f"{spread.mean:,.3g} ({spread.smallest:,.3g}–{spread.largest:,.3g})"
+        return _short(spread.mean)
+    return f"{_short(spread.mean)} ({_short(spread.smallest)}–{_short(spread.largest)})"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _caption(series: SeriesRuns) -> str:
