@@ -353,6 +353,16 @@ LAYERS = (
         third_party=frozenset({"trio", "psutil", "pydantic"}),
     ),
     Layer(
+        "bench.group_commit",
+        "it measures the log of a broker where it meets the disk",
+        ours=(
+            "brokerd.protocols.interface",
+            "brokerd.runtime.log_writer",
+            "brokerd.storage",
+        ),
+        third_party=frozenset({"trio"}),
+    ),
+    Layer(
         "bench.peers",
         "it measures other systems, and ours by the command that anybody types",
         ours=("brokerd.overlay.topology",),

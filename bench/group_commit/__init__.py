@@ -1,0 +1,1 @@
+"""What group commit makes of a disk's speed."""
