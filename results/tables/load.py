@@ -25,6 +25,7 @@ from results.rules.expectation import (
     seed_of_source,
 )
 from results.tables.derived import Tables
+from results.tables.json_files import IntegrityError
 from results.tables.logs import Logs, read_logs
 from results.tables.manifest import Run, read_run
 from results.tables.record_files import NOTICE, RECORD_BYTES, RECORDS, RecordFile
@@ -135,6 +136,11 @@ def _write_bulk_tables(spark: "SparkSession", run: Run, logs: Logs) -> None:
     deliveries.select(*TABLES["deliveries"].names).write.partitionBy("broker").parquet(
         str(table_folder(run, "deliveries"))
     )
+    if placed := [*logs.files("positions")]:
+        check_positions(placed)
+        rows = names.put_in(read_pieces(spark, placed, PositionReader(names, clock)))
+        folder = str(table_folder(run, "positions"))
+        rows.select(*TABLES["positions"].names).write.parquet(folder)
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,7 @@ class Names:
         files = [file for process in logs.processes for file in process.records.values()]
         self.sources = _all_names(files, "publishers")
         self.subscriptions = _all_names(files, "subscriptions")
+        self.streams = _all_names(files, "streams")
         self.publishers = {source.pubend: source.name for source in logs.sources}
         brokers = {s.sub_id: s.broker for s in logs.subscriptions}
         self._source_hosts = {
@@ -198,6 +205,7 @@ class Names:
             "pubend": ("source", self.sources),
             "publisher": ("source", [self.publishers.get(name, "") for name in self.sources]),
             "sub_id": ("subscription", self.subscriptions),
+            "stream": ("stream_number", self.streams),
             "outcome": ("answer", OUTCOMES),
             "phase": ("phase_number", clock.phase_names),
             "kind": ("kind_number", KINDS),
@@ -442,6 +450,58 @@ class DeliveryReader(RecordReader):
                 "err_us": errors[sources],
             },
         )
+
+
+class PositionReader(RecordReader):
+    """Where deliveries stand in streams that are not their sources'.
+
+    Whose they are is said by the rows of deliveries beside them.
+    """
+
+    layout = "positions"
+    ddl = "subscription INT, stream_number INT, position BIGINT, order_idx BIGINT, t_recv_ns BIGINT"
+
+    def __init__(self, names: Names, clock: Clock) -> None:
+        self._names = names
+        self._clock = clock
+
+    def batch(self, file: RecordFile, rows: Any, first_row: int) -> pa.RecordBatch:
+        delivered = deliveries_beside(file)["subscription"][rows["row"]]
+        streams = [self._names.streams.index(name) for name in file.tables["streams"]]
+        return _batch(
+            self.ddl,
+            {
+                "subscription": self._names.subscriptions_of(file)[delivered],
+                "stream_number": np.array(streams, "i4")[rows["stream"]],
+                "position": rows["position"],
+                "order_idx": rows["row"],
+                "t_recv_ns": self._clock.moved(rows["received_ns"], file.host),
+            },
+        )
+
+
+def deliveries_beside(file: RecordFile) -> Any:
+    """The rows of deliveries that a file of positions is about."""
+    path = file.path.with_name("deliveries.rec")
+    rows = path.stat().st_size // RECORD_BYTES if path.is_file() else 0
+    dtype = RECORDS["deliveries"]
+    return np.memmap(path, dtype, mode="r", shape=(rows,)) if rows else np.empty(0, dtype)
+
+
+def check_positions(files: Iterable[RecordFile]) -> None:
+    """Refuse files of positions that speak of deliveries that are not there.
+
+    Raises:
+        IntegrityError: with the first such record.
+    """
+    for file in files:
+        rows = np.memmap(file.path, RECORDS["positions"], mode="r", shape=(file.rows,))["row"]
+        wrong = np.flatnonzero((rows < 0) | (rows >= len(deliveries_beside(file))))
+        if wrong.size:
+            raise IntegrityError(
+                f"{file.path}, record {int(wrong[0])}: the position of delivery "
+                f"{int(rows[wrong[0]])}, which is not there"
+            )
 
 
 # --- Bringing them together -----------------------------------------------------------------

@@ -207,6 +207,13 @@ TABLES: Mapping[str, Table] = {
             phase STRING by intended time
             broker STRING the subscriber's broker
         """, partition="broker"),
+        _table("positions", "Where deliveries stand in a stream that is not their source's.", """
+            sub_id STRING subscription
+            stream STRING protocol's own name of it, its parts with slashes between them
+            position BIGINT place in the stream
+            order_idx BIGINT place of the delivery in the subscriber's log
+            t_recv_ns BIGINT received
+        """),
         _table("notices", "What subscribers were told that they do not get.", """
             sub_id STRING subscription
             pubend STRING source

@@ -45,6 +45,7 @@ def small_tables(run: Run, logs: Logs) -> dict[str, pa.Table]:
         ],
         "subscriptions": [*_subscription_rows(logs)],
         "notices": [*_notice_rows(run, logs)],
+        **({} if [*logs.files("positions")] else {"positions": []}),
         "sessions": [*_session_rows(run, logs)],
         "broker_stats": [*_broker_stat_rows(run, logs)],
         "loadgen_stats": [*_loadgen_stat_rows(run, logs)],
