@@ -161,6 +161,8 @@ def test_a_load_generator_that_is_the_limit_answers_and_is_named(folder: Path) -
     outcome, progress = carry_out(folder, spec, machine="tests.helpers.slow_machine")
     assert (outcome.state, outcome.online["missing"]) == ("complete", 0)
     assert not any("has not answered" in text for text in progress.said)
+    judged = judge_folder(outcome.run_directory)
+    assert (judged.verdict, judged.doubts) == ("VALID", ())  # a stamp out of order would be one
     assert outcome.is_load_generator_limit
     assert outcome.limited_by.startswith("load generator load-sub: ")
     headline = manifest_of(outcome.run_directory)["headline"]
