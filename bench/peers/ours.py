@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,19 @@ KEPT: Final = "homes and positions"
 LARGEST_CHAIN: Final = 3
 _WORKLOADS: Final = {1: "single", 3: "chain3"}
 _LONGEST_S: Final = 300.0
+_PORTS: Final = 60
+"""More than the agents, brokers and clients of three logical hosts take."""
+_INVENTORY: Final = """\
+schema = "pubsubctl/inventory/1"
+name = "peers"
+[[hosts]]
+name = "peer[1:3]"
+connector = "local"
+groups = ["brokers", "clients"]
+[hosts.vars]
+cores = "share"
+ports = "{}-{}"
+"""
 
 
 def measure(brokers: int, rate: int, measure_s: float) -> Figures:
@@ -27,15 +41,32 @@ def measure(brokers: int, rate: int, measure_s: float) -> Figures:
         PeerFailed: the command did not come to a complete run; says why.
     """
     workload = _WORKLOADS[brokers] + ("-paced" if rate else "")
-    command = (sys.executable, "-m", "pubsubctl", "bench", workload)
     options = ("--no-check", "--json", "--duration", f"{round(measure_s * 1000)}ms")
     with TemporaryDirectory(prefix="peers-") as folder:
-        environment = _environment(folder)
-        status, output, errors = _carry_out(command + options, environment)
+        inventory = Path(folder) / "inventory.toml"
+        inventory.write_text(_INVENTORY.format(*free_ports()))
+        command = (sys.executable, "-m", "pubsubctl", "-i", str(inventory), "bench", workload)
+        status, output, errors = _carry_out(command + options, _environment(folder))
         if status:
             said = errors.strip().split("\n")[-1]
             raise PeerFailed(f"pubsubctl bench {workload}: status {status}: {said}")
         return _figures(brokers, rate, json.loads(output))
+
+
+def free_ports() -> tuple[int, int]:
+    """The first and last of ports that nobody listens on, so not a deployment that runs either."""
+    for first in range(22_000, 30_000, _PORTS):
+        held = []
+        try:
+            for port in range(first, first + _PORTS):
+                held.append(socket.create_server(("127.0.0.1", port)))
+            return first, first + _PORTS - 1
+        except OSError:
+            pass  # somebody has one of them
+        finally:
+            for each in held:
+                each.close()
+    raise PeerFailed(f"no {_PORTS} free ports in a row from 22000 to 29999")
 
 
 def _carry_out(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from bench.peers import __main__ as peers
-from bench.peers import servers
+from bench.peers import ours, servers
 from bench.peers.figures import Figures, limit_of
 from bench.peers.measure import measure
 from bench.peers.system import ServerStart, System
@@ -133,3 +134,10 @@ def test_the_limit_is_the_busiest_process_all_cores_or_somebody_else() -> None:
     assert limit_of({"broker 1": 0.8, "publisher": 0.6, "subscriber": 0.5}, 2.0, 2) == "cores"
     assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 1.95, cores=2) == "other work"
     assert limit_of({"broker 1": 0.3, "publisher": 0.2}, 0.6, cores=2) == "window"
+
+
+def test_ours_gets_ports_that_nobody_listens_on() -> None:
+    first, last = ours.free_ports()
+    with socket.create_server(("127.0.0.1", first + 3)):
+        another, _ = ours.free_ports()
+    assert another > last
