@@ -7,10 +7,11 @@ numbers costs two blocks, however far they are apart.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, compress
 
 from bench.load.content import AttributeSet, ContentBlock, SourceContent
+from results.rules.expectation import PredicateNode
 
 _LISTS_KEPT = 64
 _FEW_SETS = 16
@@ -106,8 +107,35 @@ class MatchingSequences:
         return position == len(sequences)
 
 
-def match_table(
-    matches: Callable[[AttributeSet], bool], attribute_sets: Sequence[AttributeSet]
-) -> bytes:
-    """One byte per attribute set: 1 where `matches` holds."""
-    return bytes(bool(matches(attributes)) for attributes in attribute_sets)
+class MatchTables:
+    """Which attribute sets predicates match; equal tables are one object.
+
+    A predicate is asked once for each combination of values of the attributes that it names, so
+    a million sets of which few differ there cost little.
+    """
+
+    def __init__(self, attribute_sets: Sequence[AttributeSet]) -> None:
+        self._attribute_sets = attribute_sets
+        self._alike: dict[frozenset[str], list[list[int]]] = {}
+        self._tables: dict[bytes, bytes] = {}
+
+    def table(self, predicate: PredicateNode) -> bytes:
+        """One byte per attribute set: 1 where the predicate holds."""
+        table = bytearray(len(self._attribute_sets))
+        for numbers in self._sets_alike(frozenset(predicate.attributes())):
+            if predicate.holds(self._attribute_sets[numbers[0]]):
+                for number in numbers:
+                    table[number] = 1
+        found = bytes(table)
+        return self._tables.setdefault(found, found)
+
+    def _sets_alike(self, names: frozenset[str]) -> list[list[int]]:
+        """The sets sorted into those that have the same values, of the same types, there."""
+        alike = self._alike.get(names)
+        if alike is None:
+            by_values: dict[tuple[object, ...], list[int]] = {}
+            for number, attributes in enumerate(self._attribute_sets):
+                values = [attributes.get(name) for name in names]
+                by_values.setdefault((*values, *map(type, values)), []).append(number)
+            alike = self._alike[names] = list(by_values.values())
+        return alike

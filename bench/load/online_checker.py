@@ -53,9 +53,10 @@ class OnlineChecker:
             if content is None:
                 return None
             table = self._matching[subscription]
-            shared = self._shared.setdefault(
-                (table, publisher, incarnation), MatchingSequences(content, table)
-            )
+            shared = self._shared.get((table, publisher, incarnation))
+            if shared is None:
+                shared = MatchingSequences(content, table)
+                self._shared[table, publisher, incarnation] = shared
             lane = self._progress[key] = StreamProgress(shared)
         return lane
 

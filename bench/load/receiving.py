@@ -16,7 +16,7 @@ from typing import Any, Self
 from bench.load.content import AttributeSet, ContentTables, SourceContent
 from bench.load.content_check import ContentCheck, RunContent
 from bench.load.latency_samples import LatencySamples
-from bench.load.matching_sequences import match_table
+from bench.load.matching_sequences import MatchTables
 from bench.load.online_checker import OnlineChecker
 from bench.load.recording import delivery_rows, notice_rows, position_rows
 from bench.load.stream_progress import StreamProgress
@@ -160,8 +160,9 @@ class Receiver:
         self.streams: list[str] = []
         self._streams: dict[tuple[int, SourceId], _Stream] = {}
         self._content_check = ContentCheck(blobs, fence_blob)
+        match = MatchTables(attribute_sets)
         tables = {
-            predicate: match_table(parse_predicate(predicate).holds, attribute_sets)
+            predicate: match.table(parse_predicate(predicate))
             for predicate in {setting.predicate: None for setting in settings}
         }
         self.checker = OnlineChecker(

@@ -253,6 +253,13 @@ class PredicateNode:
     attribute: str = ""
     operand: Scalar | tuple[Scalar, ...] | None = None
 
+    def attributes(self) -> Iterator[str]:
+        """The attributes that it names; some may come again."""
+        if self.attribute:
+            yield self.attribute
+        for part in self.parts:
+            yield from part.attributes()
+
     def holds(self, attributes: AttributeSet, *, negated: bool = False) -> bool:
         """Whether a publication with these attributes is wanted."""
         if self.kind == "true":

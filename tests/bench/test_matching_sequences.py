@@ -4,7 +4,8 @@ import json
 from random import Random
 
 from bench.load.content import ContentTables, SourceContent
-from bench.load.matching_sequences import MatchingSequences
+from bench.load.matching_sequences import MatchingSequences, MatchTables
+from results.rules.expectation import Scalar, parse_predicate
 
 SETS = 40
 BLOCK = 64
@@ -39,3 +40,18 @@ def _try_a_predicate(wanted: int) -> None:
         if wanted < SETS:
             assert not found.are_next(before, [*run[:80], *run[81:]])
             assert not found.are_next(before, run[1:])
+
+
+def test_a_table_is_what_asking_about_each_set_gives() -> None:
+    """Sets that differ in a value's kind alone are not alike, nor those that lack it."""
+    random = Random(5)
+    values = [1, 1.0, True, 2, "1", "a"]
+    sets: list[dict[str, Scalar]] = [
+        {name: random.choice(values) for name in "abc" if random.random() < 0.8} for _ in range(300)
+    ]
+    tables = MatchTables(sets)
+    for text in ("true", "a = 1", "not (a = 1) or b > 1", "a = true and b exists", "c in (1, 'a')"):
+        predicate = parse_predicate(text)
+        asked = bytes(predicate.holds(attributes) for attributes in sets)
+        assert tables.table(predicate) == asked
+        assert tables.table(predicate) is tables.table(predicate)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bench.load.content import ContentTables, SourceContent, content_digest, draw_attribute_sets
 from bench.load.content_check import ContentCheck, RunContent
-from bench.load.matching_sequences import match_table
+from bench.load.matching_sequences import MatchTables
 from bench.load.online_checker import OnlineChecker
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import PublicationRun
@@ -56,7 +56,7 @@ class World:
 
     def __init__(self, predicate: str) -> None:
         self.predicate = predicate
-        self.table = match_table(parse_predicate(predicate).holds, SETS)
+        self.table = MatchTables(SETS).table(parse_predicate(predicate))
         self.content = SourceContent(TABLES, SEED, 0, 1, block_size=64)
         self.check = ContentCheck(TABLES.blobs, FENCE_BLOB)
         self.checker = OnlineChecker(

@@ -7,7 +7,7 @@ from random import Random
 
 from bench.load.content import ContentTables, SourceContent
 from bench.load.content_check import RunContent
-from bench.load.matching_sequences import match_table
+from bench.load.matching_sequences import MatchTables
 from bench.load.online_checker import OnlineChecker
 from results.reference.history import GAP, Delivered, History, SubscriptionLog
 from results.rules.expectation import encode_attributes, parse_predicate
@@ -53,11 +53,10 @@ class Online:
                 block_size=16,
             )  # fmt: skip
 
+        match = MatchTables(content.attribute_sets)
         self.checker = OnlineChecker(
             {
-                s.subscription: match_table(
-                    parse_predicate(s.predicate).holds, content.attribute_sets
-                )
+                s.subscription: match.table(parse_predicate(s.predicate))
                 for s in self._truth.subscriptions
             },
             content_of,
