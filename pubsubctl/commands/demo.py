@@ -17,6 +17,9 @@ def demo(
     protocol: Annotated[
         str | None, typer.Option("--protocol", help="Only this one, not both.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All protocols, side by side in one report.")
+    ] = False,
     no_teardown: Annotated[
         bool, typer.Option("--no-teardown", help="Leave the last deployment running.")
     ] = False,
@@ -30,12 +33,14 @@ def demo(
     Once with the usual protocol, which must lose nothing, once with one that promises nothing,
     which must lose something. Deploys, loads, breaks, takes down, checks, and writes a report.
     """
-    from pubsubctl.running.demo import PROTOCOLS, run_demo
+    from pubsubctl.running.demo import EVERY, PROTOCOLS, run_demo
 
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, PROTOCOLS)}")
+    if protocol is not None and protocol not in EVERY:
+        raise UserError(f"no protocol called {shown(protocol)}{nearest(protocol, EVERY)}")
+    if protocol is not None and every:
+        raise UserError(f"--protocol {protocol} and --all: one or the other")
 
     call = invocation(context)
     call.refuse_dry_run("demo")
-    protocols = PROTOCOLS if protocol is None else (protocol,)
+    protocols = EVERY if every else PROTOCOLS if protocol is None else (protocol,)
     return run_demo(call, protocols, results=output, teardown=not no_teardown)

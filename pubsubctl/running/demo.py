@@ -20,6 +20,8 @@ WORKLOAD = SCHEDULE = "demo"
 _PLAIN = next(name for name, each in DEFINITIONS.items() if not each.promises.exactly_once)
 PROTOCOLS = (DEFAULT, _PLAIN)
 """What the demo shows: the one keeps its promise, the other shows what it is worth."""
+EVERY = tuple(DEFINITIONS)
+"""What it can show: all that there are, on the same brokers."""
 
 
 def run_demo(

@@ -181,4 +181,11 @@ ROWS: Final = (
 """,
         "tests/sessions/test_link_faults.py::test_of_two_full_disks_the_fuller_one_refuses",
     ),
+    Row(
+        "what-omits-sends-keeps-what-comes-in",
+        _SESSIONS + "link_faults.py",
+        'if self.verb in DISK_VERBS or (self.verb == "send-omission" and direction == "in"):',
+        "if self.verb in DISK_VERBS:",
+        "tests/runtime/test_link_faults.py::test_a_broker_that_omits_sends_handles_what_comes_and_is_not_suspected",
+    ),
 )

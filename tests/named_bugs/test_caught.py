@@ -11,12 +11,16 @@ from tests.named_bugs.client import ROWS as CLIENT
 from tests.named_bugs.injector import ROWS as INJECTOR
 from tests.named_bugs.load_generator import ROWS as LOAD_GENERATOR
 from tests.named_bugs.reference import ROWS as REFERENCE
+from tests.named_bugs.repetitions import ROWS as REPETITIONS
 from tests.named_bugs.rules import ROWS as RULES
 from tests.named_bugs.sessions import ROWS as SESSIONS
 from tests.named_bugs.storage import ROWS as STORAGE
 from tests.named_bugs.wire import ROWS as WIRE
 
-ROWS = (*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR, *AGENT)
+ROWS = (
+    *(*CLIENT, *WIRE, *SESSIONS, *STORAGE, *REFERENCE, *RULES, *INJECTOR, *LOAD_GENERATOR),
+    *(*AGENT, *REPETITIONS),
+)
 STORIES = {f"{row.story}({row.arguments})": row for row in ROWS}
 
 

@@ -148,7 +148,7 @@ def test_what_is_generated_can_be_read_back(call: Call, project: Path) -> None:
     assert (project / "r.toml").read_text() == call(*arguments).out
     again = call(*arguments, "-o", "r.toml")
     assert (again.status, "is there already" in again.err) == (2, True)
-    assert call("topology", "gen", "demo", "--delta", "2").out.endswith("delta = 2\n")
+    assert "\n[tree]\ndelta = 2\n" in call("topology", "gen", "demo", "--delta", "2").out
 
 
 @pytest.mark.parametrize(

@@ -152,14 +152,16 @@ def _draw_requests(
     _shade(axes, typical)
     anchor_ns = typical.failed_ns if figure.anchor == "failed" else typical.repaired_ns
     left, right = (anchor_ns / SECOND_NS + off for off in (-figure.around[0], figure.around[1]))
-    for broker in figure.asking:
+    for place, broker in enumerate(figure.asking):
         for number, story in enumerate([*others, typical]):
             is_typical = number == len(others)
             steps = [(left, 0.0), *story.cumulated(broker)]
             steps.append((right, steps[-1][1]))
             style: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.35}
             if is_typical:
-                style = {"label": f"{broker}: {steps[-1][1]:,.0f} ms", "linewidth": 1.8}
+                # The widest first: curves that coincide are all to be seen.
+                width = 1.2 + 2.2 * (len(figure.asking) - 1 - place)
+                style = {"label": f"{broker}: {steps[-1][1]:,.0f} ms", "linewidth": width}
             axes.plot(
                 [at for at, _ in steps], [ms for _, ms in steps],
                 drawstyle="steps-post", color=COLOURS[broker], **style,
