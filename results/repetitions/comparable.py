@@ -44,7 +44,8 @@ def conditions_of(run: Path) -> Conditions:
     if manifest.get("state") != "complete":
         why = "; ".join(manifest.get("reasons") or ()) or "no reason given"
         raise NotComparable(f"{run}: the run is {manifest.get('state')}: {why}")
-    if manifest.get("loadgen_saturated"):
+    headline = manifest.get("headline") or {}
+    if manifest.get("loadgen_saturated") or headline.get("is_load_generator_limit"):
         raise NotComparable(f"{run}: its load generators were the limit")
     if "roles" not in manifest:
         raise NotComparable(f"{run}: not a run of brokers")
