@@ -84,7 +84,7 @@ def draw(
     from matplotlib.figure import Figure
 
     count = len(series.points)
-    picture = Figure(figsize=(8.6, 0.7 + 1.7 * count), layout="constrained")
+    picture = Figure(figsize=(9.6, 0.7 + 1.7 * count), layout="constrained")
     rows = picture.subplots(count, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     highest = max(ms for timeline in timelines for ms in timeline.most.values())
     for axes, point, timeline, of_point in zip(
@@ -92,7 +92,7 @@ def draw(
     ):
         _draw_point(axes, point, timeline, 2.5 * highest)
         axes.set_title(point.name, loc="left", fontweight="bold")
-        axes.set_title(_in_words(of_point), loc="right", fontsize=8)
+        axes.set_title(_in_words(of_point), loc="right", fontsize=7.5)
     lowest = min(ms for timeline in timelines for ms in timeline.typical.values())
     rows[0].set_ylim(bottom=0.7 * lowest)
     picture.supylabel("latency (ms): median, largest", fontsize=10)
@@ -160,8 +160,8 @@ def _in_words(numbers: Mapping[str, Spread]) -> str:
     """The numbers of a point in one line, each with its extremes."""
     units = {number.name: number.unit for number in NUMBERS}
     words = {
-        "delivered_fraction": "delivered", "recovery_s": "recovered after",
-        "resent_bytes": "sent again", "cpu_us_per_delivered": "processors per delivery",
+        "delivered_fraction": "delivered", "recovery_s": "recovered in",
+        "resent_bytes": "sent again", "cpu_us_per_delivered": "per delivery",
     }  # fmt: skip
     told = []
     for name in SHOWN:
@@ -194,7 +194,8 @@ def _caption(series: SeriesRuns) -> str:
         f"Workload {run.manifest.get('workload')}, {broken}the typical run of {instances} of each "
         f"point (the medoid of latency by send time); yellow: held, grey: down. Numbers are means "
         f"over all instances, in brackets the least and the most; what was sent again is payload, "
-        f"between brokers. {len(run.topology['brokers'])} brokers on one machine ({machine})."
+        f"between brokers; per delivery: processor time of all brokers. "
+        f"{len(run.topology['brokers'])} brokers on one machine ({machine})."
     )
 
 
