@@ -28,7 +28,7 @@ from bench.run.testbed import ListingRefused, Testbed
 from bench.spec.spec import ExperimentSpec
 from bench.spec.toml_text import toml_text
 from brokerd.errors import ControlError
-from brokerd.protocols.registry import definition_of, protocol_on
+from brokerd.protocols.registry import protocol_on
 from fault_injection.apply.at_clients import ClientFaults, WithClients
 from fault_injection.apply.deployed import DeployedBackend
 from fault_injection.apply.injector import Injection, Injector
@@ -165,7 +165,7 @@ class _Experiment:
             spec.name,
             {
                 "protocol": spec.protocol,
-                "promises": definition_of(spec.protocol).promises.as_mapping(),
+                "promises": protocol_on(spec.topology, spec.protocol).promises().as_mapping(),
                 "protocol_words": protocol_on(spec.topology, spec.protocol).words(),
                 "seed": spec.seed,
                 "workload": spec.workload.name,

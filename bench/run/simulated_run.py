@@ -29,7 +29,7 @@ from brokerd.model.client_messages import Notice
 from brokerd.model.identity import ClientId, SourceId
 from brokerd.model.publication import Buffer
 from brokerd.protocols.interface import Instant
-from brokerd.protocols.registry import definition_of, protocol_on
+from brokerd.protocols.registry import protocol_on
 from brokerd.wire.attributes import encode_attributes
 from fault_injection.apply.log import FaultLog
 from fault_injection.schedule.plan import PlannedStep
@@ -94,7 +94,7 @@ class SimulatedRun:
             spec.name,
             {
                 "protocol": spec.protocol,
-                "promises": definition_of(spec.protocol).promises.as_mapping(),
+                "promises": protocol_on(spec.topology, spec.protocol).promises().as_mapping(),
                 "protocol_words": protocol_on(spec.topology, spec.protocol).words(),
                 "seed": spec.seed,
                 "workload": spec.workload.name,

@@ -6,7 +6,7 @@ one line in `registry`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
@@ -171,6 +171,8 @@ class ProtocolDefinition:
             its promises to hold between all that are left; None where none are.
         check_topology: of its kind; raises ConfigError, naming where, if it cannot run on this one.
         hosts_clients: whether clients may be at a broker.
+        order: in which subscribers get publications with these parameters, where they decide it;
+            None: as `promises` says.
         fault_bound: how many brokers and links may fail at once, wherever they are, where
             `excess` is not all that counts.
         reaches: who gets whose publications while something does not work. As `excess`, it is
@@ -193,6 +195,7 @@ class ProtocolDefinition:
     pack_positions: Callable[[Positions], bytes]
     unpack_positions: Callable[[bytes], Positions]
     check_topology: Callable[[Topology, str], None] = lambda topology, where: None
+    order: Callable[[Any], Order] | None = None
     hosts_clients: Callable[[Topology, BrokerNumber], bool] = lambda topology, broker: True
     excess: Callable[[Topology, Any, Lost], Excess | None] = excess_of_routes
     fault_bound: Callable[[Topology, Any], int | None] = lambda topology, parameters: None
@@ -201,6 +204,12 @@ class ProtocolDefinition:
     recovery: str = ""
     wiring: Callable[[Topology, Any], str] = lambda topology, parameters: ""
     checks: str = ""
+
+    def promised(self, parameters: Any) -> Promises:
+        """What holds with these parameters."""
+        if self.order is None:
+            return self.promises
+        return replace(self.promises, order=self.order(parameters))
 
     def homes(self, topology: Topology) -> tuple[str, ...]:
         """The brokers that clients may be at."""

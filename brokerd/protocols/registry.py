@@ -15,6 +15,7 @@ from brokerd.protocols.best_effort.definition import BEST_EFFORT
 from brokerd.protocols.definition import (
     CoreContext,
     Excess,
+    Promises,
     ProtocolDefinition,
     excess_of_routes,
     reached_over_routes,
@@ -198,6 +199,11 @@ class RunningProtocol:
         if self.protocol is None:
             return reached_over_routes(self.topology, None, outage)
         return self.protocol.reaches(self.topology, self.parameters, outage)
+
+    def promises(self) -> Promises:
+        """What holds within the failures that are tolerated."""
+        assert self.protocol is not None, f"nothing runs on {self.topology.name}"
+        return self.protocol.promised(self.parameters)
 
     def words(self) -> dict[str, str]:
         """What people call the protocol and how it recovers, for the manifest of a run."""

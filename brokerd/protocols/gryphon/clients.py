@@ -34,6 +34,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_done: clients are done with what they were handed.
         on_unwanted: the last subscription has ended.
         is_host: whether clients may be here.
+        merged: the streams that are handed out as one, in order; none: each by itself.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Clients(OwnSubscriptions[Delivered]):
         on_done: Callable[[Delivered], None],
         on_unwanted: Callable[[], None],
         is_host: bool,
+        merged: Sequence[StreamId],
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters, decode_attributes, counters)
         self._publish_run = publish
@@ -57,6 +59,7 @@ class Clients(OwnSubscriptions[Delivered]):
         self._on_done_with = on_done
         self._on_unwanted = on_unwanted
         self._is_host = is_host
+        self._merged = tuple(merged)
 
     def on_connect(self, name: ClientId, message: Connect) -> None:
         """See ClientService; what comes to a cell of several comes to one of them only."""
@@ -84,6 +87,17 @@ class Clients(OwnSubscriptions[Delivered]):
         """Tell a publisher that is here what of its publications is on disk."""
         if client.source is not None:
             self.tell_done(client, self._durable(client.source))
+
+    def _resume(self, client: OwnClient, message: Connect) -> None:
+        """See ClientService: who has an event in total order has, or never wanted, all before."""
+        super()._resume(client, message)
+        for number, _ in message.resume if self._merged else ():
+            if number in client.subscriptions:
+                begins_after = client.subscriptions[number].begins_after
+                places = [(last, stream) for stream, last in begins_after.items()]
+                tick, latest = max(places, default=(0, self._merged[0]))
+                for stream in self._merged if tick else ():
+                    begins_after[stream] = tick if stream <= latest else tick - 1
 
     def _on_done(self, entry: Delivered) -> None:
         self._on_done_with(entry)

@@ -14,6 +14,7 @@ from brokerd.model.predicate import Attributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
+from brokerd.protocols.gryphon.merge import Merge
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.pubends import LOG, Pubends
 from brokerd.protocols.gryphon.relay import FORGETTING, Relay
@@ -44,6 +45,7 @@ from brokerd.protocols.parts.log_first import LogFirstMachine
 RETRY: Final = "retry"
 GAPS: Final = "gaps"
 EXPECTED: Final = "expected"
+DOUBT: Final = "doubt"
 
 _COUNTED: Final = (
     "publications_received",
@@ -78,7 +80,9 @@ class Gryphon(LogFirstMachine):
         self._counters = dict.fromkeys(_COUNTED, 0)
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
-        self._pubends = Pubends(broker, parameters.pubends, self._disk, self._on_durable)
+        self._pubends = Pubends(
+            broker, parameters.pubends, self._disk, self._on_durable, self._on_silent
+        )
         self._clients = Clients(
             broker,
             self._disk,
@@ -91,6 +95,7 @@ class Gryphon(LogFirstMachine):
             on_done=self._on_clients_done,
             on_unwanted=self._look_at_all,
             is_host=routes.is_host,
+            merged=routes.pubend_streams() if parameters.is_total else (),
         )
         self._relay = Relay(
             self,
@@ -102,8 +107,10 @@ class Gryphon(LogFirstMachine):
             on_news=self._look_at,
             on_final=self._on_final,
             on_links=self._look_at_all,
+            on_doubt=self._assign_silence,
             check_run=self._clients.check_run,
         )
+        self._merge = Merge(routes.pubend_streams(), self._relay.stream)
         self.dispatch_events(
             {
                 Started: self._on_started,
@@ -188,8 +195,13 @@ class Gryphon(LogFirstMachine):
             self.go_on()
 
     def _begin(self, event: Started) -> None:
+        if self._parameters.is_total:
+            self._merge.begin()
         self._clients.start(event.incarnation, event.recovered)
         self._clients.recover(event.recovered)
+        for pubend in range(self._parameters.pubends):
+            stream = self._relay.stream(self._pubends.stream(pubend))
+            self._relay.publish_silence(stream, self._pubends.reserved)
         for neighbour in self._routes.neighbours:
             self.emit(OpenSession(neighbour))
         self._look_at_all()
@@ -254,6 +266,8 @@ class Gryphon(LogFirstMachine):
                 self._relay.acks.due()
             elif purpose == FORGETTING:
                 self._relay.forget_asked()
+            elif purpose == DOUBT:
+                self._resolve_doubt()
             elif purpose == EXPECTED:
                 self._check_acks()
             else:
@@ -311,6 +325,8 @@ class Gryphon(LogFirstMachine):
         subend, knowledge = stream.subend, stream.knowledge
         if not self._clients.started:
             subend.skip(knowledge)
+        elif self._parameters.is_total:
+            self._hand_out_merged()
         elif (ready := subend.next_range(knowledge)) is not None:
             subend.position = ready[1] - 1
             run = knowledge.events.within(*ready)
@@ -320,6 +336,35 @@ class Gryphon(LogFirstMachine):
         subend.see_gaps(knowledge, self.now_ns)
         self._time_gaps(stream)
         self._relay.settle(stream)
+
+    def _hand_out_merged(self) -> None:
+        """The same in total order: of all streams, as far as nothing is unknown of any."""
+        for run in self._merge.next_runs():
+            entry = self._clients.deliver(run.source, run)
+            if entry is not None:
+                self._relay.stream(run.source).subend.opened(entry)
+        for stream in self._merge:
+            self._relay.settle(stream)
+        _, lacking = self._merge.doubted()
+        if lacking and (DOUBT, None) not in self._deadlines:
+            due_ns = self.now_ns + self._parameters.doubt_curiosity_ns
+            self._deadlines.set((DOUBT, None), due_ns)
+
+    def _resolve_doubt(self) -> None:
+        """Ask the pubends for which an event has waited, and let those of this broker answer."""
+        last, lacking = self._merge.doubted()
+        for stream in lacking if self._clients.started else ():
+            if stream.upstream is None:
+                self._assign_silence(stream, last)
+            elif stream.subend.doubt(last):
+                stream.subend.see_gaps(stream.knowledge, self.now_ns)
+                self._time_gaps(stream)
+
+    def _assign_silence(self, stream: Stream, through: int) -> None:
+        self._pubends.assign_silence(stream.identity, through)
+
+    def _on_silent(self, identity: StreamId, through: int) -> None:
+        self._relay.publish_silence(self._relay.stream(identity), through)
 
     def _ask(self, identity: StreamId) -> None:
         stream = self._relay.stream(identity)

@@ -3,6 +3,7 @@
 from brokerd.protocols.definition import (
     Acknowledgement,
     CoreContext,
+    Order,
     Promises,
     ProtocolDefinition,
 )
@@ -29,6 +30,7 @@ GRYPHON = ProtocolDefinition(
     acknowledgement=lambda parameters: Acknowledgement.STORED,
     logs=lambda parameters: (LOG,),
     bypasses_links=lambda parameters: False,
+    order=lambda parameters: Order(parameters.order),
     hosts_clients=hosts_clients,
     title="Gryphon",
     recovery=(

@@ -87,6 +87,39 @@ BUGS: Final = (
         ("return max(self._done[child], self.knowledge.final)", "return self.knowledge.highest"),
     ),
     _bug(
+        "tick-lease-not-written",
+        "pubends.py",
+        (
+            "if self._said[pubend] < through <= self.reserved and is_free:",
+            "if self._said[pubend] < through and is_free:",
+        ),
+    ),
+    _bug(
+        "silence-over-pending",
+        "pubends.py",
+        ("is_free = not pending or pending[0] > through", "is_free = True"),
+    ),
+    _bug(
+        "merge-waits-for-one",
+        "merge.py",
+        ("through = min(each.knowledge.horizon", "through = max(each.knowledge.horizon"),
+    ),
+    _bug(
+        "merged-as-they-come",
+        "merge.py",
+        ("places = sorted(", "places = list("),
+    ),
+    _bug(
+        "clock-left-behind",
+        "pubends.py",
+        ("self._clock.go_on(self._disk.machine.now_ns, through)", "pass"),
+    ),
+    _bug(
+        "resumes-each-stream-alone",
+        "clients.py",
+        ("begins_after[stream] = tick if stream <= latest else tick - 1", "pass"),
+    ),
+    _bug(
         "final-of-one-cell-told-to-another",
         "relay.py",
         ("                    final = stream.knowledge.final\n", "                    pass\n"),
@@ -133,7 +166,9 @@ are asked after; a log is chopped when what it had is written down; what comes t
 once; what a child has is what it has said; a gap's events are taken also where a part of what came
 is known; what one cell is done with another may lack; who passes acks up knows of all below; ways
 are found anew when links change; several are told where none gets to all; the rest goes sideways,
-and so does a question.
+and so does a question; silence is said of ticks that no restart and no event under way has; a merge
+waits for all streams, and sorts them; the clock goes on from ticks that were assigned; who has an
+event in total order has all before.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS, read_section
 from brokerd.errors import ConfigError
+from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.ticks import ticks_in
 
 _AT_LEAST_ONE: Final = (
@@ -20,11 +21,18 @@ _AT_LEAST_ONE: Final = (
 )
 
 
+_ORDERS: Final = (Order.PUBLISHER.value, Order.TOTAL.value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GryphonParameters:
     """Parameters of gryphon.
 
     Attributes:
+        order: "publisher", or "total": any two subscribers get what both get in the same order, and
+            wait for every pubend.
+        doubt_curiosity_ns: how long an event may wait for other pubends before these are asked
+            (DCT); in total order only.
         pubends: at each broker; a publisher is at one of them for ever.
         gap_curiosity_ns: how long a gap may be there before it is asked for (GCT).
         nack_repetition_ns: how long an answer is waited for before it is asked for again, at
@@ -43,6 +51,8 @@ class GryphonParameters:
         client_linger_ns: how long a vanished subscriber's subscriptions stay.
     """
 
+    order: str = "publisher"
+    doubt_curiosity_ns: int = 20 * MILLISECOND_NS
     pubends: int = 4
     gap_curiosity_ns: int = 200 * MILLISECOND_NS
     nack_repetition_ns: int = 600 * MILLISECOND_NS
@@ -57,6 +67,11 @@ class GryphonParameters:
     client_window: int = 16_384
     client_subscriptions: int = 1_000
     client_linger_ns: int = 60 * SECOND_NS
+
+    @property
+    def is_total(self) -> bool:
+        """Whether there is one order for all."""
+        return self.order == Order.TOTAL
 
     @property
     def nack_chunk_ticks(self) -> int:
@@ -79,6 +94,8 @@ class GryphonParameters:
 
     def check(self, where: str) -> None:
         """See Parameters."""
+        if self.order not in _ORDERS:
+            raise ConfigError(f"{where}: order = {self.order!r}; one of {', '.join(_ORDERS)}")
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from brokerd.config import SECOND_NS
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
-from brokerd.protocols.gryphon.ticks import TickClock
+from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
 from brokerd.protocols.parts.run_records import pack_run, unpack_run
@@ -22,8 +23,14 @@ RELEASED: Final = "released"
 PUBLISHED: Final = "published"
 """Per source, how far it has come among those."""
 
+RESERVED: Final = "reserved"
+"""The tick up to which silence may have been said of ticks that were no event's yet."""
+
 _HEAD: Final = struct.Struct(">IQ")
 # pubend, first tick
+
+_LEASE_TICKS: Final = ticks_in(2 * SECOND_NS)
+"""So much more is reserved than is needed, so that few rows are written."""
 
 OnDurable = Callable[[StreamId, PublicationRun], None]
 
@@ -48,18 +55,30 @@ class Pubends:
 
     Args:
         on_durable: takes events that may be seen now, as a run of their stream.
+        on_silent: up to this tick a stream has no events but those that were seen.
 
     Attributes:
         is_read: all that an earlier incarnation has left is known.
+        reserved: no event that comes from now on gets a tick up to this one after a restart.
     """
 
     def __init__(
-        self, broker: BrokerNumber, pubends: int, disk: Durability, on_durable: OnDurable
+        self,
+        broker: BrokerNumber,
+        pubends: int,
+        disk: Durability,
+        on_durable: OnDurable,
+        on_silent: Callable[[StreamId, int], None],
     ) -> None:
         self.is_read = True
         self._broker = broker
         self._disk = disk
         self._on_durable = on_durable
+        self._on_silent = on_silent
+        self._pending: list[deque[int]] = [deque() for _ in range(pubends)]
+        self._promised = [0] * pubends
+        self._said = [0] * pubends
+        self._reserving = self.reserved = 0
         self._clock = TickClock()
         self._last = [0] * pubends
         self._released = [0] * pubends
@@ -100,6 +119,9 @@ class Pubends:
             publisher, incarnation = map(int, key.split("."))
             source = SourceId(self._broker, publisher, incarnation)
             self._assigned[source] = self._durable[source] = sequence
+        for tick in recovered.get(RESERVED, {}).values():
+            self._reserving = self.reserved = tick
+            self._last = [max(last, tick) for last in self._last]
         self._next = ends.next
         self.is_read = ends.first == ends.next
         if self.is_read:
@@ -152,16 +174,53 @@ class Pubends:
         last = first + len(rest) - 1
         self._last[pubend] = last
         self._assigned[rest.source] = rest.last
+        self._pending[pubend].append(first)
         self._logged.append(_Logged(self._next, pubend, last, rest.source, rest.last))
         self._next += 1
 
         def see() -> None:
             self._durable[rest.source] = rest.last
+            self._pending[pubend].popleft()
             self._on_durable(self.stream(pubend), _placed(self.stream(pubend), first, rest))
             then()
+            self._say_silent(pubend)
 
         head, *payload = pack_run(rest)
         self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
+
+    # ------------------------------------------------------------ silence
+
+    def assign_silence(self, stream: StreamId, through: int) -> None:
+        """Give no event a tick up to this one any more, and say so as soon as it holds for ever.
+
+        Which is when the events that have such ticks, and that no restart may give another one,
+        are on disk.
+
+        Paper: [GD02] §2.2 (silence assigned beforehand).
+        """
+        pubend = stream.publisher
+        if through <= self._promised[pubend]:
+            return
+        self._promised[pubend] = through
+        self._last[pubend] = max(self._last[pubend], through)
+        self._clock.go_on(self._disk.machine.now_ns, through)
+        if through > self._reserving:
+            self._reserving = tick = through + _LEASE_TICKS
+            row = Change(RESERVED, "tick", tick)
+            self._disk.commit((row,), lambda: self._on_reserved(tick))
+        self._say_silent(pubend)
+
+    def _on_reserved(self, tick: int) -> None:
+        self.reserved = max(self.reserved, tick)
+        for pubend in range(len(self._last)):
+            self._say_silent(pubend)
+
+    def _say_silent(self, pubend: int) -> None:
+        through, pending = self._promised[pubend], self._pending[pubend]
+        is_free = not pending or pending[0] > through
+        if self._said[pubend] < through <= self.reserved and is_free:
+            self._said[pubend] = through
+            self._on_silent(self.stream(pubend), through)
 
     # ------------------------------------------------------------ releasing
 

@@ -31,6 +31,9 @@ from brokerd.protocols.parts.event_machine import EventMachine, MessageHandler
 
 FORGETTING = "forgetting"
 
+_LAST_TICK = 1 << 54
+"""No machine's clock shows this in the next five hundred years."""
+
 
 class Relay:
     """All streams at one broker, and what neighbours say of them.
@@ -39,6 +42,7 @@ class Relay:
         has_session: whether anything can be said to a neighbour now.
         on_news: more is known of a stream, or expected: its clients' end looks at it.
         on_final: everybody is done with more of a stream of a pubend of this broker.
+        on_doubt: somebody asks for ticks of a stream of this broker that have not come yet.
         on_links: neighbours may get somewhere else than before.
         check_run: raises RemoteProtocolError where attributes that a peer has sent are malformed.
 
@@ -59,6 +63,7 @@ class Relay:
         on_news: Callable[[Stream], None],
         on_final: Callable[[Stream], None],
         on_links: Callable[[], None],
+        on_doubt: Callable[[Stream, int], None],
         check_run: Callable[[PublicationRun, BrokerNumber], object],
     ) -> None:
         self._machine = machine
@@ -68,6 +73,7 @@ class Relay:
         self._counters = counters
         self._on_news = on_news
         self._on_links = on_links
+        self._on_doubt = on_doubt
         self._check_run = check_run
         self._streams: dict[StreamId, Stream] = {}
         self.links = Links(routes, has_session)
@@ -139,6 +145,14 @@ class Relay:
         stream.knowledge.accumulate(start, run.last + 1, run)
         self._forward(stream, run, run.last + 1)
         self._on_news(stream)
+
+    def publish_silence(self, stream: Stream, through: int) -> None:
+        """A stream of this broker has no other events up to a tick; who has asked is told."""
+        start = stream.knowledge.highest + 1
+        if start <= through:
+            stream.knowledge.accumulate(start, through + 1, None)
+            self._answer_wanted(stream, start, through + 1)
+            self._on_news(stream)
 
     def restore(self, stream: Stream, run: PublicationRun) -> None:
         """Events that an earlier incarnation has published; whoever lacks them will ask."""
@@ -308,7 +322,8 @@ class Relay:
         _check_ranges(peer, message.ranges)
         knowledge = stream.knowledge
         highest = max(end for _, end in message.ranges) - 1
-        if stream.upstream is None and highest > knowledge.highest:
+        is_ahead = stream.upstream is None and highest > knowledge.highest
+        if is_ahead and not self._may_doubt(highest):
             what = f"asks for {highest} of {message.stream}, which ends at {knowledge.highest}"
             raise RemoteProtocolError(peer, what)
         known, unknown = [], []
@@ -319,7 +334,14 @@ class Relay:
         self._answer(stream, peer, known)
         if unknown:
             stream.want(peer, unknown)
-            self.ask(stream, unknown, sideways=peer not in self._routes.peers)
+            if stream.upstream is None:
+                self._on_doubt(stream, highest)
+            else:
+                self.ask(stream, unknown, sideways=peer not in self._routes.peers)
+
+    def _may_doubt(self, tick: int) -> bool:
+        """Whether somebody may ask for a tick that has not come: clocks differ by any amount."""
+        return self._parameters.is_total and tick < _LAST_TICK
 
     def _on_done(self, peer: BrokerNumber, message: Done) -> None:
         cell, theirs = message.cell, self._routes.cell_of(peer)

@@ -45,6 +45,11 @@ class RetainedEvents:
         self._firsts.insert(place, run.first)
         self._runs.insert(place, run)
 
+    @property
+    def last(self) -> int:
+        """The tick of the last one; 0 when there is none."""
+        return self._runs[-1].last if self._runs else 0
+
     def within(self, start: int, end: int) -> PublicationRun | None:
         """The events in [start, end) as one run; None when there are none."""
         first = max(0, bisect_right(self._firsts, start) - 1)

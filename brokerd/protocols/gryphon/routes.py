@@ -72,6 +72,15 @@ class Routes:
         """Whether clients may be here."""
         return not self.peers
 
+    def pubend_streams(self) -> tuple[StreamId, ...]:
+        """The streams of all pubends that there are, in order."""
+        return tuple(
+            StreamId(broker, pubend, 0)
+            for broker in sorted(self._cells)
+            if len(self._members[self._cells[broker]]) == 1
+            for pubend in range(self._pubends)
+        )
+
     def cell_of(self, broker: BrokerNumber) -> Cell:
         """The cell of a broker."""
         return self._cells[broker]

@@ -33,12 +33,13 @@ class Subend:
         gaps: what is unknown behind it, although something later is known or expected.
     """
 
-    __slots__ = ("_expected", "_open", "gaps", "position")
+    __slots__ = ("_doubted", "_expected", "_open", "gaps", "position")
 
     def __init__(self, parameters: GapParameters) -> None:
         self.position = 0
         self.gaps = GapTable(parameters)
         self._expected = 0
+        self._doubted = 0
         self._open: deque[Delivered] = deque()
 
     @property
@@ -50,9 +51,19 @@ class Subend:
         """There is something up to this tick; what of it is unknown is asked for at once."""
         self._expected = max(self._expected, through)
 
+    def doubt(self, through: int) -> bool:
+        """Something else waits for what is unknown up to here; whether that is news.
+
+        Paper: [GD02] §3.2 (DCT).
+        """
+        is_news = through > self._doubted
+        self._doubted = max(self._doubted, through)
+        return is_news
+
     def skip(self, knowledge: Knowledge) -> None:
         """Nobody wants what there is."""
         self.position = max(self.position, knowledge.highest, self._expected)
+        self._doubted = 0
 
     def next_range(self, knowledge: Knowledge) -> Range | None:
         """What can be handed to clients now, from the position to the doubt horizon."""
@@ -62,10 +73,11 @@ class Subend:
 
     def see_gaps(self, knowledge: Knowledge, now_ns: Instant) -> None:
         """See what is missing up to the last tick that is known or expected."""
-        start, end = self.position + 1, max(knowledge.highest, self._expected) + 1
+        asked = max(self._expected, self._doubted)
+        start, end = self.position + 1, max(knowledge.highest, asked) + 1
         self.gaps.update(knowledge.known.gaps(start, end) if start < end else (), now_ns)
         if self.gaps:
-            self.gaps.hurry(self._expected, now_ns)
+            self.gaps.hurry(asked, now_ns)
 
     def opened(self, entry: Delivered) -> None:
         """Wait until clients are done with these events, the latest ones."""

@@ -117,7 +117,9 @@ class SimulatedCluster:
         assert adversarial or not own_clocks, "where there are durations there is one clock"
         self._own_clocks = own_clocks
         self.network = make_network(self.schedule, self.random, network)
-        self.oracle = Oracle(decode_attributes, strict, definition_of(protocol).promises)
+        self.oracle = Oracle(
+            decode_attributes, strict, definition_of(protocol).promised(self.parameters)
+        )
         self._logs = definition_of(protocol).logs(self.parameters)
         acknowledgement = definition_of(protocol).acknowledgement(self.parameters)
         self.oracle.logged = acknowledgement is Acknowledgement.STORED

@@ -8,13 +8,25 @@ from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.routes import hosts_clients
 from brokerd.simulator.checks.growth import Kept
 from brokerd.simulator.checks.protocol_checks import SimulatedProtocol
 from brokerd.simulator.checks.reach import Reach
 
 
 class GryphonReach(Reach):
-    """See Reach: what is on the disk of its own broker is done, whoever is reached."""
+    """See Reach: what is on the disk of its own broker is done, whoever is reached.
+
+    In total order nothing comes to a broker that does not hear of all pubends.
+    """
+
+    def reaches(self, source: BrokerNumber, home: BrokerNumber) -> bool:
+        """See Reach."""
+        if not self._parameters.is_total:
+            return super().reaches(source, home)
+        topology = self._graph.topology
+        hosts = [n for n in self._graph.present if hosts_clients(topology, n)]
+        return all(super(GryphonReach, self).reaches(each, home) for each in hosts)
 
     def acknowledges(self, source: BrokerNumber, homes: Sequence[BrokerNumber]) -> bool:
         """See Reach."""

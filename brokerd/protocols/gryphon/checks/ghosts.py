@@ -15,7 +15,7 @@ from brokerd.overlay.cells import CellGraph
 from brokerd.protocols.gryphon.core import Gryphon
 from brokerd.protocols.gryphon.intervals import IntervalSet
 from brokerd.protocols.gryphon.messages import Done, Events, Silent
-from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.pubends import LOG, RESERVED, unpack_logged
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.protocols.interface import (
     Append,
@@ -76,6 +76,8 @@ class GhostChecks(ProtocolChecks):
         self._sources: dict[tuple[int, str], SourceId] = {}
         self._appended: dict[tuple[int, int, int], list[bytes]] = {}
         self._done: dict[tuple[BrokerNumber, StreamId], int] = {}
+        self._reserved: dict[BrokerNumber, int] = {}
+        self._reserving: dict[tuple[int, int, int], int] = {}
         self._below: dict[tuple[BrokerNumber, BrokerNumber], tuple[BrokerNumber, ...]] = {}
 
     def step(
@@ -89,6 +91,10 @@ class GhostChecks(ProtocolChecks):
                 records = [b"".join(map(bytes, record)) for record in effect.records]
                 self._appended[broker.number, broker.incarnation, effect.token] = records
             elif type(effect) is Commit:
+                for change in effect.changes:
+                    if change.table == RESERVED and effect.token is not None:
+                        key = broker.number, broker.incarnation, effect.token
+                        self._reserving[key] = change.value
                 self._note_done(broker)  # what it releases it does not know after a restart
             elif type(effect) is Send:
                 if type(effect.message) is Done:
@@ -150,12 +156,14 @@ class GhostChecks(ProtocolChecks):
         if type(event) is Persisted:
             key = broker.number, broker.incarnation, event.token
             self._log(broker, self._appended.pop(key, ()))
+            reserved = max(self._reserving.pop(key, 0), self._reserved.get(broker.number, 0))
+            self._reserved[broker.number] = reserved
         elif type(event) is RecordsRead:
             self._log(broker, event.records)
         elif type(event) is Started:
-            gone = [key for key in self._appended if key[0] == broker.number]
-            for key in gone:
-                del self._appended[key]
+            self._appended = {k: v for k, v in self._appended.items() if k[0] != broker.number}
+            rows = event.recovered.get(RESERVED, {}).values()
+            self._reserved[broker.number] = max([0, *rows])
 
     def _log(self, broker: BrokerView, records: Sequence[Buffer]) -> None:
         for record in records:
@@ -170,6 +178,7 @@ class GhostChecks(ProtocolChecks):
         knowledge, log = stream.knowledge, self._logs.get(stream.identity, _Log())
         what = f"{broker.name}, {tuple(stream.identity)}"
         last = log.ticks[-1] if log.ticks else 0
+        last = max(last, self._reserved.get(stream.identity.broker, 0))
         if knowledge.highest > last:
             raise InvariantViolated("unborn", f"{what} knows {knowledge.highest}, behind {last}")
         for start, end in knowledge.known:

@@ -11,9 +11,11 @@ from brokerd.model.identity import BrokerNumber, StreamId
 from brokerd.overlay.cells import CellGraph
 from brokerd.overlay.graph import OverlayGraph
 from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.pubends import RESERVED
 from brokerd.protocols.interface import (
     Append,
     Chop,
+    Commit,
     DeadlineReached,
     Deliver,
     Effect,
@@ -41,6 +43,7 @@ MARKS = (
     Mark("went-sideways", "events went to another broker of the same cell", seeds=8),
     Mark("asked-beside", "a nack went to another broker of the same cell", seeds=15),
     Mark("told-beside", "a broker told others of its cell that those below are done", seeds=8),
+    Mark("silence-assigned", "a pubend gave up ticks that had not come yet", seeds=8),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
 )
 
@@ -91,6 +94,9 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "gap-asked"
         if AckExpected in kinds:
             yield "ack-expected"
+    rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
+    if any(row.table == RESERVED for row in rows):
+        yield "silence-assigned"
     if type(event) is not MessageReceived:
         return
     message = event.message

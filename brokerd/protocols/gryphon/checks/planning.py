@@ -6,9 +6,13 @@ from random import Random
 from typing import Any
 
 from brokerd.overlay.topology import SCHEMA, Topology
+from brokerd.protocols.definition import Order
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.simulator.checks.planning import ProtocolPlanning
 from brokerd.simulator.world.clock import MILLISECOND_NS
+
+TOTAL = 0.3
+"""Share of the seeds that ask for total order."""
 
 
 def tree_of_cells(
@@ -79,7 +83,10 @@ class GryphonPlanning(ProtocolPlanning):
     def options(self, seed: int, parameters: Any, *, long: bool, simple: bool) -> Any:
         """See ProtocolPlanning: liveness within a second, but where a seed lasts for minutes."""
         random = Random(f"gryphon {seed}")
-        chosen: GryphonParameters = replace(parameters, pubends=random.choice((1, 2, 4)))
+        pubends = random.choice((1, 2, 4))
+        ordering = Random(f"order of gryphon {seed}")
+        order = Order.TOTAL if ordering.random() < TOTAL else Order.PUBLISHER
+        chosen: GryphonParameters = replace(parameters, pubends=pubends, order=order.value)
         if long:
             return chosen
         repetition_ns = random.choice((30, 80, 200)) * MILLISECOND_NS
@@ -94,6 +101,7 @@ class GryphonPlanning(ProtocolPlanning):
             ack_expected_ns=expected_ns,
             ack_expected_check_ns=expected_ns // 4,
             ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
+            doubt_curiosity_ns=ordering.choice((0, 5, 20)) * MILLISECOND_NS,
         )
 
     def discovery_ns(self, parameters: Any) -> int:
@@ -104,4 +112,5 @@ class GryphonPlanning(ProtocolPlanning):
             + chosen.ack_expected_check_ns
             + 2 * chosen.nack_repetition_limit_ns
             + 8 * chosen.ack_interval_ns
+            + chosen.doubt_curiosity_ns
         )

@@ -126,15 +126,22 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         match_run(self.memo, run, peer)
 
     def hand_out(self, run: PublicationRun, entry: Entry) -> None:
-        """Give publications to all who want them; counts in `entry` the parts that makes."""
+        """Give publications to all who want them; counts in `entry` the parts that makes.
+
+        What a client has, as it said when it came, is not given to it again.
+        """
         wanted = match_run(self.memo, run, run.source.broker)
         for those, part in RunSelection(run).stretches(wanted):
-            by_client: dict[ClientId, list[OwnSubscription]] = {}
+            by_client: dict[tuple[ClientId, int], list[OwnSubscription]] = {}
             for local in those:
-                by_client.setdefault(local.client, []).append(local)
-            for name, locals_ in by_client.items():
-                entry.open += 1
-                self.windows.deliver(name, part, tuple(locals_), (entry,))
+                had = local.begins_after.get(run.source, 0)
+                rest = had if had >= part.first else 0
+                by_client.setdefault((local.client, rest), []).append(local)
+            for (name, had), locals_ in by_client.items():
+                lacked = part.after(had) if had else part
+                if lacked is not None:
+                    entry.open += 1
+                    self.windows.deliver(name, lacked, tuple(locals_), (entry,))
 
     def linger_over(self, name: ClientId) -> None:
         """See ClientService: one that is here has not asked for what is over now."""

@@ -1,0 +1,160 @@
+"""Total order: one sequence for everybody, whoever is idle, restarts, or has a wrong clock.
+
+Paper: [GD02] §2.2 (silence assigned beforehand), §2.3 (total order).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import ConfigError
+from brokerd.model.identity import StreamId
+from brokerd.model.publication import PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.definition import Order
+from brokerd.protocols.gryphon.merge import merged
+from brokerd.protocols.gryphon.messages import Events, Nack, Silent
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.registry import protocol_on, read_topology
+from brokerd.simulator.checks.oracle import InvariantViolated
+from tests.helpers.gryphon_stories import Story, cells
+from tests.helpers.stream_runs import run_at
+
+ticks = st.lists(st.integers(1, 40), min_size=1, max_size=12, unique=True).map(sorted)
+
+
+def at_pubend(number: int, numbers: list[int]) -> PublicationRun:
+    return replace(run_at(numbers), source=StreamId(0, number, 0))
+
+
+@given(st.lists(ticks, min_size=1, max_size=4))
+def test_runs_are_cut_so_that_all_ticks_are_in_order(rows):
+    parts = [at_pubend(number, row) for number, row in enumerate(rows)]
+    ours = [(tick, run.source.publisher) for run in merged(parts) for tick in run.sequences]
+    assert ours == sorted((tick, number) for number, row in enumerate(rows) for tick in row)
+
+
+class TotalStory(Story):
+    """Publishers at p1 and s2, subscribers at s1 and s2."""
+
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__(order="total", pubends=1, **parameters)
+        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
+        self.cluster.run_until_quiet()
+
+    def both(self, count: int, pause_s: float = 0.005) -> list[Any]:
+        """Publications here and there, as good as at once."""
+        sent = []
+        for _ in range(count):
+            sent += [self.cluster.publish(name, kind="a") for name in ("p1", "s2")]
+            self.cluster.run_for(pause_s)
+        return sent
+
+    def check(self, sent: list[Any]) -> None:
+        """Both have got all of it, in the same order."""
+        self.settle()
+        first, second = self.subscribers
+        assert first.received == second.received
+        assert {*first.received} == {*sent}
+        assert len(first.received) == len(sent)
+
+
+def test_two_subscribers_get_two_publishers_in_one_order() -> None:
+    story = TotalStory()
+    story.check(story.both(30))
+
+
+def test_nobody_waits_long_for_pubends_that_are_idle() -> None:
+    """s1 waits for those of b1, s1 and s2: asks them after 20 ms, and they assign silence."""
+    story = TotalStory()
+    story.quiet_since()
+    sent = [story.cluster.publish("p1", kind="a")]
+    story.cluster.run_for(0.06)
+    assert [each.received for each in story.subscribers] == [sent, sent]
+    assert story.from_to("s1", "b1", Nack)
+    assert story.from_to("b1", "s1", Silent)
+    story.quiet_since()
+    story.cluster.run_for(60)
+    assert not [m for *_, m in story.said if type(m) in (Nack, Silent)], "and then all is quiet"
+
+
+def test_an_event_comes_behind_assigned_silence_although_the_clock_is_put_back() -> None:
+    """Each start of s2 has another clock, up to an hour off, and it has spoken of ticks ahead."""
+    story = TotalStory()
+    sent = []
+    for _ in range(6):
+        sent += story.both(2)
+        story.cluster.broker("s2").restart()
+        story.cluster.run_for(1)
+        sent += story.both(1)
+    story.check(sent)
+    ours = [m for m in story.from_to("s2", "b1", Events) if not m.again]
+    numbers = [tick for m in ours for tick in m.run.sequences]
+    assert numbers == sorted(set(numbers))
+
+
+def test_while_a_pubend_is_down_all_waits_and_nothing_is_out_of_order() -> None:
+    story = TotalStory()
+    sent = story.both(2)
+    story.cluster.run_for(1)
+    story.cluster.broker("s2").kill()
+    story.cluster.run_for(1)
+    sent += [story.cluster.publish("p1", kind="a") for _ in range(3)]
+    story.cluster.run_for(5)
+    assert len(story.subscribers[0].received) == 4
+    story.cluster.broker("s2").start()
+    sent += story.both(2)
+    story.check(sent)
+
+
+def test_silence_is_not_said_of_ticks_that_an_event_on_its_way_to_the_disk_has() -> None:
+    story = TotalStory(doubt_curiosity_ns=0)
+    sent = []
+    for pause_ms in range(12):
+        sent += story.both(1, pause_s=pause_ms / 2_000)
+    story.check(sent)
+
+
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_the_order_that_a_topology_asks_for_is_what_a_run_is_judged_by(order: str) -> None:
+    values = {**cells("p1-b1", "b1-s1").to_mapping(), "parameters": {"gryphon": {"order": order}}}
+    topology = read_topology(values, "t.toml")
+    promises = protocol_on(topology, "gryphon").promises()
+    assert promises.order is Order(order)
+    assert promises.as_mapping()["order"] == order
+
+
+def test_an_order_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="order = 'fifo'; one of publisher, total"):
+        GryphonParameters.from_mapping({"order": "fifo"}, "t").check("t")
+
+
+def who_came_late_gets_what_was_before() -> None:
+    """s1 dies with an event that an earlier client has not acknowledged and a later one not got."""
+    story = TotalStory()
+    link = story.cluster.link(story.subscribers[0].client.name, "s1").absorb()
+    story.publish()
+    late = story.cluster.subscribe("s1")
+    story.cluster.run_for(0.3)
+    sent = story.publish(at="s2")
+    story.cluster.run_for(0.3)
+    assert late.received == sent
+    story.cluster.broker("s1").kill()
+    link.heal()
+    story.cluster.run_for(1)
+    story.cluster.broker("s1").start()
+    story.cluster.run_for(20)
+    assert late.received == sent
+
+
+def test_who_has_an_event_is_not_given_what_was_before_it_after_a_restart() -> None:
+    who_came_late_gets_what_was_before()
+    with (
+        planted([MUTANTS["resumes-each-stream-alone"]]),
+        pytest.raises(InvariantViolated, match="total order"),
+    ):
+        who_came_late_gets_what_was_before()
