@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 RUNS_NOT = (
     "protocol 'delta_tree' runs on kind 'tree', and cells-8 is of kind cells; "
-    "protocols that run on it: none"
+    "protocols that run on it: gryphon"
 )
 
 
