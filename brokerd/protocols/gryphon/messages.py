@@ -30,6 +30,7 @@ class Events:
     Attributes:
         final: everybody below the receiver is done with what is up to here.
         again: the receiver has asked; else it is the first time.
+        may_join: what follows it in its range may be told in the same message.
         onto: the cell that the receiver is to pass it on to, only to that one and not sideways
             (sideways: between members of a cell); EVERYWHERE: to all below.
         run: its sequences are ticks; who published them stands in its origins.
@@ -39,6 +40,7 @@ class Events:
     start: int
     end: int
     again: bool
+    may_join: bool
     onto: int
     run: PublicationRun
 
@@ -111,9 +113,21 @@ def _halves(message: Events) -> Sequence[Events]:
     return replace(message, run=first, end=cut), replace(message, run=second, start=cut)
 
 
+def in_messages_of(message: Events, most: int) -> list[Events]:
+    """The same as messages of at most so many events; the last one has the silence behind them."""
+    parts: list[Events] = []
+    for place in range(0, len(message.run), most):
+        part = message.run.select(range(place, min(place + most, len(message.run))))
+        start = parts[-1].end if parts else message.start
+        parts.append(replace(message, start=start, end=part.last + 1, run=part))
+    return [*parts[:-1], replace(parts[-1], end=message.end)]
+
+
 def _continues(before: Events, message: Events) -> bool:
     return (
-        before.end == message.start
+        before.may_join
+        and message.may_join
+        and before.end == message.start
         and before.run.source == message.run.source
         and (before.again, before.onto) == (message.again, message.onto)
     )

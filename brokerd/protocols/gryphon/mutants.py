@@ -45,6 +45,17 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "M06-silent-for-who-has-not-asked",
+        "relay.py",
+        (
+            "fresh = stream.knowledge.accumulate(message.start, message.end, run)",
+            "mine = not message.again or stream.subend.gaps\n"
+            "        fresh = stream.knowledge.accumulate(\n"
+            "            message.start, message.end, run if mine else None\n"
+            "        )",
+        ),
+    ),
+    _bug(
         "M07-range-one-too-long",
         "relay.py",
         (
@@ -69,6 +80,15 @@ BUGS: Final = (
         "M10-no-ack-expected",
         "core.py",
         ("self._relay.expect_acks(stream, last)", "pass"),
+    ),
+    _bug(
+        "M42-ticks-from-the-clock-alone",
+        "pubends.py",
+        (
+            "first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))",
+            "first = self._clock.tick(self._disk.machine.now_ns)",
+        ),
+        ("self._clock.go_on(self._disk.machine.now_ns, max(self._last))", "pass"),
     ),
     _bug(
         "chopped-before-written",
@@ -159,16 +179,17 @@ BUGS: Final = (
     ),
 )
 """What each leaves out: nothing is handed to clients behind an unknown tick; silence is said of
-known ticks only; clients are done with what they have acknowledged; all are done, not one of them;
-the same may be asked for again after a while; an answer holds the last event of its range; what is
-published is seen when it is on disk; a tick is one event's for ever; the last events of a stream
-are asked after; a log is chopped when what it had is written down; what comes twice is published
-once; what a child has is what it has said; a gap's events are taken also where a part of what came
-is known; what one cell is done with another may lack; who passes acks up knows of all below; ways
-are found anew when links change; several are told where none gets to all; the rest goes sideways,
-and so does a question; silence is said of ticks that no restart and no event under way has; a merge
-waits for all streams, and sorts them; the clock goes on from ticks that were assigned; who has an
-event in total order has all before.
+known ticks only; clients are done with what they have acknowledged; all are done, not one of
+them; the same may be asked for again after a while; an event that comes again is one also where
+nobody here has asked; an answer holds the last event of its range; what is published is seen
+when it is on disk; a tick is one event's for ever, whatever clocks show; the last events of a
+stream are asked after; a log is chopped when what it had is written down; what comes twice is
+published once; what a child has is what it has said; a gap's events are taken also where a part
+of what came is known; what one cell is done with another may lack; who passes acks up knows of
+all below; ways are found anew when links change; several are told where none gets to all; the
+rest goes sideways, and so does a question; silence is said of ticks that no restart and no event
+under way has; a merge waits for all streams, and sorts them; the clock goes on from ticks that
+were assigned; who has an event in total order has all before.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -34,6 +34,8 @@ class GryphonParameters:
         doubt_curiosity_ns: how long an event may wait for other pubends before these are asked
             (DCT); in total order only.
         pubends: at each broker; a publisher is at one of them for ever.
+        events_per_message: how many events brokers tell each other of at once, at most; 0: as many
+            as there are. The paper's is 1.
         gap_curiosity_ns: how long a gap may be there before it is asked for (GCT).
         nack_repetition_ns: how long an answer is waited for before it is asked for again, at
             least, and until answers have come (NRT).
@@ -54,6 +56,7 @@ class GryphonParameters:
     order: str = "publisher"
     doubt_curiosity_ns: int = 20 * MILLISECOND_NS
     pubends: int = 4
+    events_per_message: int = 0
     gap_curiosity_ns: int = 200 * MILLISECOND_NS
     nack_repetition_ns: int = 600 * MILLISECOND_NS
     nack_repetition_limit_ns: int = 30 * SECOND_NS
@@ -96,6 +99,10 @@ class GryphonParameters:
         """See Parameters."""
         if self.order not in _ORDERS:
             raise ConfigError(f"{where}: order = {self.order!r}; one of {', '.join(_ORDERS)}")
+        if self.events_per_message < 0:
+            raise ConfigError(
+                f"{where}: events_per_message = {self.events_per_message}; 0 for any number"
+            )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{where}: {name} = {getattr(self, name)}; at least 1")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.config import SECOND_NS
+from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
@@ -133,6 +134,11 @@ class Pubends:
         """Take a page of the log, and ask for the next one."""
         for index, record in enumerate(event.records, event.first):
             pubend, first, run = unpack_logged(record)
+            if run.source.broker != self._broker or pubend >= len(self._last):
+                raise StorageCorrupt(
+                    f"log {LOG}, record {index}: of pubend {pubend} of broker {run.source.broker}; "
+                    f"this is broker {self._broker}, with {len(self._last)}"
+                )
             last = first + len(run) - 1
             self._logged.append(_Logged(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)

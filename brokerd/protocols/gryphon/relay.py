@@ -20,6 +20,7 @@ from brokerd.protocols.gryphon.messages import (
     LinkStatus,
     Nack,
     Silent,
+    in_messages_of,
 )
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.routes import Cell, Routes
@@ -71,6 +72,7 @@ class Relay:
         self._parameters = parameters
         self._deadlines = deadlines
         self._counters = counters
+        self._any = not parameters.events_per_message
         self._on_news = on_news
         self._on_links = on_links
         self._on_doubt = on_doubt
@@ -256,7 +258,7 @@ class Relay:
                 if further != EVERYWHERE:  # another cell may lack what this one is done with
                     final = stream.knowledge.final
                 self._counters["publications_forwarded"] += len(rest)
-                self._machine.send(peer, Events(final, start, end, False, further, rest))
+                self._tell(peer, Events(final, start, end, False, self._any, further, rest))
                 stream.satisfy(peer, start, end)
 
     def _answer_wanted(self, stream: Stream, start: int, end: int) -> None:
@@ -277,9 +279,15 @@ class Relay:
                 silent.append((start, end))
             else:
                 self._counters["resent_publications"] += len(run)
-                self._machine.send(peer, Events(final, start, end, True, EVERYWHERE, run))
+                self._tell(peer, Events(final, start, end, True, self._any, EVERYWHERE, run))
         if silent:
             self._machine.send(peer, Silent(stream.identity, final, tuple(silent)))
+
+    def _tell(self, peer: BrokerNumber, message: Events) -> None:
+        """Send a message, as so many as have no more events each than they may."""
+        most = self._parameters.events_per_message
+        for each in [message] if self._any else in_messages_of(message, most):
+            self._machine.send(peer, each)
 
     # ------------------------------------------------------------ up
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.protocols.gryphon.intervals import IntervalSet
+from tests.helpers.tick_structures import compare_intervals, compare_knowledge
 
 SIZE = 48
 ranges = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda pair: tuple(sorted(pair)))
@@ -79,3 +80,9 @@ def test_adding_in_order_keeps_one_range():
 def test_a_range_that_ends_before_it_begins_is_a_mistake():
     with pytest.raises(AssertionError, match=r"\[3, 2\)"):
         IntervalSet().add(3, 2)
+
+
+def test_random_operations_leave_structures_as_plain_ones_are():
+    """A small share of what `python -m tests.helpers.tick_structures` does."""
+    compare_intervals(3_000, seed=2)
+    compare_knowledge(600, seed=2)

@@ -9,10 +9,11 @@ import pytest
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.model.client_messages import PublishAcknowledged
-from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack, Silent
+from brokerd.protocols.gryphon.messages import KINDS, AckExpected, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.stream import Stream
 from brokerd.simulator.world.cluster import Subscription
+from brokerd.wire.attributes import encode_attributes
 from tests.helpers.gryphon_stories import Story, ticks_of
 from tests.helpers.stream_runs import STREAM
 
@@ -63,6 +64,29 @@ def test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_
     again = [len(m.run) for m in story.from_to("b1", "s1", Events) if m.again]
     assert sum(again) == 5
     assert not any(m.again for m in story.from_to("b1", "s2", Events))
+
+
+def test_brokers_tell_each_other_of_one_event_at_a_time_where_they_are_to() -> None:
+    """As the paper's do; also of what is asked for, and of what waits to be sent."""
+    story = Story(events_per_message=1)
+    first, second = two_subscribers(story)
+    contents = [(encode_attributes({"kind": "a"}), b"") for _ in range(8)]
+    sent = story.cluster.publish_run("p1", contents)
+    link = story.cluster.link("b1", "s1").absorb()
+    sent += story.cluster.publish_run("p1", contents)
+    story.cluster.run_for(0.3)
+    link.cut()
+    story.cluster.run_for(0.2)
+    link.heal()
+    story.cluster.run_for(3)
+    sent += story.cluster.publish_run("p1", contents)
+    story.settle()
+    assert first.received == second.received == sent
+    told = [m for *_, m in story.said if type(m) is Events]
+    assert {len(m.run) for m in told} == {1}
+    joining = next(kind.joining for kind in KINDS if kind.type is Events)
+    assert joining is not None
+    assert not joining.continues(told[0], told[1])
 
 
 def test_two_subscribers_with_one_gap_are_one_question_to_the_pubend() -> None:

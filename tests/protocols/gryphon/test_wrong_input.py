@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import ConfigError, RemoteProtocolError
+from brokerd.errors import ConfigError, RemoteProtocolError, StorageCorrupt
 from brokerd.model.client_messages import Connect, Connected, Publish, Subscribe, Subscribed
 from brokerd.model.identity import SourceId, StreamId
 from brokerd.model.predicate_text import parse_predicate
@@ -59,7 +59,7 @@ def relay() -> DeliveryProtocol:
     core = core_of(1)
     for peer in (0, 2):
         core.handle(SessionEstablished(peer, 10 + peer, 1), 0)
-    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, EVERYWHERE, events(3, 6))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 1, 10, False, True, EVERYWHERE, events(3, 6))), 0)
     return core
 
 
@@ -70,22 +70,22 @@ def events(*ticks: int) -> PublicationRun:
 @pytest.mark.parametrize(
     "peer, message, why",
     [
-        (0, Events(0, 5, 9, False, EVERYWHERE, events(7)), "6 is an event and is silent"),
+        (0, Events(0, 5, 9, False, True, EVERYWHERE, events(7)), "6 is an event and is silent"),
         (0, Silent(STREAM, 0, ((2, 5),)), "3 is an event and is silent"),
-        (0, Events(0, 12, 20, False, EVERYWHERE, events(11)), r"\[12, 20\) around"),
+        (0, Events(0, 12, 20, False, True, EVERYWHERE, events(11)), r"\[12, 20\) around"),
         (
             0,
-            Events(0, 12, 20, False, EVERYWHERE, replace(events(13), origins=())),
+            Events(0, 12, 20, False, True, EVERYWHERE, replace(events(13), origins=())),
             r"\[12, 20\) around",
         ),
-        (0, Events(0, 12, 20, False, EVERYWHERE, run_at([13])), "malformed attributes"),
-        (2, Events(0, 12, 20, False, EVERYWHERE, events(13)), "does not come from there"),
+        (0, Events(0, 12, 20, False, True, EVERYWHERE, run_at([13])), "malformed attributes"),
+        (2, Events(0, 12, 20, False, True, EVERYWHERE, events(13)), "does not come from there"),
         (2, AckExpected(STREAM, 4, EVERYWHERE), "does not come from there"),
         (0, Nack(STREAM, ((12, 20),)), "does not go there"),
         (0, Done(0, ((STREAM, 4),)), "does not go there"),
         (0, Nack(StreamId(1, 0, 0), ((12, 20),)), "which ends at 0"),
         (0, Done(0, ((StreamId(1, 0, 0), 7),)), "which is not that far"),
-        (0, Events(0, 12, 20, False, 2, events(13)), "is for cell 2"),
+        (0, Events(0, 12, 20, False, True, 2, events(13)), "is for cell 2"),
         (0, AckExpected(STREAM, 4, 2), "is for cell 2"),
         (0, Done(2, ((STREAM, 4),)), "says that cell 2 is done"),
         (0, LinkStatus((2, 3), ()), "cells of 3"),
@@ -109,8 +109,10 @@ def test_what_cannot_be_closes_the_session_and_changes_nothing(
 
 def test_the_same_said_twice_is_no_contradiction() -> None:
     core = relay()
-    core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, EVERYWHERE, events(6))), 0)
-    core.handle(MessageReceived(0, 10, Events(0, 1, 12, True, EVERYWHERE, events(3, 6, 11))), 0)
+    core.handle(MessageReceived(0, 10, Events(0, 5, 10, True, True, EVERYWHERE, events(6))), 0)
+    core.handle(
+        MessageReceived(0, 10, Events(0, 1, 12, True, True, EVERYWHERE, events(3, 6, 11))), 0
+    )
     assert core.statistics()["queue_publications"] == 3
 
 
@@ -130,6 +132,24 @@ def published(core: DeliveryProtocol) -> tuple[bytes, dict[str, dict[str, Any]]]
     (append,) = [e for e in effects if isinstance(e, Append)]
     rows = {change.table: {change.key: change.value} for change in commit.changes}
     return b"".join(map(bytes, append.records[0])), rows
+
+
+@pytest.mark.parametrize(
+    "broker, pubends, said",
+    [
+        (1, 4, "record 1: of pubend 0 of broker 0; this is broker 1"),
+        (0, 0, ""),
+    ],
+)
+def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, said: str) -> None:
+    record, rows = published(core_of(0))
+    if not pubends:  # of a pubend that there is not, in a deployment with fewer
+        record, pubends, said = b"\0\0\0\3" + record[4:], 2, "of pubend 3 of broker 0"
+    parameters = GryphonParameters(pubends=pubends)
+    core = make_protocol("gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attributes)
+    core.handle(Started(2, True, rows, {LOG: LogEnds(1, 2)}), 0)
+    with pytest.raises(StorageCorrupt, match=said):
+        core.handle(RecordsRead(LOG, 1, (record,)), 0)
 
 
 def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_session_only() -> None:
@@ -158,6 +178,7 @@ def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_sessio
     "values, why",
     [
         ({"pubends": 0}, "pubends = 0; at least 1"),
+        ({"events_per_message": -1}, "events_per_message = -1; 0 for any number"),
         ({"nack_window": 0}, "nack_window = 0; at least 1"),
         ({"ack_expected_check_ns": 0}, "ack_expected_check_ns = 0; at least 1"),
         ({"nack_repetition_ns": 600, "nack_repetition_limit_ns": 500}, "is less than"),
