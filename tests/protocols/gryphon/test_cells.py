@@ -237,3 +237,29 @@ def test_what_one_cell_is_done_with_another_one_still_gets() -> None:
 def test_clients_are_refused_where_a_broker_is_one_of_several() -> None:
     homes = definition_of("gryphon").homes(paper_cells())
     assert homes == ("p1", "s1", "s2", "s3", "s4", "s5")
+
+
+def only_sideways(*, loses: bool) -> bool:
+    """Whether s1 gets all by p1, b1, b2; `loses`: also what was lost between b1 and b2."""
+    story = PaperStory()
+    story.cluster.link("p1", "b2").cut()
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.run_for(1)
+    link = story.cluster.link("b1", "b2")
+    if loses:
+        link.absorb()
+        story.rounds(3)
+        link.cut()
+        story.cluster.run_for(0.2)
+        link.heal()
+        story.cluster.run_for(3)
+    story.rounds(3)
+    story.cluster.run_for(15)
+    return all(len(each.received) == len(story.sent) for each in story.subscribers)
+
+
+@pytest.mark.parametrize("bug, loses", [("never-sideways", False), ("asked-beside-in-vain", True)])
+def test_events_and_questions_go_sideways(bug: str, loses: bool) -> None:
+    assert only_sideways(loses=loses)
+    with planted([MUTANTS[bug]]):
+        assert not only_sideways(loses=loses)

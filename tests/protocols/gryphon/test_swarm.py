@@ -18,6 +18,8 @@ BY_STORIES = (
     "one-member-for-all",
     "final-of-one-cell-told-to-another",
     "resumes-each-stream-alone",
+    "never-sideways",
+    "asked-beside-in-vain",
 )
 """Those behind the first one: see the stories of cells and of total order."""
 BUDGET = 40
