@@ -133,6 +133,7 @@ def _draw_latency(
     _shade(axes, typical)
     for broker in figure.shown:
         rows = [row for row in _latency_rows(figure, typical, others) if row[1] == broker]
+        rows = [*_with_holes(rows)]
         times = [row[2] for row in rows]
         band = ([row[4] for row in rows], [row[5] for row in rows]) if others else None
         line_with_band(
@@ -198,6 +199,17 @@ def _latency_rows(
                 low,
                 high,
             )
+
+
+def _with_holes(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows with one of nothing where nothing was sent, so that no band bridges it."""
+    nothing = float("nan")
+    before = rows[0] if rows else None
+    for row in rows:
+        if before is not None and row[2] - before[2] > 1.5 * BIN_NS / SECOND_NS:
+            yield row[0], row[1], before[2], nothing, nothing, nothing
+        yield row
+        before = row
 
 
 def _request_rows(figure: FaultFigure, typical: FaultStory) -> Iterator[Row]:
