@@ -13,6 +13,7 @@ from fault_injection.schedule.schedule import FaultSchedule
 from pubsubctl.commands.invocation import Invocation
 from pubsubctl.console.console import Progress, Result
 from pubsubctl.console.interruption import Interruption, run_interruptibly
+from pubsubctl.deploying.deploy import take_down
 from pubsubctl.errors import PubsubctlError, UserError
 from pubsubctl.hosts.hosts import Lab
 from pubsubctl.running.experiment import Experiment, carry_out, lab_for, not_waiting
@@ -50,6 +51,7 @@ def run_series(
             progress.say(f"series {series.path}")
 
             async def work(interruption: Interruption) -> None:
+                await _take_down_interrupted(series, lab, progress, interruption)
                 for instance in series.remaining():
                     await _run(
                         series, instance, by_name[instance.point], lab, progress, interruption
@@ -83,6 +85,26 @@ def _plan(
     }
 
 
+async def _take_down_interrupted(
+    series: Series, lab: Lab, progress: Progress, interruption: Interruption
+) -> None:
+    """Take down what a killed run of an instance had deployed, and nothing else.
+
+    Nobody else runs one now: whoever does so has the lab's lock.
+    """
+    ours = {_purpose(instance) for instance in series.remaining()}
+    async with lab.operated("bench --instances", progress, interruption):
+        deployments = [row.deployment for row in await lab.observe() if row.deployment is not None]
+        if deployments and all(row.get("purpose") in ours for row in deployments):
+            progress.say("taking down what the interrupted run had deployed")
+            await take_down(lab, progress, verify=True)
+
+
+def _purpose(instance: Instance) -> str:
+    """What is deployed for: a deployment's record and a lab's lock say so."""
+    return f"bench {instance}"
+
+
 async def _run(
     series: Series,
     instance: Instance,
@@ -93,7 +115,7 @@ async def _run(
 ) -> None:
     progress.say(f"{instance}:")
     begun = replace(experiment, on_run=lambda run: series.begin(instance, run))
-    outcome = await carry_out(begun, lab, progress, interruption, f"bench {instance}")
+    outcome = await carry_out(begun, lab, progress, interruption, _purpose(instance))
     series.end(instance, outcome.run_directory, outcome.state)
 
 
