@@ -102,7 +102,8 @@ class Lab:
         """Runs whose load generators were so late that the machine must have been busy."""
         index = self.folder / "results" / "index.jsonl"
         lines = index.read_text().splitlines() if index.exists() else []
-        late_ms = [json.loads(line)["lateness_p99_us"] / 1000 for line in lines]
+        runs = [row for row in map(json.loads, lines) if row.get("kind") != "series"]
+        late_ms = [run["lateness_p99_us"] / 1000 for run in runs]
         return [f"the machine was busy: load {ms:.0f} ms late" for ms in late_ms if ms > BUSY_MS]
 
     def processes(self) -> list[psutil.Process]:

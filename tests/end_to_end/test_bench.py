@@ -151,6 +151,22 @@ def test_what_a_killed_bench_deployed_ends_by_its_lease(broken: Lab) -> None:
     assert not psutil.pid_exists(process.pid)
 
 
+def test_a_series_goes_on_where_it_was_killed_without_a_hand_in_between(lab: Lab) -> None:
+    again = ("bench", lab.workload("smoke"), "--instances", "1", "-d", "1s")
+    process = lab.start(*again)
+    ledger = "smoke/2*/instances.jsonl"
+    wait_until("a run has begun", lambda: any('"began"' in row for row in _lines(lab, ledger)))
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert lab.processes()
+    answer = lab.call(*again)
+    assert answer.status == 0, answer.err
+    assert "taking down what the interrupted run had deployed" in answer.err
+    states = [json.loads(line)["state"] for line in _lines(lab, ledger)]
+    assert states == ["began", "began", "complete"]
+    assert lab.left_behind() == []
+
+
 def _lines(lab: Lab, pattern: str) -> list[str]:
     return [
         line
