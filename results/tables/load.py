@@ -43,8 +43,6 @@ OUTCOMES = ("unknown", "acked", "rejected")
 KINDS = ("data", "fence", "gap", "notice", "redelivered")
 LAYERS = ("wire", "application")
 
-BULK_TABLES = ("publications", "deliveries")
-
 
 @dataclass(frozen=True)
 class LoadedRun:
