@@ -13,6 +13,7 @@ import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
 from brokerd.protocols.interface import Commit, Event, Persisted
+from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.meta_store import MetaStore, RowChange
 
@@ -39,7 +40,7 @@ class Disk:
         self._post = post
         self._rows: dict[tuple[str, str], RowChange] = {}
         self._tokens: list[int] = []
-        self._limiter = trio.CapacityLimiter(1)
+        self._thread = DiskThread()
         self._wanted = trio.Event()
         self._urgent = trio.Event()
         self._idle = trio.Event()
@@ -71,7 +72,7 @@ class Disk:
             tokens, self._tokens = self._tokens, []
             self._wanted, self._urgent = trio.Event(), trio.Event()
             commit = partial(self._store.commit, list(rows.values()))
-            await self._writes.perform(commit, len(rows) * ROW_BYTES, self._limiter)
+            await self._writes.perform(commit, len(rows) * ROW_BYTES, self._thread)
             if not self._rows and not self._tokens:
                 self._idle.set()
             self._post([Persisted(token) for token in tokens])

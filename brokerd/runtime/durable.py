@@ -12,6 +12,7 @@ import trio
 
 from brokerd.config import SECOND_NS
 from brokerd.runtime.connection import clock_ns
+from brokerd.runtime.disk_thread import DiskThread
 from brokerd.sessions.link_faults import LinkFaults
 from brokerd.storage.room import is_no_room
 
@@ -35,9 +36,7 @@ class DurableWrites:
         self._faults = LinkFaults() if faults is None else faults
         self._record = record
 
-    async def perform(
-        self, write: Callable[[], None], size_bytes: int, limiter: trio.CapacityLimiter
-    ) -> None:
+    async def perform(self, write: Callable[[], None], size_bytes: int, thread: DiskThread) -> None:
         """Carry out `write` in a thread, again and again while there is no room on the disk.
 
         `write` must change nothing when it fails for lack of room. Not to be abandoned: its
@@ -51,7 +50,7 @@ class DurableWrites:
             try:
                 if not self._faults.take_room(size_bytes):
                     raise OSError(errno.ENOSPC, "No space left on device (fault)")
-                await trio.to_thread.run_sync(write, limiter=limiter)
+                await thread.carry_out(write)
                 break
             except OSError as error:
                 if not is_no_room(error):

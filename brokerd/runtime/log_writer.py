@@ -22,6 +22,7 @@ from brokerd.protocols.interface import (
     RecordsRead,
 )
 from brokerd.protocols.parts.log_bounds import LogBounds
+from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
@@ -64,7 +65,7 @@ class LogWriter:
         self._post = post
         self._steps = [_Step()]
         self._chopped: dict[str, int] = {}
-        self._limiter = trio.CapacityLimiter(1)
+        self._thread = DiskThread()
         self._wanted = trio.Event()
         self._urgent = trio.Event()
         self._idle = trio.Event()
@@ -128,10 +129,10 @@ class LogWriter:
             self._chopped.clear()
             size = sum(len(piece) for entry in step.entries for piece in entry.content)
             write = partial(self._volume.write, step.entries)
-            await self._writes.perform(write, size, self._limiter)
+            await self._writes.perform(write, size, self._thread)
         if step.tokens:
             self._post([Persisted(token) for token in step.tokens])
         if (read := step.read) is not None:
             read_page = partial(self._volume.read, read.log, read.first, read.end, PAGE_BYTES)
-            records = await trio.to_thread.run_sync(read_page, limiter=self._limiter)
+            records = await self._thread.carry_out(read_page)
             self._post([RecordsRead(read.log, read.first, tuple(records))])

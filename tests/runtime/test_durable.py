@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from brokerd.runtime.disk import Disk
+from brokerd.runtime.disk_thread import DiskThread
 from brokerd.runtime.durable import DurableWrites
 from brokerd.sessions.link_faults import LinkFaults, read_fault
 from brokerd.storage.memory_store import MemoryMetaStore
@@ -27,7 +28,7 @@ class Story:
         self.recorded: list[str] = []
         self.written: list[str] = []
         self.writes = DurableWrites(self.faults, lambda event, _: self.recorded.append(event))
-        self.limiter = trio.CapacityLimiter(1)
+        self.thread = DiskThread()
 
     def fault(self, verb: str, **parameters: int) -> None:
         self.faults.apply(read_fault(verb, verb, None, "both", parameters, None))
@@ -37,7 +38,7 @@ class Story:
         return fault.counters[name]
 
     async def write(self, what: str, size_bytes: int = 10) -> None:
-        await self.writes.perform(lambda: self.written.append(what), size_bytes, self.limiter)
+        await self.writes.perform(lambda: self.written.append(what), size_bytes, self.thread)
 
 
 def tell(story: Callable[[Story], Any]) -> None:
@@ -88,7 +89,7 @@ def test_a_real_lack_of_room_is_waited_for_as_well() -> None:
             if len(attempts) < 3:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-        await story.writes.perform(write, 1, story.limiter)
+        await story.writes.perform(write, 1, story.thread)
         assert len(attempts) == 3
         assert story.recorded == ["disk_full", "disk_has_room"]
 
@@ -105,7 +106,7 @@ def test_any_other_failure_is_not_tried_again(number: int) -> None:
             raise OSError(number, os.strerror(number))
 
         with pytest.raises(OSError, match=os.strerror(number)):
-            await story.writes.perform(write, 1, story.limiter)
+            await story.writes.perform(write, 1, story.thread)
         assert attempts == [1]
 
     tell(live)
