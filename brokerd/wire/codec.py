@@ -66,6 +66,11 @@ def head_of(message: Any) -> bytes:
     return _CODECS_BY_TYPE[type(message)].head(message)
 
 
+def integer_fields(message: Any) -> list[tuple[str, int, int]]:
+    """Where that has the integers among the fields: name, first byte, and the one behind it."""
+    return _CODECS_BY_TYPE[type(message)].integer_fields(message)
+
+
 def frames(message: Any, limit_bytes: int) -> list[tuple[list[Buffer], int]]:
     """The frame that carries the message, in pieces, and its size.
 
@@ -143,6 +148,18 @@ class _MessageCodec:
         for name, write in self._writers:
             write(getattr(message, name), items)
         return ARRAYS[len(items)] + b"".join(items)
+
+    def integer_fields(self, message: Any) -> list[tuple[str, int, int]]:
+        found: list[tuple[str, int, int]] = []
+        items = [self._number]
+        for name, write in self._writers:
+            value, before = getattr(message, name), len(items)
+            write(value, items)
+            if type(value) is int and len(items) == before + 1:
+                end = sum(map(len, items))
+                found.append((name, end - len(items[-1]), end))
+        shift = len(ARRAYS[len(items)])
+        return [(name, start + shift, end + shift) for name, start, end in found]
 
     def decode(self, values: list[Any], run: PublicationRun | None) -> Any:
         items = iter(values)

@@ -56,9 +56,15 @@ def encode_run(run: PublicationRun) -> bytes:
     return ARRAYS[len(items)] + b"".join(items)
 
 
-def begin_one(source: SourceId) -> bytes:
+def begin_one(source: SourceId, origins: int = 0) -> bytes:
     """How the header of a run of one publication of a source begins, up to its number."""
-    return ARRAYS[_FIXED + 1] + b"".join([INTEGERS[part] for part in source])
+    items = _FIXED + 1 + _PER_ORIGIN * origins
+    return ARRAYS[items] + b"".join([INTEGERS[part] for part in source])
+
+
+def one_origin(source: SourceId) -> bytes:
+    """What stands for the origin of one publication in such a header, up to its number there."""
+    return b"".join([INTEGERS[part] for part in source])
 
 
 def _steps(sequences: range | tuple[int, ...]) -> bytes | list[int] | None:

@@ -1,27 +1,31 @@
 """The straight lane of reading: a chunk that is one frame like the one before.
 
-At low rates a chunk is one frame with one publication, of the source and with the other fields of
-the frame before. Where its bytes say just that, only number, attributes and payload are read from
-them. Whatever else comes goes the general way (`framing`, `codec`), which makes the same message of
-it; a test puts both side by side.
+At low rates a chunk is one frame with one publication, of the source, the origin and with the other
+fields of the frame before, but for integers of as many bytes. Where its bytes say just that, only
+those, number, attributes and payload are read from them. Whatever else comes goes the general way
+(`framing`, `codec`), which makes the same message of it; a test puts both side by side.
 """
 
 from dataclasses import fields
+from struct import Struct
 from typing import Any, Final
 
 from brokerd.model.identity import SourceId
-from brokerd.model.publication import Buffer, PublicationRun
+from brokerd.model.publication import Buffer, OriginRun, PublicationRun
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
-from brokerd.wire.codec import PREFIX, head_of
+from brokerd.wire.codec import PREFIX, head_of, integer_fields
 from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.misfit import INTEGER_LIMIT
-from brokerd.wire.runs import ONE, SLICE_SHARE, begin_one
+from brokerd.wire.runs import ONE, SLICE_SHARE, begin_one, one_origin
 
 _MANY: Final = 0x18
 """CBOR's lead byte of an integer that needs one byte of its own; then two, four, eight."""
 _BYTES: Final = 0x40
 _NO_STEPS: Final = b"\x01\xf6"  # one publication, no steps
 _NO_INDEX: Final = b"\xf6\x01"  # no index, one attribute blob
+_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_LEAST: Final = {1: _MANY, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
+"""Of so many bytes: an integer that needs fewer is to have fewer."""
 
 
 class StraightReader(FrameDecoder):
@@ -47,35 +51,76 @@ class StraightReader(FrameDecoder):
 
     def _remember(self, message: Any) -> None:
         run = getattr(message, "run", None)
-        if type(run) is not PublicationRun or len(run.sequences) != 1 or run.origins:
+        if type(run) is not PublicationRun or len(run.sequences) != 1:
             return
         kind = type(message), run.source
         if kind == self._before:
-            self._like = _Like(message, run.source)
+            self._like = _Like(message, run)
         self._before = kind
 
 
 class _Like:
-    """Reads frames with the fields and the source of one message."""
+    """Reads frames that are like one of a message with a run of one publication.
 
-    __slots__ = ("_begin", "_kind", "_place", "_source", "_start", "_values")
+    Those integers among its fields that take bytes of their own may be others of as many bytes.
+    """
 
-    def __init__(self, message: Any, source: SourceId) -> None:
+    __slots__ = (
+        "_begin",
+        "_fields",
+        "_integers",
+        "_kind",
+        "_limits",
+        "_origin",
+        "_place",
+        "_plain",
+        "_source",
+        "_start",
+        "_tail",
+        "_values",
+    )
+
+    def __init__(self, message: Any, run: PublicationRun) -> None:
         names = [field.name for field in fields(message)]
         self._kind = type(message)
         self._values = [getattr(message, name) for name in names]
         self._place = names.index("run")
-        self._source = source
+        self._source = run.source
+        self._origin = run.origins[0].source if run.origins else None
+        self._tail = one_origin(self._origin) if self._origin is not None else b""
         head = head_of(message)
-        self._begin = head + begin_one(source)
+        self._begin = head + begin_one(run.source, origins=len(run.origins))
         self._start = PREFIX.size + len(head)
+        self._find_integers(message, names)
+
+    def _find_integers(self, message: Any, names: list[str]) -> None:
+        """See where the header has those that may be others."""
+        spans: list[int] = []
+        codes = ""
+        self._fields: list[int] = []
+        self._limits: list[int] = []
+        place = 0
+        for name, start, end in integer_fields(message):
+            width = end - start - 1
+            if width:
+                spans += [start + 1, end]
+                codes += f"{start + 1 - place}s{_CODES[width]}"
+                place = end
+                self._fields.append(names.index(name))
+                self._limits.append(_LEAST[width])
+        rest = len(self._begin) - place
+        self._integers = Struct(f">{codes}{rest}s") if codes else None
+        edges = [0, *spans, len(self._begin)]
+        self._plain = tuple(
+            self._begin[low:high] for low, high in zip(edges[::2], edges[1::2], strict=True)
+        )
 
     def read(self, chunk: bytes) -> Any:
         """The message, if it is such a frame and nothing else; else None."""
         length, header = PREFIX.unpack_from(chunk)
         end = PREFIX.size + header
         size = len(chunk) - end
-        if length + 4 != len(chunk) or size < 0 or not chunk.startswith(self._begin, PREFIX.size):
+        if length + 4 != len(chunk) or size < 0 or not self._begins(chunk):
             return None
         try:
             first, place = _integer(chunk, PREFIX.size + len(self._begin))
@@ -86,10 +131,21 @@ class _Like:
                 return None
             place += len(_NO_INDEX)
             blob_bytes, place = _integer(chunk, place, _BYTES)
+            blob = chunk[place : place + blob_bytes]
+            place += blob_bytes
+            origins: tuple[OriginRun, ...] = ()
+            if self._origin is not None:
+                if not chunk.startswith(self._tail, place):
+                    return None
+                number, place = _integer(chunk, place + len(self._tail))
+                if not chunk.startswith(_NO_STEPS, place) or number >= INTEGER_LIMIT:
+                    return None
+                place += len(_NO_STEPS)
+                origins = (OriginRun(self._origin, range(number, number + 1)),)
         except IndexError:
             return None
         if (
-            place + blob_bytes != end
+            place != end
             or payload_bytes != size
             or not 0 < blob_bytes <= MAXIMUM_BLOB_BYTES
             or first >= INTEGER_LIMIT
@@ -100,12 +156,29 @@ class _Like:
             is_slice = size * SLICE_SHARE >= len(chunk)
             pieces = (memoryview(chunk)[end:] if is_slice else chunk[end:],)
         run = PublicationRun(
-            self._source, range(first, first + 1), (chunk[place:end],), ONE, size, pieces
+            self._source, range(first, first + 1), (blob,), ONE, size, pieces, origins
         )
         object.__setattr__(run, "header", chunk[self._start : end])
         values = self._values
         values[self._place] = run
         return self._kind(*values)
+
+    def _begins(self, chunk: bytes) -> bool:
+        """Whether a frame begins as these do; takes the integers of its fields."""
+        if self._integers is None:
+            return chunk.startswith(self._begin, PREFIX.size)
+        if len(chunk) < PREFIX.size + self._integers.size:
+            return False
+        found = self._integers.unpack_from(chunk, PREFIX.size)
+        if found[::2] != self._plain:
+            return False
+        values, limits = self._values, self._limits
+        for number, place in enumerate(self._fields):
+            value = found[2 * number + 1]
+            if not limits[number] <= value < INTEGER_LIMIT:
+                return False
+            values[place] = value
+        return True
 
 
 def _integer(data: bytes, place: int, kind: int = 0) -> tuple[int, int]:

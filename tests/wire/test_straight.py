@@ -1,5 +1,6 @@
 """The straight lane of reading beside its twin: the same messages, whatever the bytes."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -9,13 +10,14 @@ import pytest
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Deliveries, Publish
 from brokerd.model.identity import SourceId
-from brokerd.model.publication import PublicationRun
+from brokerd.model.publication import OriginRun, PublicationRun
 from brokerd.protocols.delta_tree.messages import (
     PublicationConfirmation,
     PublicationCopy,
     SequenceVector,
     Stamp,
 )
+from brokerd.protocols.gryphon.messages import Events
 from brokerd.sessions.messages import Heartbeat
 from brokerd.wire import straight
 from brokerd.wire.codec import encode
@@ -24,6 +26,7 @@ from brokerd.wire.straight import StraightReader
 
 SOURCES = (SourceId(0, 1, 1), SourceId(300, 70_000, 2))
 FRAMES = 4_000
+NUMBERS = (1, 23, 24, 255, 256, 65_536, 1 << 32, 1 << 50, (1 << 63) - 1)
 
 
 def some_message(random: Random, sequence: int) -> Any:
@@ -40,7 +43,13 @@ def some_message(random: Random, sequence: int) -> Any:
         source, range(sequence, sequence + count), (blob,), bytes(count), size,
         (random.randbytes(size * count),) if size else (),
     )  # fmt: skip
-    match random.choice("cccccpdv"):
+    match random.choice("cccccpdveeeee"):
+        case "e":
+            origin = OriginRun(SOURCES[random.random() < 0.1], range(sequence, sequence + count))
+            final, start, end = (random.choice(NUMBERS[-4:]) for _ in range(3))
+            placed = replace(run, origins=(origin,))
+            may_join, onto = random.random() < 0.9, random.choice((3, 70_000))
+            return Events(final, start, end, False, may_join, onto, placed)
         case "p":
             return Publish(run)
         case "d":
@@ -56,7 +65,7 @@ def some_chunks(seed: int) -> list[bytes]:
     random = Random(seed)
     chunks: list[bytes] = []
     for _ in range(FRAMES):
-        sequence = random.choice((1, 23, 24, 255, 256, 65_536, 1 << 32, (1 << 63) - 1))
+        sequence = random.choice(NUMBERS)
         data = b"".join(encode(some_message(random, min(sequence, (1 << 63) - 9))))
         if random.random() < 0.2:
             damaged = bytearray(data)
@@ -86,16 +95,17 @@ def read(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_with_and_without_the_lane_the_same_is_read(seed: int) -> None:
     straight_reader, general = StraightReader(1 << 20), FrameDecoder(1 << 20)
-    went_straight = 0
+    went_straight = events = 0
     like = straight._Like
 
     class Counting(like):  # type: ignore[misc, valid-type]
         __slots__ = ()
 
         def read(self, chunk: bytes) -> Any:
-            nonlocal went_straight
+            nonlocal went_straight, events
             message = super().read(chunk)
             went_straight += message is not None
+            events += type(message) is Events
             return message
 
     with patch.object(straight, "_Like", Counting):
@@ -107,7 +117,8 @@ def test_with_and_without_the_lane_the_same_is_read(seed: int) -> None:
                 like_before = straight_reader._like
                 straight_reader, general = StraightReader(1 << 20), FrameDecoder(1 << 20)
                 straight_reader._like = like_before
-    assert went_straight > FRAMES // 10
+    assert went_straight > FRAMES // 15
+    assert events > 10
 
 
 def test_a_frame_over_the_limit_is_refused_as_ever() -> None:
