@@ -101,6 +101,7 @@ def bench(
     What is deployed is used when it is what the workload wants; when nothing is, brokers are
     deployed for the run and taken down after it. The last line is the folder of the run.
     """
+    from bench.papers.dft11.figure_experiments import figures as simulated_figures
     from bench.spec.deployed_experiment import is_deployed_experiment
     from bench.spec.spec import Overrides
 
@@ -118,6 +119,8 @@ def bench(
     )
     if is_deployed_experiment(workload):
         return _of_figure(call, workload, overrides, faults, instances, output)
+    if workload in simulated_figures():
+        raise UserError(f"{workload} needs no real brokers: `pubsubctl simulate {workload}`")
     spec, schedule = experiment_of(call, workload, overrides, faults, _labels(label or []))
     late = [plan.name for plan in spec.subscriber_plans() if plan.subscribes_ns is not None]
     if late:

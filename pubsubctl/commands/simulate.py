@@ -156,12 +156,16 @@ def simulate(
     `--set` takes parameters that brokers refuse because publications get lost with them, such as
     `accept=late` without `cut=full`: here it can be seen.
     """
+    from bench.spec.deployed_experiment import is_deployed_experiment
+
     call = invocation(context)
     call.refuse_dry_run("simulate")
     if which and what not in ("campaign", "mutants", "shrink"):
         hint = "; write --seeds 1..20" if what in ("swarm", "adversary") else ""
         raise UserError(f"simulate {shown(what)} takes no {shown(which[0])}{hint}")
     processes = processes or os.cpu_count() or 1
+    if is_deployed_experiment(what):
+        raise UserError(f"{what} is measured on real brokers: `pubsubctl bench {what}`")
     if re.fullmatch(_FIGURE, what) or _is_figure_experiment(what):
         check_options(context, what, FIGURE)
         return _figure(call, what, full, processes, output)

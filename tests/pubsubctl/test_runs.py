@@ -75,6 +75,8 @@ def test_a_manifest_that_is_not_json_is_an_integrity_error(home: Project) -> Non
         (["check", "latst"], "did you mean 'latest'?"),
         (["report", "demo/20260101"], "no such folder or run id"),
         (["simulate", "dft11.fig99"], "did you mean"),
+        (["simulate", "gd02.fig6"], "`pubsubctl bench gd02.fig6`"),
+        (["bench", "dft11.fig9"], "`pubsubctl simulate dft11.fig9`"),
     ],
 )
 def test_a_figure_or_run_that_is_not_there_is_refused_before_spark_is_started(

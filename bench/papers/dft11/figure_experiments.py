@@ -1,4 +1,4 @@
-"""Experiments that a figure is drawn from and that need no brokers of flesh and blood, by name.
+"""Experiments that a figure is drawn from and that need no broker processes, by name.
 
 Three kinds: on the shape of a tree alone, with the protocol at the papers' scale on simulated
 brokers, and on what the protocol does around a failure. The file's schema says which.
