@@ -1,15 +1,18 @@
 """Stories of gryphon: cells of one broker, and what brokers have told each other in them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from brokerd.model.identity import Peer
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.messages import Events, Nack
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.interface import Append, Effect, Event, Send
-from brokerd.simulator.world.clock import MILLISECOND_NS
+from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
 from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.network import Endpoint, Network
 from tests.helpers.cluster import STEADY
 
 Message = TypeVar("Message")
@@ -34,6 +37,26 @@ TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
 """A publisher's broker, one on the way, and two with subscribers."""
 
 
+Loss = Callable[[Peer, Peer, Any], bool]
+"""Whether a message from one to another is lost."""
+
+
+class LosingNetwork(Network):
+    """Loses single messages where a story says so, as the paper's links do; sessions go on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.losses: list[Loss] = []
+
+    def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
+        """See Network."""
+        for loss in self.losses:
+            if loss(endpoint.key, peer, message):
+                self.losses.remove(loss)
+                return
+        super().send(endpoint, peer, message)
+
+
 class Story:
     """A simulated cluster that keeps what brokers say, with one millisecond per message."""
 
@@ -45,6 +68,7 @@ class Story:
             "gryphon",
             network=replace(STEADY, lost_on_close=True),
             parameters=GryphonParameters(**parameters),
+            make_network=LosingNetwork,
             watcher=self._watch,
         )
         self.cluster.start()
@@ -71,6 +95,31 @@ class Story:
         """When a broker has said something of a kind."""
         return [when for when, a, _, message in self.said if a == sender and type(message) is kind]
 
+    @property
+    def now_ms(self) -> int:
+        """What time it is."""
+        return self.cluster.schedule.now_ns // MILLISECOND_NS
+
+    def lose(self, sender: str, receiver: str, kind: type, *, again: bool | None = None) -> None:
+        """The next message of a kind between two is lost; `again`: of events that come so."""
+        way = tuple(map(self.cluster.topology.number_of, (sender, receiver)))
+        network = self.cluster.network
+        assert isinstance(network, LosingNetwork)
+        network.losses.append(
+            lambda a, b, message: (
+                (a, b) == way
+                and isinstance(message, kind)
+                and again in (None, getattr(message, "again", None))
+            )
+        )
+
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 30) -> int:
+        """Go on until something is so; returns how many milliseconds that took."""
+        began_ms, limit_ns = self.now_ms, self.cluster.schedule.now_ns + int(limit_s * SECOND_NS)
+        while not condition():
+            assert self.cluster.step(limit_ns), f"not so after {limit_s} s"
+        return self.now_ms - began_ms
+
     def publish(self, count: int = 1, pause_s: float = 0.04, at: str = "p1") -> list[Published]:
         """So many publications, one after the other."""
         sent = []
@@ -88,6 +137,44 @@ class Story:
     def quiet_since(self) -> None:
         """Forget what was said so far."""
         self.said.clear()
+
+
+class PaperStory(Story):
+    """On the paper's ten brokers: four publishers at p1, a subscriber at s1 and at s2."""
+
+    def __init__(self, **parameters: Any) -> None:
+        super().__init__(topology=paper_cells(), **parameters)
+        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
+        self.cluster.run_until_quiet()
+        self.sent: list[Published] = []
+        self.rounds(3)
+        self.quiet_since()
+
+    def rounds(self, count: int, pause_s: float = 0.04) -> None:
+        """Each publisher publishes so often."""
+        for _ in range(count):
+            for number in range(4):
+                published = self.cluster.publish("p1", client=f"c{number}", kind="a")
+                self.sent.append(published)
+            self.cluster.run_for(pause_s)
+
+    def check(self) -> None:
+        """Everybody has everything, each publisher's in order."""
+        self.settle()
+        for subscriber in self.subscribers:
+            assert len(subscriber.received) == len(self.sent)
+            assert {*subscriber.received} == {*self.sent}
+
+    def first_ways(self, sender: str, receiver: str) -> list[int]:
+        """The pubends of which one broker has told another first."""
+        told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
+        return sorted({m.run.source.publisher for m in told})
+
+    def asked(self, sender: str, *receivers: str) -> int:
+        """The ticks that a broker has asked others for, in milliseconds."""
+        names = receivers or ("p1", "b1", "b2", "b3", "b4")
+        nacks = [m for name in names for m in self.from_to(sender, name, Nack)]
+        return sum(ticks_of(m.ranges) for m in nacks) // 1_000
 
 
 def ticks_of(ranges: Sequence[tuple[int, int]]) -> int:

@@ -170,6 +170,19 @@ BUGS: Final = (
         ("if near or not sideways:", "if True:"),
     ),
     _bug(
+        "forgotten-only-when-asked-again",
+        "parameters.py",
+        ("return self.nack_repetition_ns * 3 // 4", "return self.nack_repetition_ns"),
+    ),
+    _bug(
+        "known-news-not-passed-on",
+        "relay.py",
+        (
+            "if not message.again:\n            self._forward",
+            "if not message.again and fresh:\n            self._forward",
+        ),
+    ),
+    _bug(
         "silence-replaces-events",
         "knowledge.py",
         (
@@ -189,7 +202,9 @@ of what came is known; what one cell is done with another may lack; who passes a
 all below; ways are found anew when links change; several are told where none gets to all; the
 rest goes sideways, and so does a question; silence is said of ticks that no restart and no event
 under way has; a merge waits for all streams, and sorts them; the clock goes on from ticks that
-were assigned; who has an event in total order has all before.
+were assigned; who has an event in total order has all before; what somebody asks for again is
+passed on although it comes sooner than it was sent; news go to all also where they have come as
+an answer to one.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -3,8 +3,6 @@
 On the paper's ten brokers; publishers c0 to c3 are at one pubend each. Paper: [GD02] §3, §4.2.
 """
 
-from typing import Any
-
 import pytest
 
 from brokerd.model.identity import StreamId
@@ -15,45 +13,7 @@ from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.routes import Routes
 from brokerd.protocols.registry import definition_of
 from brokerd.simulator.checks.oracle import InvariantViolated
-from tests.helpers.gryphon_stories import Story, paper_cells, ticks_of
-
-
-class PaperStory(Story):
-    """Four publishers at p1, a subscriber at s1 and at s2."""
-
-    def __init__(self, **parameters: Any) -> None:
-        super().__init__(topology=paper_cells(), **parameters)
-        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
-        self.cluster.run_until_quiet()
-        self.sent = []
-        self.rounds(3)
-        self.quiet_since()
-
-    def rounds(self, count: int, pause_s: float = 0.04) -> None:
-        """Each publisher publishes so often."""
-        for _ in range(count):
-            for number in range(4):
-                published = self.cluster.publish("p1", client=f"c{number}", kind="a")
-                self.sent.append(published)
-            self.cluster.run_for(pause_s)
-
-    def check(self) -> None:
-        """Everybody has everything, each publisher's in order."""
-        self.settle()
-        for subscriber in self.subscribers:
-            assert len(subscriber.received) == len(self.sent)
-            assert {*subscriber.received} == {*self.sent}
-
-    def first_ways(self, sender: str, receiver: str) -> list[int]:
-        """The pubends of which one broker has told another first."""
-        told = [m for m in self.from_to(sender, receiver, Events) if not m.again]
-        return sorted({m.run.source.publisher for m in told})
-
-    def asked(self, sender: str, *receivers: str) -> int:
-        """The ticks that a broker has asked others for, in milliseconds."""
-        names = receivers or ("p1", "b1", "b2", "b3", "b4")
-        nacks = [m for name in names for m in self.from_to(sender, name, Nack)]
-        return sum(ticks_of(m.ranges) for m in nacks) // 1_000
+from tests.helpers.gryphon_stories import PaperStory, paper_cells
 
 
 def test_pubends_are_halved_over_the_brokers_of_a_cell_and_nobody_is_told_twice() -> None:
@@ -263,3 +223,31 @@ def test_events_and_questions_go_sideways(bug: str, loses: bool) -> None:
     assert only_sideways(loses=loses)
     with planted([MUTANTS[bug]]):
         assert not only_sideways(loses=loses)
+
+
+def sideways_before_anybody_knows(delay_ms: int) -> PaperStory:
+    """b1 loses s1, and p1 hears so late of it: what comes to b1 meanwhile goes b2, s1."""
+    story = PaperStory()
+    story.cluster.link("p1", "b1").delay(delay_ms * 1_000_000)
+    story.cluster.link("b1", "s1").cut()
+    story.cluster.link("b1", "s1").suspect()
+    story.cluster.link("s1", "b1").suspect()
+    story.quiet_since()
+    return story
+
+
+def test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way() -> None:
+    story = sideways_before_anybody_knows(30)
+    story.rounds(1, pause_s=0.1)
+    cell_of_s1 = 2 + 1
+    (told,) = {m.onto for m in story.from_to("b1", "b2", Events)}
+    assert told == cell_of_s1
+    assert story.first_ways("b1", "b2") == [0, 2], "those that came by b1"
+    assert not [m for m in story.from_to("b2", "s2", Events) if m.run.source.publisher in (0, 2)]
+    assert story.first_ways("b1", "s2") == [0, 2], "s2 gets them as ever"
+    story.quiet_since()
+    story.rounds(3)
+    assert not story.from_to("b1", "b2", Events), "by now p1 knows"
+    assert story.first_ways("p1", "b2") == [0, 1, 2, 3]
+    assert not story.times_ms("s1", Nack), "nothing was lost"
+    story.check()

@@ -1,6 +1,6 @@
 """Gryphon's tricky moments, one story each; a link that absorbs and then breaks loses messages.
 
-Cells are of one broker: the stories of bundles and sideways messages are not told yet.
+Cells are of one broker; stories of bundles and sideways messages are in `test_cells.py`.
 
 Paper: [GD02] §2.4, §3.
 """

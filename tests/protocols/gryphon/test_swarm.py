@@ -20,8 +20,15 @@ BY_STORIES = (
     "resumes-each-stream-alone",
     "never-sideways",
     "asked-beside-in-vain",
+    "known-news-not-passed-on",
+    "forgotten-only-when-asked-again",
+    "M09-tick-used-again",
+    "clock-left-behind",
+    "published-not-recovered",
+    "chopped-before-written",
 )
-"""Those behind the first one: see the stories of cells and of total order."""
+"""Those behind the first one: see the stories of cells, of total order, of questions, losses and
+restarts."""
 BUDGET = 40
 
 

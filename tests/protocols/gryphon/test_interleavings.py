@@ -1,0 +1,180 @@
+"""Where each tricky scenario that the design names is told (gryphon.md A20)."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One of them.
+
+    Attributes:
+        stories: the tests that tell it, as `file::test` beside this file.
+    """
+
+    name: str
+    stories: tuple[str, ...]
+
+
+TOLD = {
+    4: Scenario(
+        "path switch reorders",
+        (
+            "test_losses.py::"
+            "test_what_is_overtaken_on_another_path_for_less_than_gct_is_not_asked_for",
+            "test_losses.py::test_what_is_overtaken_for_longer_is_asked_for_once_and_taken_once",
+        ),
+    ),
+    5: Scenario(
+        "question, then answer, lost at each hop",
+        (
+            "test_losses.py::test_a_lost_question_is_asked_again_within_two_repetitions",
+            "test_losses.py::test_a_lost_answer_comes_again_within_two_repetitions",
+        ),
+    ),
+    6: Scenario(
+        "jitter blocks a repetition",
+        ("test_losses.py::test_a_repetition_that_is_faster_than_the_first_is_passed_on",),
+    ),
+    7: Scenario(
+        "two subends with the same gap",
+        ("test_stories.py::test_two_subscribers_with_one_gap_are_one_question_to_the_pubend",),
+    ),
+    8: Scenario(
+        "overlapping questions",
+        (
+            "test_questions.py::test_of_overlapping_questions_only_the_new_part_is_passed_on",
+            "test_stories.py::"
+            "test_of_overlapping_questions_the_new_part_goes_on_until_the_old_one_is_forgotten",
+        ),
+    ),
+    9: Scenario(
+        "no answer for who has not asked",
+        (
+            "test_stories.py::"
+            "test_a_gap_is_asked_for_by_whoever_has_it_and_answered_on_the_way_to_nobody_else",
+            "test_questions.py::"
+            "test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for",
+        ),
+    ),
+    10: Scenario(
+        "sideways, then another way",
+        (
+            "test_cells.py::"
+            "test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way",
+        ),
+    ),
+    11: Scenario(
+        "both links of a cell are down",
+        (
+            "test_cells.py::"
+            "test_what_is_behind_no_broker_of_a_cell_waits_and_is_asked_for_when_it_is_back",
+        ),
+    ),
+    12: Scenario(
+        "upstream forgotten",
+        (
+            "test_losses.py::"
+            "test_a_subscribers_broker_that_knows_of_no_way_asks_all_above_once_each",
+        ),
+    ),
+    13: Scenario(
+        "crash, logged and not sent",
+        ("test_stories.py::test_what_was_logged_and_not_sent_is_delivered_after_a_restart",),
+    ),
+    14: Scenario(
+        "crash, not on disk",
+        (
+            "test_restarts.py::"
+            "test_an_event_that_a_crash_took_is_nobodys_and_one_that_it_left_is_published",
+        ),
+    ),
+    15: Scenario(
+        "clock put back at a restart",
+        (
+            "test_restarts.py::test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back",
+            "test_restarts.py::test_ticks_go_on_behind_those_in_the_log",
+        ),
+    ),
+    17: Scenario(
+        "torn end of a log",
+        ("test_restarts.py::test_a_record_that_is_half_on_disk_never_was",),
+    ),
+    18: Scenario(
+        "published again after a crash",
+        (
+            "test_restarts.py::"
+            "test_what_is_published_again_after_a_crash_is_told_of_again_and_logged_once",
+        ),
+    ),
+    20: Scenario(
+        "acks by different brokers of a cell",
+        (
+            "test_cells.py::"
+            "test_the_log_is_chopped_although_each_subscriber_tells_another_broker_of_the_cell",
+        ),
+    ),
+    21: Scenario(
+        "news after the answer",
+        ("test_questions.py::test_news_that_come_after_the_answer_still_go_to_who_has_not_asked",),
+    ),
+    22: Scenario(
+        "silence meets an event on its way to the disk",
+        ("test_questions.py::test_silence_ends_below_an_event_that_is_being_written",),
+    ),
+    23: Scenario(
+        "idle pubend in total order",
+        ("test_losses.py::test_an_idle_pubend_is_waited_for_no_longer_than_dct_and_a_round_trip",),
+    ),
+    24: Scenario(
+        "an hour asleep",
+        ("test_losses.py::test_an_hour_is_asked_for_in_few_pieces",),
+    ),
+    25: Scenario(
+        "ack expected while a question is unanswered",
+        (
+            "test_questions.py::"
+            "test_what_is_asked_for_already_is_not_asked_for_again_when_an_ack_is_expected",
+        ),
+    ),
+    26: Scenario(
+        "the last event of a stream is lost",
+        (
+            "test_losses.py::test_the_last_event_of_a_stream_comes_within_aet_and_a_check",
+            "test_losses.py::test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon",
+        ),
+    ),
+    27: Scenario(
+        "a broker of a cell crashes again and again",
+        (
+            "test_restarts.py::"
+            "test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_one",
+        ),
+    ),
+}
+
+WITHOUT_SUBJECT = {
+    1: "no filters between brokers",
+    2: "no filters between brokers",
+    3: "no filters between brokers",
+    16: "no silence assigned by expected rates",
+    19: "no filters between brokers",
+}
+"""Those of rules that there are not yet."""
+
+
+def test_all_are_told_or_have_no_subject() -> None:
+    assert sorted([*TOLD, *WITHOUT_SUBJECT]) == [*range(1, 28)]
+
+
+@pytest.mark.parametrize("number", sorted(TOLD))
+def test_what_tells_it_is_there(number: int) -> None:
+    for story in TOLD[number].stories:
+        file, _, name = story.partition("::")
+        tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+        assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], story

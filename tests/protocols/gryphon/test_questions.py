@@ -1,0 +1,197 @@
+"""What one broker asks and answers, message by message: questions that overlap, answers that are
+early, events on their way to the disk.
+
+Paper: [GD02] §2.2, §3.1, §3.2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+
+from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.model.client_messages import Connect, Publish, Subscribe
+from brokerd.model.identity import SourceId
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.model.publication import PublicationRun
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.messages import EVERYWHERE, AckExpected, Events, Nack, Silent
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.pubends import LOG
+from brokerd.protocols.interface import (
+    Append,
+    Commit,
+    DeadlineReached,
+    Effect,
+    LogEnds,
+    MessageReceived,
+    Persisted,
+    RecordsRead,
+    Send,
+    SessionEstablished,
+    Started,
+)
+from brokerd.protocols.registry import make_protocol
+from brokerd.wire.attributes import decode_attributes, encode_attributes
+from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
+from tests.helpers.stream_runs import STREAM, run_at
+
+P1, B1, S1, S2 = range(4)
+BLOB = encode_attributes({"kind": "a"})
+Message = TypeVar("Message")
+
+
+class One:
+    """One broker of p1-b1, b1-s1, b1-s2 with sessions to all its neighbours.
+
+    Args:
+        log: what it finds of its log; none: it starts for the first time.
+    """
+
+    def __init__(self, broker: int, log: Sequence[bytes] = (), **parameters: Any) -> None:
+        self.core = make_protocol(
+            "gryphon", broker, cells(*TWO_SUBENDS), GryphonParameters(**parameters),
+            decode_attributes,
+        )  # fmt: skip
+        self.now_ns = 0
+        self.said: list[Effect] = []
+        ends = LogEnds(1, 1 + len(log))
+        self.on(Started(1, bool(log), {}, {LOG: ends}, 100 * SECOND_NS))
+        if log:
+            self.on(RecordsRead(LOG, 1, tuple(log)))
+        for peer in (P1, S1, S2) if broker == B1 else (B1,):
+            self.on(SessionEstablished(peer, 10 + peer, 1))
+        self.said.clear()
+
+    def hears(self, peer: int | str, message: Any) -> None:
+        """A neighbour or client says something."""
+        session = 10 + peer if isinstance(peer, int) else 1
+        self.on(MessageReceived(peer, session, message))
+
+    def waits(self, duration_ns: int) -> None:
+        """Time passes."""
+        until_ns = self.now_ns + duration_ns
+        while (due_ns := self.core.next_deadline()) is not None and due_ns <= until_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.on(DeadlineReached())
+        self.now_ns = until_ns
+
+    def writes(self, what: type[Append | Commit] | None = None) -> None:
+        """All that is to be on disk is, or all of a kind."""
+        kind = what or (Append, Commit)
+        for effect in [e for e in self.said if isinstance(e, kind)]:
+            self.said.remove(effect)
+            if effect.token is not None:
+                self.on(Persisted(effect.token))
+
+    def tells(self, peer: int, kind: type[Message]) -> list[Message]:
+        """What it has told a neighbour since it was last asked that."""
+        told = [e.message for e in self.said if isinstance(e, Send) and e.peer == peer]
+        self.said = [e for e in self.said if not (isinstance(e, Send) and e.peer == peer)]
+        return [message for message in told if isinstance(message, kind)]
+
+    def has_published(self) -> None:
+        """A client publishes one event."""
+        self.on(SessionEstablished("p", 1, 1))
+        self.hears("p", Connect(True, 1, 1, 0, ()))
+        self.writes()
+        self.said.clear()
+        run = PublicationRun(SourceId(P1, 0, 1), range(1, 2), (BLOB,), b"\0", 1, (b"x",))
+        self.hears("p", Publish(run))
+
+    def has_subscriber(self) -> None:
+        """A client subscribes to everything."""
+        self.on(SessionEstablished("s", 1, 1))
+        self.hears("s", Connect(False, 0, 1, 0, ()))
+        self.writes()
+        self.hears("s", Subscribe(1, parse_predicate("true")))
+        self.writes()
+        self.said.clear()
+
+    def on(self, event: Any) -> None:
+        self.said += self.core.handle(event, self.now_ns)
+
+
+def told_of(start: int, end: int, *ticks: int, again: bool = False) -> Events:
+    run = replace(run_at(ticks), attribute_table=(BLOB,))
+    return Events(0, start, end, again, True, EVERYWHERE, run)
+
+
+def test_of_overlapping_questions_only_the_new_part_is_passed_on() -> None:
+    broker = One(B1)
+    broker.hears(S1, Nack(STREAM, ((10, 20),)))
+    broker.hears(S2, Nack(STREAM, ((15, 30),)))
+    assert [m.ranges for m in broker.tells(P1, Nack)] == [((10, 20),), ((20, 30),)]
+
+
+def test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for() -> None:
+    """s1 asks for silence beside two events, s2 for nothing."""
+    broker = One(B1)
+    broker.hears(S1, Nack(STREAM, ((4, 6),)))
+    broker.hears(P1, told_of(1, 10, 3, 6, again=True))
+    (silent,) = broker.tells(S1, Silent)
+    assert silent.ranges == ((4, 6),)
+    assert not broker.tells(S1, Events)
+    assert not broker.tells(S2, Events | Silent)  # type: ignore[arg-type]
+
+
+def late_first() -> list[Events]:
+    """What s2 is told of an event that came to b1 as an answer for s1 before it came as news."""
+    broker = One(B1)
+    broker.hears(S1, Nack(STREAM, ((1, 10),)))
+    broker.hears(P1, told_of(1, 10, 3, 6, again=True))
+    assert [[*m.run.sequences] for m in broker.tells(S1, Events)] == [[3, 6]]
+    assert not broker.tells(S2, Events)
+    broker.hears(P1, told_of(1, 10, 3, 6))
+    return broker.tells(S2, Events)
+
+
+def test_news_that_come_after_the_answer_still_go_to_who_has_not_asked() -> None:
+    assert [[*m.run.sequences] for m in late_first()] == [[3, 6]]
+    with planted([MUTANTS["known-news-not-passed-on"]]):
+        assert not late_first()
+
+
+def asked_while_an_event_is_written(asked: tuple[int, int]) -> list[tuple[tuple[int, int], ...]]:
+    """The silence that p1 speaks of before its event is on disk."""
+    broker = One(P1, order="total", pubends=1)
+    broker.has_published()
+    tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
+    broker.hears(B1, Nack(STREAM, ((tick + asked[0], tick + asked[1]),)))
+    broker.writes(Commit)
+    told = [m.ranges for m in broker.tells(B1, Silent)]
+    assert all(end <= tick for ranges in told for _, end in ranges), "it is an event's"
+    assert not broker.tells(B1, Events)
+    broker.writes()
+    (news,) = broker.tells(B1, Events)
+    assert [*news.run.sequences] == [tick]
+    return told
+
+
+@pytest.mark.parametrize("asked", [(-10_000, 1), (-10_000, 5_000), (0, 5_000)])
+def test_silence_ends_below_an_event_that_is_being_written(asked: tuple[int, int]) -> None:
+    assert not asked_while_an_event_is_written(asked)
+    if asked[1] > 1:
+        with (
+            planted([MUTANTS["silence-over-pending"]]),
+            pytest.raises(AssertionError, match="it is an event's"),
+        ):
+            asked_while_an_event_is_written(asked)
+
+
+def asked_when_expected(**parameters: Any) -> list[tuple[tuple[int, int], ...]]:
+    """What s1 asks for, of which a part is asked for already when an ack is expected."""
+    broker = One(S1, nack_chunk_ns=SECOND_NS, **parameters)
+    broker.has_subscriber()
+    broker.hears(B1, told_of(1, 10, 3))
+    broker.hears(B1, told_of(20, 30, 25))
+    broker.waits(250 * MILLISECOND_NS)
+    broker.hears(B1, AckExpected(STREAM, 40, EVERYWHERE))
+    broker.waits(100 * MILLISECOND_NS)
+    return [m.ranges for m in broker.tells(B1, Nack)]
+
+
+def test_what_is_asked_for_already_is_not_asked_for_again_when_an_ack_is_expected() -> None:
+    assert asked_when_expected() == [((10, 20),), ((30, 41),)]

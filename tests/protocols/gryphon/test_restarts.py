@@ -1,0 +1,261 @@
+"""What a pubend's broker leaves when it dies, and clocks, disks and brokers that are no good.
+
+Paper: [GD02] §2.2 (what is logged is published, and nothing else), §3.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import SECOND_NS
+from brokerd.errors import RemoteProtocolError
+from brokerd.model.client_messages import PublishAcknowledged
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.messages import Events
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.protocols.gryphon.pubends import LOG, RESERVED, unpack_logged
+from brokerd.protocols.interface import Append, LogEnds
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.storage.log_groups import EntryKind, LogEntry
+from brokerd.storage.log_volume import LogVolume
+from tests.helpers.gryphon_stories import PaperStory, Story
+from tests.protocols.gryphon.test_questions import P1, One
+
+
+class ClockAt:
+    """A machine's clock that shows what a story says, in seconds, when a broker starts."""
+
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+
+    def at_start(self, broker: int, now_ns: int) -> int:
+        """See WallClocks."""
+        return self.seconds * SECOND_NS
+
+
+def first_ticks(story: Story, sender: str = "p1", receiver: str = "b1") -> list[int]:
+    """Of all events that a broker was told of for the first time, in order."""
+    told = [m for m in story.from_to(sender, receiver, Events) if not m.again]
+    return [tick for m in told for tick in m.run.sequences]
+
+
+def restarted_with_a_clock(
+    back_s: int, pause_s: float = 1, **parameters: object
+) -> tuple[list[int], int]:
+    """The ticks of three events before and three behind a restart whose clock shows less.
+
+    And up to which tick silence may have been said before it: in total order p1 says so where an
+    event of s1 waits for it.
+
+    Args:
+        pause_s: until it restarts; after a second nothing is left in the log.
+    """
+    story = Story(pubends=1, **parameters)
+    subscriber = story.cluster.subscribe("s1")
+    broker = story.cluster.broker("p1")
+    clock = ClockAt(1_000_000)
+    broker.broker._wall_clocks = clock  # type: ignore[assignment]
+    broker.restart()
+    story.cluster.run_for(3)
+    sent = story.publish(3, pause_s=0.01)
+    other = story.publish(1, at="s1", pause_s=0.01)
+    story.cluster.run_for(pause_s)
+    reserved = max(broker.broker.on_disk().get(RESERVED, {}).values(), default=0)
+    clock.seconds += 4 - back_s
+    broker.restart()
+    sent += story.publish(3)
+    story.settle()
+    assert [each for each in subscriber.received if each not in other] == sent
+    return first_ticks(story), reserved
+
+
+@pytest.mark.parametrize("back_s", [5, 3_600])
+@pytest.mark.parametrize("order", ["publisher", "total"])
+def test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back(
+    order: str, back_s: int
+) -> None:
+    ticks, reserved = restarted_with_a_clock(back_s, order=order)
+    assert len(ticks) == 6
+    assert ticks == sorted(set(ticks))
+    if order == "total":
+        assert ticks[2] < reserved < ticks[3]
+    with (
+        planted([MUTANTS["M42-ticks-from-the-clock-alone"]]),
+        pytest.raises((AssertionError, InvariantViolated)),
+    ):
+        restarted_with_a_clock(back_s, order=order)
+
+
+def test_ticks_go_on_behind_those_in_the_log() -> None:
+    ticks, _ = restarted_with_a_clock(3_600, pause_s=0.01)
+    assert ticks == sorted(set(ticks))
+    with (
+        planted([MUTANTS["M09-tick-used-again"]]),
+        pytest.raises((AssertionError, InvariantViolated)),
+    ):
+        restarted_with_a_clock(3_600, pause_s=0.01)
+
+
+def last_event_is_asked_after() -> bool:
+    """Whether p1 asks after its last event although its clock is an hour behind that of s1.
+
+    In total order its ticks go on behind what an event of s1 has made it say.
+    """
+    story = Story("p1-b1", "b1-s1", pubends=1, order="total")
+    for name, seconds in (("p1", 1_000_000), ("s1", 1_003_600)):
+        broker = story.cluster.broker(name)
+        broker.broker._wall_clocks = ClockAt(seconds)  # type: ignore[assignment]
+        broker.restart()
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    sent = story.publish(1, at="s1", pause_s=1)
+    story.lose("b1", "s1", Events)
+    sent += story.publish(1, pause_s=30)
+    return subscriber.received == sent
+
+
+def test_the_clock_of_a_pubend_goes_on_from_where_its_ticks_are() -> None:
+    assert last_event_is_asked_after()
+    with planted([MUTANTS["clock-left-behind"]]):
+        assert not last_event_is_asked_after()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_event_that_a_crash_took_is_nobodys_and_one_that_it_left_is_published(kept: int) -> None:
+    """Its publisher, who was not told of it, sends it again: it comes once both times."""
+    story = Story(pubends=1)
+    subscriber = story.cluster.subscribe("s1")
+    sent = story.publish(2)
+    broker = story.cluster.broker("p1").broker
+    sent.append(story.cluster.publish("p1", kind="a"))
+    before = len(story.loggers)
+    story.wait_for(lambda: len(story.loggers) > before)
+    lost_tick = broker.core._pubends._last[0]  # type: ignore[attr-defined]
+    assert not [m for m in story.from_to("p1", "b1", Events) if m.run.last == lost_tick]
+    broker.kill(kept)
+    assert broker.disk.ends()[LOG].next == 3 + kept
+    story.quiet_since()
+    broker.start()
+    sent += story.publish(1, pause_s=1)
+    story.settle()
+    assert subscriber.received == sent
+    told = [tick for m in story.from_to("b1", "s1", Events) for tick in m.run.sequences]
+    assert (lost_tick in told) == bool(kept)
+    assert len(set(told)) == 2
+    (stream,) = (s for s in broker.core.streams() if s.identity.broker == 0)  # type: ignore[attr-defined]
+    assert lost_tick in stream.knowledge.known
+
+
+def published_again_after_its_ack_was_lost(pause_s: float) -> tuple[int, int]:
+    """How often a publisher's one publication is logged again; how often it is told of it.
+
+    Args:
+        pause_s: until its broker dies; after a second the event is no longer in the log.
+    """
+    story = Story(pubends=1)
+    story.cluster.subscribe("s1")
+    story.publish(2)
+    link = story.cluster.link("p-p1", "p1").absorb("in")
+    story.publish(1, pause_s=pause_s)
+    story.cluster.broker("p1").kill()
+    link.cut().heal()
+    story.quiet_since()
+    story.cluster.broker("p1").start()
+    story.settle()
+    told = story.from_to("p1", "p-p1", PublishAcknowledged)
+    return len(story.loggers) - 3, len([m for m in told if m.last == 3])
+
+
+@pytest.mark.parametrize(
+    "pause_s, bug", [(0.05, "published-not-recovered"), (1, "chopped-before-written")]
+)
+def test_what_is_published_again_after_a_crash_is_told_of_again_and_logged_once(
+    pause_s: float, bug: str
+) -> None:
+    appended, told = published_again_after_its_ack_was_lost(pause_s)
+    assert (appended, told > 0) == (0, True)
+    with planted([MUTANTS[bug]]), pytest.raises((InvariantViolated, RemoteProtocolError)):
+        published_again_after_its_ack_was_lost(pause_s)
+
+
+def record_of(broker: One) -> bytes:
+    """What its one publication is in its log."""
+    broker.has_published()
+    (append,) = (effect for effect in broker.said if isinstance(effect, Append))
+    return b"".join(map(bytes, append.records[0]))
+
+
+@pytest.mark.parametrize("torn_bytes", [1, 20, 60])
+def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int) -> None:
+    """The real log: the record before it stays, and its tick is given to what comes next."""
+    record = record_of(One(P1, pubends=1))
+    volume = LogVolume(tmp_path / "logs")
+    volume.begin([LOG], recovering=True)
+    sizes = []
+    for index in (1, 2):
+        volume.write([LogEntry(EntryKind.APPENDED, LOG, index, [record])])
+        (file,) = [path for path in (tmp_path / "logs").iterdir() if path.stat().st_size]
+        sizes.append(file.stat().st_size)
+    volume.close()
+    with file.open("r+b") as end:
+        end.truncate(sizes[1] - torn_bytes)
+    volume = LogVolume(tmp_path / "logs")
+    ends = LogEnds(*volume.begin([LOG], recovering=True)[LOG])
+    assert ends == LogEnds(1, 2)
+    again = One(P1, volume.read(LOG, 1, 2, 1 << 20), pubends=1)
+    volume.close()
+    _, tick, _ = unpack_logged(record)
+    stream = next(iter(again.core.streams()))  # type: ignore[attr-defined]
+    assert [*stream.knowledge.events.ticks(0, tick + 100)] == [tick]
+    assert stream.knowledge.highest == tick
+
+
+def full_disk(*, dies: bool) -> Story:
+    """A pubend's disk has no room for a while; `dies`: and its broker does not live to see it."""
+    story = Story(pubends=1)
+    subscriber = story.cluster.subscribe("s1")
+    sent = story.publish(2)
+    broker = story.cluster.broker("p1")
+    lane = broker.broker.disk.log_lane
+    lane.hold()
+    story.quiet_since()
+    sent += story.publish(3)
+    story.cluster.run_for(30)
+    assert not story.from_to("p1", "p-p1", PublishAcknowledged), "nothing is said that is not so"
+    assert not story.from_to("p1", "b1", Events)
+    assert len(subscriber.received) == 2
+    if dies:
+        broker.broker.kill(0)
+        broker.start()
+    else:
+        lane.release()
+    sent += story.publish(2)
+    story.settle()
+    assert subscriber.received == sent
+    return story
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_full_disk_holds_publications_back_and_loses_none(dies: bool) -> None:
+    full_disk(dies=dies)
+    with (
+        planted([MUTANTS["M08-seen-before-durable"]]),
+        pytest.raises((AssertionError, InvariantViolated)),
+    ):
+        full_disk(dies=dies)
+
+
+def test_a_broker_of_a_cell_that_restarts_all_the_time_leaves_all_to_the_other_one() -> None:
+    """Every 300 ms, in which its sessions hardly begin; nobody thinks that somebody still asks."""
+    story = PaperStory()
+    broker = story.cluster.broker("b1")
+    for _ in range(20):
+        broker.kill()
+        story.rounds(3, pause_s=0.05)
+        broker.start()
+        story.rounds(3, pause_s=0.05)
+    story.check()
+    for each in story.cluster.brokers:
+        for stream in each.core.streams():  # type: ignore[attr-defined]
+            assert not stream.curious, f"{each.name} thinks that somebody still asks"
+            assert len(stream.knowledge.known) == 1, f"{each.name} lacks something"
