@@ -1,0 +1,200 @@
+"""The persistent filtering subsystem: which ticks of one stream are for which subscriptions.
+
+One record for each tick that is for anybody, none for others. Each names, per subscription, the
+record before that has it; so what a subscription has missed is found by going back, without a
+look at what was for others, and events are neither stored nor matched again.
+
+Paper: [DS03] §4.2 (the PFS; here one of its log streams).
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.errors import StorageCorrupt
+from brokerd.protocols.durable.filter_records import NO_RECORD, MatchRecord
+from brokerd.protocols.interface import (
+    Append,
+    Chop,
+    LogEffect,
+    LogEnds,
+    Read,
+    RecordsRead,
+    Truncate,
+)
+
+PAGE_RECORDS: Final = 64
+"""So many records are read at once, whoever asks for one of them."""
+
+CACHED_PAGES: Final = 64
+
+
+class FilterLog:
+    """One stream's records, the newest of which are in memory too.
+
+    Methods return what is to be done about the log. Nothing written is durable before a later
+    Append with a token is.
+
+    Args:
+        name: of the log.
+        cached_pages: how many pages stay in memory.
+
+    Attributes:
+        name: of the log.
+        last_tick: the newest record's; 0 when there never was one.
+        chopped_tick: what is for whom is not known up to this tick.
+        is_read: all that an earlier incarnation has left is known.
+    """
+
+    def __init__(self, name: str, cached_pages: int = CACHED_PAGES) -> None:
+        self.name = name
+        self.last_tick = 0
+        self.chopped_tick = 0
+        self.is_read = True
+        self._first = self._next = 1
+        self._end = 1
+        self._keep_through = 0
+        self._ticks = array("Q")
+        self._newest: dict[int, int] = {}
+        self._pages: OrderedDict[int, dict[int, MatchRecord]] = OrderedDict()
+        self._cached_pages = cached_pages
+        self._asked: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return self._next - self._first
+
+    # ------------------------------------------------------------ recovery
+
+    def recover(self, ends: LogEnds, keep_through: int, chopped_tick: int) -> list[LogEffect]:
+        """Read what is there, and drop what is behind a tick: that is matched and written again.
+
+        Args:
+            keep_through: how far subscriptions had come when that was last written down.
+            chopped_tick: records up to here may be gone.
+
+        Paper: [DS03] §4.1 ("resumes delivery to … the PFS from latestDelivered onwards").
+        """
+        self._first = self._next = ends.first
+        self._end = ends.next
+        self._keep_through, self.chopped_tick = keep_through, chopped_tick
+        self.last_tick = chopped_tick
+        self.is_read = ends.first == ends.next
+        return [] if self.is_read else [Read(self.name, ends.first, ends.next)]
+
+    def on_records(self, event: RecordsRead) -> list[LogEffect]:
+        """Take a page that was asked for.
+
+        Raises:
+            StorageCorrupt: what is in the log was not written by this.
+        """
+        records = [self._unpack(event.first + n, each) for n, each in enumerate(event.records)]
+        if self.is_read:
+            return self._on_page(event.first, records)
+        for record in records:
+            if record.tick > self._keep_through:
+                self.is_read = True
+                return [Truncate(self.name, self._next)]
+            self._take(record)
+        if self._next < self._end:
+            return [Read(self.name, self._next, self._end)]
+        self.is_read = True
+        return []
+
+    def _unpack(self, index: int, content: bytes) -> MatchRecord:
+        try:
+            return MatchRecord.unpack(content)
+        except ValueError as error:
+            raise StorageCorrupt(f"log {self.name}, record {index}: {error}") from error
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, tick: int, subscriptions: Sequence[int]) -> list[LogEffect]:
+        """A tick is for these subscriptions, and all between the one before and it for nobody.
+
+        A tick that is there already is not written again: a stream that begins again after a
+        restart gives the same.
+        """
+        assert subscriptions, f"tick {tick} is for nobody"
+        if tick <= self.last_tick:
+            return []
+        previous = [self._newest.get(each, NO_RECORD) for each in subscriptions]
+        record = MatchRecord(tick, subscriptions, previous)
+        self._take(record)
+        return [Append(self.name, ((record.pack(),),), None)]
+
+    def _take(self, record: MatchRecord) -> None:
+        if record.tick <= self.last_tick and len(self):
+            raise StorageCorrupt(f"log {self.name}: {record.tick} after {self.last_tick}")
+        index = self._next
+        for each in record.subscriptions:
+            self._newest[each] = index
+        self._ticks.append(record.tick)
+        self._next += 1
+        self.last_tick = max(self.last_tick, record.tick)
+        self._cache(index, record)
+
+    def forget(self, subscription: int) -> None:
+        """A subscription has ended; nobody will ask for it."""
+        self._newest.pop(subscription, None)
+
+    def chop(self, through: int) -> list[LogEffect]:
+        """What is for whom up to a tick is not needed any more."""
+        gone = bisect_right(self._ticks, through)
+        if not gone:
+            return []
+        self.chopped_tick = max(self.chopped_tick, self._ticks[gone - 1])
+        del self._ticks[:gone]
+        self._first += gone
+        whole = self._first // PAGE_RECORDS
+        for page in [each for each in self._pages if each < whole]:
+            del self._pages[page]
+        return [Chop(self.name, self._first)]
+
+    # ------------------------------------------------------------ reading
+
+    def newest(self, subscription: int) -> int:
+        """The index of the newest record that has a subscription; NO_RECORD if none has."""
+        return self._newest.get(subscription, NO_RECORD)
+
+    def has(self, index: int) -> bool:
+        """Whether there is such a record; what is chopped is not."""
+        return self._first <= index < self._next
+
+    def record(self, index: int) -> MatchRecord | None:
+        """A record that there is; None where it has to be read first."""
+        page = index // PAGE_RECORDS
+        found = self._pages.get(page, {}).get(index)
+        if found is not None:
+            self._pages.move_to_end(page)
+        return found
+
+    def read(self, index: int) -> list[LogEffect]:
+        """Have the records around one read, unless that is under way already."""
+        assert self.has(index), f"record {index} of [{self._first}, {self._next})"
+        page = index // PAGE_RECORDS
+        if page in self._asked:
+            return []
+        start = page * PAGE_RECORDS
+        end = self._asked[page] = min(start + PAGE_RECORDS, self._next)
+        return [Read(self.name, max(start, self._first), end)]
+
+    def _on_page(self, first: int, records: Sequence[MatchRecord]) -> list[LogEffect]:
+        for index, record in enumerate(records, first):
+            self._cache(index, record)
+        page = first // PAGE_RECORDS
+        after = max(first + len(records), self._first)
+        if after < self._asked[page]:
+            return [Read(self.name, after, self._asked[page])]
+        del self._asked[page]
+        return []
+
+    def _cache(self, index: int, record: MatchRecord) -> None:
+        page = index // PAGE_RECORDS
+        if page not in self._pages:
+            if len(self._pages) >= self._cached_pages:
+                self._pages.popitem(last=False)
+            self._pages[page] = {}
+        self._pages[page][index] = record

@@ -1,0 +1,60 @@
+"""A record of the persistent filtering subsystem: one tick, and the subscriptions it is for.
+
+A record of n subscriptions takes 8 + 16·n bytes: the tick, and per subscription its number and
+the index of the record before that has it.
+
+Paper: [DS03] §4.2, footnote 2.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+NO_RECORD: Final = (1 << 64) - 1
+"""In place of an index: no record before has the subscription."""
+
+_WORD: Final = 8
+
+
+class MatchRecord:
+    """A tick that is for these subscriptions."""
+
+    __slots__ = ("_previous", "_subscriptions", "tick")
+
+    def __init__(self, tick: int, subscriptions: Sequence[int], previous: Sequence[int]) -> None:
+        self.tick = tick
+        self._subscriptions = tuple(subscriptions)
+        self._previous = tuple(previous)
+
+    @property
+    def subscriptions(self) -> tuple[int, ...]:
+        """Whom the tick is for; at least one."""
+        return self._subscriptions
+
+    def before(self, subscription: int) -> int:
+        """The index of the record before that has this subscription; NO_RECORD if none has.
+
+        Raises:
+            ValueError: this record does not have it.
+        """
+        return self._previous[self._subscriptions.index(subscription)]
+
+    def pack(self) -> bytes:
+        """As it stands in the log."""
+        words = [self.tick]
+        for pair in zip(self._subscriptions, self._previous, strict=True):
+            words += pair
+        return struct.pack(f">{len(words)}Q", *words)
+
+    @staticmethod
+    def unpack(content: bytes) -> "MatchRecord":
+        """Back from the log.
+
+        Raises:
+            ValueError: no record gives these bytes.
+        """
+        count, rest = divmod(len(content), _WORD)
+        if rest or count < 3 or count % 2 == 0:
+            raise ValueError(f"{len(content)} bytes are no record of a tick and who it is for")
+        tick, *pairs = struct.unpack(f">{count}Q", content)
+        return MatchRecord(tick, pairs[::2], pairs[1::2])
