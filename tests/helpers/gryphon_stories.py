@@ -1,17 +1,19 @@
 """Stories of gryphon: cells of one broker, and what brokers have told each other in them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, TypeVar
 
-from brokerd.model.identity import Peer
+from brokerd.model.client_messages import Deliveries
+from brokerd.model.identity import Peer, SourceId
 from brokerd.overlay.topology import Topology
 from brokerd.protocols.gryphon.checks.planning import tree_of_cells
-from brokerd.protocols.gryphon.messages import Events, Nack
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
 from brokerd.protocols.gryphon.parameters import GryphonParameters
-from brokerd.protocols.interface import Append, Effect, Event, Send
+from brokerd.protocols.interface import Append, Deliver, Effect, Event, Send
 from brokerd.simulator.world.clock import MILLISECOND_NS, SECOND_NS
-from brokerd.simulator.world.cluster import Published, SimulatedCluster
+from brokerd.simulator.world.cluster import Published, SimulatedCluster, Subscription
 from brokerd.simulator.world.network import Endpoint, Network
 from tests.helpers.cluster import STEADY
 
@@ -37,6 +39,9 @@ TWO_SUBENDS = ("p1-b1", "b1-s1", "b1-s2")
 """A publisher's broker, one on the way, and two with subscribers."""
 
 
+_LOST_WITHOUT_NOTICE = (Events, Silent, Nack, Done, AckExpected)
+"""What anything lost of is asked for, or said, again; of links sessions lose nothing."""
+
 Loss = Callable[[Peer, Peer, Any], bool]
 """Whether a message from one to another is lost."""
 
@@ -47,9 +52,14 @@ class LosingNetwork(Network):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.losses: list[Loss] = []
+        self.share: tuple[float, Random] | None = None
 
     def send(self, endpoint: Endpoint, peer: Peer, message: Any) -> None:
         """See Network."""
+        if self.share is not None and isinstance(message, _LOST_WITHOUT_NOTICE):
+            share, random = self.share
+            if random.random() < share:
+                return
         for loss in self.losses:
             if loss(endpoint.key, peer, message):
                 self.losses.remove(loss)
@@ -62,6 +72,8 @@ class Story:
 
     def __init__(self, *bundles: str, topology: Topology | None = None, **parameters: Any) -> None:
         self.loggers: list[str] = []
+        self._handed_ms: dict[tuple[str, SourceId, int], int] = {}
+        self._published_ms: dict[Published, int] = {}
         self.said: list[tuple[int, str, Any, Any]] = []
         self.cluster = SimulatedCluster(
             topology or cells(*(bundles or TWO_SUBENDS)),
@@ -82,6 +94,10 @@ class Story:
                 peer = effect.peer
                 name = self.cluster.topology.brokers[peer] if isinstance(peer, int) else peer
                 self.said.append((now_ms, broker.name, name, effect.message))
+            elif type(effect) is Deliver and isinstance(effect.item, Deliveries):
+                for origin in effect.item.run.origins:
+                    for number in origin.sequences:
+                        self._handed_ms[effect.client, origin.source, number] = now_ms
 
     def from_to(self, sender: str, receiver: str, kind: type[Message]) -> list[Message]:
         """What one broker has told another."""
@@ -113,6 +129,12 @@ class Story:
             )
         )
 
+    def lose_some(self, share: float, seed: int = 0) -> None:
+        """From now on such a share of what brokers tell each other is lost."""
+        network = self.cluster.network
+        assert isinstance(network, LosingNetwork)
+        network.share = (share, Random(seed)) if share else None
+
     def wait_for(self, condition: Callable[[], bool], limit_s: float = 30) -> int:
         """Go on until something is so; returns how many milliseconds that took."""
         began_ms, limit_ns = self.now_ms, self.cluster.schedule.now_ns + int(limit_s * SECOND_NS)
@@ -124,9 +146,23 @@ class Story:
         """So many publications, one after the other."""
         sent = []
         for _ in range(count):
-            sent.append(self.cluster.publish(at, kind="a"))
+            sent.append(self.note_published(self.cluster.publish(at, kind="a")))
             self.cluster.run_for(pause_s)
         return sent
+
+    def latencies_ms(self, subscriber: Subscription, sent: Iterable[Published]) -> list[int]:
+        """From each publisher's hand to the subscriber's broker having it in hand."""
+        found = []
+        for each in sent:
+            source = self.cluster.clients[each.client].core.source
+            handed_ms = self._handed_ms[subscriber.client.name, source, each.sequence]
+            found.append(handed_ms - self._published_ms[each])
+        return found
+
+    def note_published(self, publication: Published) -> Published:
+        """Remember when it was published."""
+        self._published_ms[publication] = self.now_ms
+        return publication
 
     def settle(self, seconds: float = 15) -> None:
         """Let everything come to rest, and see that nothing is owed."""
@@ -140,11 +176,11 @@ class Story:
 
 
 class PaperStory(Story):
-    """On the paper's ten brokers: four publishers at p1, a subscriber at s1 and at s2."""
+    """On the paper's ten brokers: four publishers at p1; subscribers at s1 and s2, or elsewhere."""
 
-    def __init__(self, **parameters: Any) -> None:
+    def __init__(self, at: Sequence[str] = ("s1", "s2"), **parameters: Any) -> None:
         super().__init__(topology=paper_cells(), **parameters)
-        self.subscribers = [self.cluster.subscribe(name) for name in ("s1", "s2")]
+        self.subscribers = [self.cluster.subscribe(name) for name in at]
         self.cluster.run_until_quiet()
         self.sent: list[Published] = []
         self.rounds(3)
@@ -155,7 +191,7 @@ class PaperStory(Story):
         for _ in range(count):
             for number in range(4):
                 published = self.cluster.publish("p1", client=f"c{number}", kind="a")
-                self.sent.append(published)
+                self.sent.append(self.note_published(published))
             self.cluster.run_for(pause_s)
 
     def check(self) -> None:
@@ -164,6 +200,15 @@ class PaperStory(Story):
         for subscriber in self.subscribers:
             assert len(subscriber.received) == len(self.sent)
             assert {*subscriber.received} == {*self.sent}
+
+    def fail_link(self, a: str, b: str) -> None:
+        """A link closes, which both ends see at once."""
+        self.cluster.link(a, b).cut().suspect()
+        self.cluster.link(b, a).suspect()
+
+    def of_pubends(self, *numbers: int) -> list[Published]:
+        """What the publishers at some pubends have published since all was well."""
+        return [each for each in self.sent[12:] if int(each.client[1:]) in numbers]
 
     def first_ways(self, sender: str, receiver: str) -> list[int]:
         """The pubends of which one broker has told another first."""

@@ -1,13 +1,61 @@
-"""What [GD02] promises, sentence by sentence, each promise a test: §2 and §3.
+"""What [GD02] promises, sentence by sentence, each promise a test: abstract, §1 to §3.
 
-Begun: publisher order, consolidation and both kinds of liveness, on cells of one broker. Cells of
-several, total order and the experiments of §4 have no test yet.
+What the paper saw when it broke things (§4.2) is in test_gd02_experiments.py. Where a rule has a
+story among those of the protocol, `ELSEWHERE` says which. Filters between brokers have none yet.
 """
+
+import ast
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from brokerd.protocols.gryphon.messages import AckExpected, Events, Nack
-from tests.helpers.gryphon_stories import Story, ticks_of
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from tests.helpers.gryphon_stories import PaperStory, Story, ticks_of
+
+STORIES = Path(__file__).parents[1] / "protocols/gryphon"
+ELSEWHERE = {
+    "§2.1 no tick is an event here and silent there": "test_knowledge.py::"
+    "test_what_contradicts_is_refused_and_what_does_not_is_not",
+    "§2.1.1 without failures nobody is curious": "test_stories.py::"
+    "test_nobody_asks_while_nothing_is_lost",
+    "§2.1.1 gaps of reordering are transient": "test_losses.py::"
+    "test_what_is_overtaken_on_another_path_for_less_than_gct_is_not_asked_for",
+    "§2.2 ticks are unique and go up": "test_restarts.py::"
+    "test_ticks_go_on_behind_the_last_one_although_the_clock_is_put_back",
+    "§2.2 a pubend pre-assigns silence": "test_total_order.py::"
+    "test_nobody_waits_long_for_pubends_that_are_idle",
+    "§3.1 events in answers only where they were asked for": "test_questions.py::"
+    "test_an_answer_goes_to_who_has_asked_and_an_event_only_where_it_was_asked_for",
+    "§3.1 a nack goes on only as far as it is news": "test_questions.py::"
+    "test_of_overlapping_questions_only_the_new_part_is_passed_on",
+    "§3.1 curiosity is forgotten so that repetitions pass": "test_losses.py::"
+    "test_a_repetition_that_is_faster_than_the_first_is_passed_on",
+    "§3.1 sideways until the news of the link has spread": "test_cells.py::"
+    "test_what_comes_before_the_news_of_a_lost_link_goes_sideways_and_then_the_other_way",
+    "§3.1 nacks go to all above where nobody has told anything": "test_losses.py::"
+    "test_a_subscribers_broker_that_knows_of_no_way_asks_all_above_once_each",
+    "§3.2 nacks are repeated until they are satisfied": "test_losses.py::"
+    "test_a_lost_question_is_asked_again_within_two_repetitions",
+    "§3.2 the repetition time is estimated as TCP's is": "test_gaps.py::"
+    "test_a_slow_answer_makes_the_next_one_be_waited_for_longer",
+    "§3.2 the latest message is guarded by DCT": "test_losses.py::"
+    "test_with_a_finite_dct_the_last_event_of_a_stream_comes_soon",
+    "§3.2 and by AET": "test_losses.py::"
+    "test_the_last_event_of_a_stream_comes_within_aet_and_a_check",
+    "§4.2 nacks of long ranges are cut": "test_gaps.py::"
+    "test_a_gap_is_asked_for_in_pieces_of_which_only_so_many_are_out",
+}
+
+
+@pytest.mark.parametrize("promise", ELSEWHERE)
+def test_what_shows_it_is_there(promise: str) -> None:
+    file, _, name = ELSEWHERE[promise].partition("::")
+    tree = ast.parse((STORIES / file).read_text(encoding="utf-8"))
+    assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+# ---------------------------------------------------------------- abstract and §1
 
 
 def stalled(story: Story, a: str, b: str, count: int) -> list:
@@ -40,6 +88,85 @@ def test_every_event_is_delivered_exactly_once_while_a_subscriber_stays_connecte
         assert subscriber.received == sent
 
 
+def test_messages_may_be_dropped_anywhere() -> None:
+    """A tenth of all messages between brokers is lost (abstract, §2.1)."""
+    story = PaperStory()
+    story.lose_some(0.1)
+    story.rounds(50)
+    story.lose_some(0)
+    story.check()
+
+
+def test_in_total_order_all_get_the_same_sequence_whatever_fails() -> None:
+    """Uniform: also those who are somewhere else, and over every failure (abstract, §2.3)."""
+    story = PaperStory(at=("s1", "s2", "s4", "p1"), order="total", pubends=2)
+    story.rounds(3)
+    story.cluster.broker("b1").kill()
+    story.rounds(5)
+    story.fail_link("b4", "s4")
+    story.rounds(5)
+    story.cluster.broker("b1").start()
+    story.cluster.link("b4", "s4").heal()
+    story.cluster.broker("p1").kill()
+    story.cluster.run_for(1)
+    story.cluster.broker("p1").start()
+    story.rounds(5)
+    story.check()
+    first, *others = story.subscribers
+    assert all(each.received == first.received for each in others)
+
+
+def test_a_filtered_subsequence_has_no_gap() -> None:
+    """Between two neighbours of it nothing matches, over a loss as well (§1)."""
+    story = Story()
+    some = story.cluster.subscribe("s1", "n > 2")
+    story.cluster.run_until_quiet()
+    sent = []
+    for n in (1, 3, 2, 4, 5, 1, 7):
+        if n == 4:
+            story.lose("b1", "s1", Events)
+        published = story.cluster.publish("p1", n=n)
+        sent += [published] * (n > 2)
+        story.cluster.run_for(0.04)
+    story.settle()
+    assert some.received == sent
+
+
+def test_a_loss_stalls_nobody_but_those_who_wait_for_it() -> None:
+    """What follows a gap is passed on at once; only its delivery waits (§1, §6)."""
+    story = Story("p1-b1", "b1-b2", "b2-s1", "b2-s2")
+    first, second = story.cluster.subscribe("s1"), story.cluster.subscribe("s2")
+    story.cluster.run_until_quiet()
+    sent = story.publish(2)
+    story.lose("b2", "s1", Events)
+    story.quiet_since()
+    sent += story.publish(4)
+    passed_on = [m for m in story.from_to("b2", "s1", Events) if not m.again]
+    assert len(passed_on) == 4, "one of them is lost behind that"
+    assert (first.received, second.received) == (sent[:2], sent)
+    assert max(story.latencies_ms(second, sent[2:])) <= 10
+    story.settle()
+    assert first.received == sent
+
+
+def test_brokers_between_hold_nothing_that_cannot_be_lost() -> None:
+    """All of them die at once and know nothing when they are back (abstract, §2.1)."""
+    story = PaperStory()
+    story.rounds(2)
+    for name in ("b1", "b2", "b3", "b4"):
+        story.cluster.broker(name).kill()
+    story.rounds(5)
+    for name in ("b1", "b2", "b3", "b4"):
+        assert not story.cluster.broker(name).broker.on_disk()
+        story.cluster.broker(name).start()
+    story.rounds(2)
+    story.check()
+    assert {*story.loggers} == {"p1"}
+
+
+# ---------------------------------------------------------------- §2
+
+
 def test_only_the_publishers_broker_logs_and_nothing_is_seen_before() -> None:
     """An event is published when it is logged; what is not logged is not delivered (§2.2)."""
     story = Story()
@@ -51,6 +178,39 @@ def test_only_the_publishers_broker_logs_and_nothing_is_seen_before() -> None:
     story.settle()
     assert subscriber.received == [publication]
     assert story.loggers == ["p1"]
+
+
+def test_what_is_behind_an_unknown_tick_waits_and_then_comes_in_order() -> None:
+    """The doubt horizon; other publishers' events do not wait for it (§2.3)."""
+    story = PaperStory()
+    story.lose("b1", "s1", Events)
+    story.rounds(4, pause_s=0.03)
+    got = story.subscribers[0].received
+    counts = [sum(each.client == f"c{number}" for each in got) for number in range(4)]
+    assert counts in ([3, 7, 7, 7], [7, 7, 3, 7])
+    story.check()
+
+
+def test_a_tick_is_acked_when_all_below_are_done_with_it() -> None:
+    """What is told upstream is the lowest of what was told from below (§2.1.1, §2.4)."""
+    story = Story()
+    subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
+    story.cluster.run_until_quiet()
+    slow = story.cluster.link("s2", subscribers[1].client.name)
+    slow.absorb("out")
+    story.publish(5)
+    story.cluster.run_for(1)
+    below = {name: _acked(story, name, "b1") for name in ("s1", "s2")}
+    assert below["s2"] < below["s1"]
+    assert _acked(story, "b1", "p1") == below["s2"]
+    slow.heal()
+    story.cluster.run_for(1)
+    assert _acked(story, "s2", "b1") == _acked(story, "b1", "p1") == below["s1"]
+
+
+def _acked(story: Story, sender: str, receiver: str) -> int:
+    told = [through for m in story.from_to(sender, receiver, Done) for _, through in m.through]
+    return max(told, default=0)
 
 
 @pytest.mark.parametrize("subscribers", [1, 2, 3])
@@ -68,6 +228,94 @@ def test_nacks_of_many_subscribers_are_one_towards_the_publisher(subscribers: in
     up = sum(ticks_of(m.ranges) for m in story.from_to("b1", "p1", Nack))
     below = sum(ticks_of(m.ranges) for name in names for m in story.from_to(name, "b1", Nack))
     assert below == subscribers * up > 0
+
+
+# ---------------------------------------------------------------- §3.1
+
+
+def test_messages_of_one_pubend_take_one_path_and_half_of_all_pubends_each_link() -> None:
+    """As long as nothing fails or recovers."""
+    story = PaperStory()
+    story.rounds(30)
+    ways = [{*story.first_ways("p1", name)} for name in ("b1", "b2", "b3", "b4")]
+    assert ways == [{0, 2}, {1, 3}, {0, 2}, {1, 3}]
+
+
+def test_acks_go_to_who_has_told_of_their_pubend_last() -> None:
+    """To one broker of a cell of two."""
+    story = PaperStory()
+    story.rounds(10)
+    story.check()
+    for name, pubends in (("b1", {0, 2}), ("b2", {1, 3})):
+        told = story.from_to("s1", name, Done)
+        assert {stream.publisher for m in told for stream, _ in m.through} == pubends
+
+
+def test_a_nack_is_satisfied_on_the_way_where_that_can_be() -> None:
+    """What b1 knows it answers by itself; p1 hears nothing of it."""
+    story = Story()
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    sent = story.publish(2)
+    story.lose("b1", "s1", Events)
+    sent += story.publish(3)
+    story.settle()
+    assert subscriber.received == sent
+    assert story.from_to("s1", "b1", Nack)
+    assert not story.from_to("b1", "p1", Nack)
+
+
+def test_silence_is_sent_to_those_who_are_curious_of_it_only() -> None:
+    """Where an event was lost that nobody has, the rest of what is asked for is silence."""
+    story = Story(order="total", pubends=1)
+    subscribers = [story.cluster.subscribe(name) for name in ("s1", "s2")]
+    story.cluster.run_until_quiet()
+    sent = story.publish(3)
+    story.settle()
+    assert all(each.received == sent for each in subscribers)
+    for name in ("s1", "s2"):
+        asked = {m.stream for m in story.from_to(name, "b1", Nack)}
+        assert asked
+        assert {m.stream for m in story.from_to("b1", name, Silent)} <= asked
+
+
+# ---------------------------------------------------------------- §3.2
+
+
+def test_nacks_are_ever_rarer_while_their_pubend_is_down() -> None:
+    """Back-off doubles, because nothing of the pubend is heard (§3.2)."""
+    story = Story()
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    sent = story.publish(2)
+    story.lose("p1", "b1", Events)
+    sent += story.publish(2, pause_s=0.01)
+    story.cluster.broker("p1").kill()
+    story.quiet_since()
+    story.cluster.run_for(12)
+    waits = [after - before for before, after in pairwise(story.times_ms("s1", Nack))]
+    assert waits == [600, 1_200, 2_400, 4_800]
+    story.cluster.broker("p1").start()
+    story.settle()
+    assert subscriber.received == sent
+
+
+def test_an_ack_is_expected_on_the_paths_that_have_not_acked_only() -> None:
+    """T is an event older than AET, and it goes to s1 alone, which asks at once (§3.2)."""
+    story = Story()
+    for name in ("s1", "s2"):
+        story.cluster.subscribe(name)
+    story.cluster.run_until_quiet()
+    story.publish(2)
+    story.cluster.run_for(1)
+    story.lose("b1", "s1", Events)
+    story.publish(1)
+    story.settle()
+    (expected,) = story.from_to("b1", "s1", AckExpected)
+    assert not story.from_to("b1", "s2", AckExpected)
+    (asked, *_) = story.from_to("s1", "b1", Nack)
+    assert asked.ranges[-1][1] == expected.through + 1
+    assert story.times_ms("s1", Nack)[0] - story.times_ms("b1", AckExpected)[0] <= 2
 
 
 def test_a_gap_is_asked_for_when_it_has_lasted_for_gct() -> None:
