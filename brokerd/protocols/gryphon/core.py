@@ -81,7 +81,7 @@ class Gryphon(LogFirstMachine):
         self._deadlines: DeadlineQueue[tuple[str, Any]] = DeadlineQueue()
         self._disk = Durability(self)
         self._pubends = Pubends(
-            broker, parameters.pubends, self._disk, self._on_durable, self._on_silent
+            broker, parameters.pubends, self._disk, self._on_durable, self._on_silent, parameters
         )
         self._clients = Clients(
             broker,
@@ -295,13 +295,13 @@ class Gryphon(LogFirstMachine):
 
     # ------------------------------------------------------------ publications
 
-    def _on_durable(self, identity: StreamId, run: PublicationRun) -> None:
+    def _on_durable(self, identity: StreamId, run: PublicationRun, silent: int) -> None:
         stream = self._relay.stream(identity)
         if not self._pubends.is_read or self.is_reading:
             self._relay.restore(stream, run)
             return
         self._counters["publications_received"] += len(run)
-        self._relay.publish(stream, run)
+        self._relay.publish(stream, run, silent)
         if (EXPECTED, None) not in self._deadlines:
             check_ns = self._parameters.ack_expected_check_ns
             self._deadlines.set((EXPECTED, None), self.now_ns + check_ns)

@@ -120,6 +120,20 @@ BUGS: Final = (
         ("is_free = not pending or pending[0] > through", "is_free = True"),
     ),
     _bug(
+        "event-inside-silence",
+        "pubends.py",
+        (
+            "silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))",
+            "self._last[pubend] = last\n"
+            "        silent = self._silent_after(pubend, last, len(rest))",
+        ),
+    ),
+    _bug(
+        "silence-beyond-the-lease",
+        "pubends.py",
+        ("through = silent if silent <= self.reserved else last", "through = silent"),
+    ),
+    _bug(
         "merge-waits-for-one",
         "merge.py",
         ("through = min(each.knowledge.horizon", "through = max(each.knowledge.horizon"),
@@ -201,10 +215,10 @@ published once; what a child has is what it has said; a gap's events are taken a
 of what came is known; what one cell is done with another may lack; who passes acks up knows of
 all below; ways are found anew when links change; several are told where none gets to all; the
 rest goes sideways, and so does a question; silence is said of ticks that no restart and no event
-under way has; a merge waits for all streams, and sorts them; the clock goes on from ticks that
-were assigned; who has an event in total order has all before; what somebody asks for again is
-passed on although it comes sooner than it was sent; news go to all also where they have come as
-an answer to one.
+under way has, nor one that comes later, and of none beyond the lease; a merge waits for all
+streams, and sorts them; the clock goes on from ticks that were assigned; who has an event in
+total order has all before; what somebody asks for again is passed on although it comes sooner
+than it was sent; news go to all also where they have come as an answer to one.
 """
 
 MUTANTS: Final = {bug.name: bug for bug in BUGS}

@@ -33,6 +33,9 @@ class GryphonParameters:
             wait for every pubend.
         doubt_curiosity_ns: how long an event may wait for other pubends before these are asked
             (DCT); in total order only.
+        silence_percent: after an event, its pubend says of this share of the expected wait for the
+            next one that it is silent, without being asked; in total order only.
+        silence_limit_ns: of no more than this.
         pubends: at each broker; a publisher is at one of them for ever.
         events_per_message: how many events brokers tell each other of at once, at most; 0: as many
             as there are. The paper's is 1.
@@ -55,6 +58,8 @@ class GryphonParameters:
 
     order: str = "publisher"
     doubt_curiosity_ns: int = 20 * MILLISECOND_NS
+    silence_percent: int = 0
+    silence_limit_ns: int = 200 * MILLISECOND_NS
     pubends: int = 4
     events_per_message: int = 0
     gap_curiosity_ns: int = 200 * MILLISECOND_NS
@@ -102,6 +107,13 @@ class GryphonParameters:
         if self.events_per_message < 0:
             raise ConfigError(
                 f"{where}: events_per_message = {self.events_per_message}; 0 for any number"
+            )
+        if not 0 <= self.silence_percent <= 100:
+            raise ConfigError(f"{where}: silence_percent = {self.silence_percent}; from 0 to 100")
+        if self.silence_percent and not self.is_total:
+            raise ConfigError(
+                f"{where}: silence_percent = {self.silence_percent} with order = "
+                f'{self.order!r}; only in order "total" does anybody wait for silence'
             )
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:

@@ -13,6 +13,7 @@ from brokerd.config import SECOND_NS
 from brokerd.errors import StorageCorrupt
 from brokerd.model.identity import BrokerNumber, SourceId, StreamId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.protocols.gryphon.beforehand import ExpectedSilence, SilenceParameters
 from brokerd.protocols.gryphon.ticks import TickClock, ticks_in
 from brokerd.protocols.interface import Change, Chop, Instant, LogEnds, Read, RecordsRead
 from brokerd.protocols.parts.durability import Durability
@@ -33,7 +34,10 @@ _HEAD: Final = struct.Struct(">IQ")
 _LEASE_TICKS: Final = ticks_in(2 * SECOND_NS)
 """So much more is reserved than is needed, so that few rows are written."""
 
-OnDurable = Callable[[StreamId, PublicationRun], None]
+_AHEAD_TICKS: Final = ticks_in(SECOND_NS)
+"""A new row is written as long before it is needed, where silence is assigned beforehand."""
+
+OnDurable = Callable[[StreamId, PublicationRun, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Pubends:
     no tick is ever said to be both.
 
     Args:
-        on_durable: takes events that may be seen now, as a run of their stream.
+        on_durable: takes events that may be seen now, as a run of their stream, and the tick up to
+            which silence follows it.
         on_silent: up to this tick a stream has no events but those that were seen.
 
     Attributes:
@@ -70,6 +75,7 @@ class Pubends:
         disk: Durability,
         on_durable: OnDurable,
         on_silent: Callable[[StreamId, int], None],
+        parameters: SilenceParameters,
     ) -> None:
         self.is_read = True
         self._broker = broker
@@ -77,6 +83,7 @@ class Pubends:
         self._on_durable = on_durable
         self._on_silent = on_silent
         self._pending: list[deque[int]] = [deque() for _ in range(pubends)]
+        self._expected = [ExpectedSilence(parameters) for _ in range(pubends)]
         self._promised = [0] * pubends
         self._said = [0] * pubends
         self._reserving = self.reserved = 0
@@ -145,7 +152,8 @@ class Pubends:
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))
             self._durable[run.source] = self._assigned[run.source]
             if last > self._released[pubend]:
-                self._on_durable(self.stream(pubend), _placed(self.stream(pubend), first, run))
+                placed = _placed(self.stream(pubend), first, run)
+                self._on_durable(self.stream(pubend), placed, placed.last)
         after = event.first + len(event.records)
         self.is_read = after == self._next
         if self.is_read:
@@ -178,7 +186,7 @@ class Pubends:
         pubend = rest.source.publisher % len(self._last)
         first = max(self._last[pubend] + 1, self._clock.tick(self._disk.machine.now_ns))
         last = first + len(rest) - 1
-        self._last[pubend] = last
+        silent = self._last[pubend] = self._silent_after(pubend, last, len(rest))
         self._assigned[rest.source] = rest.last
         self._pending[pubend].append(first)
         self._logged.append(_Logged(self._next, pubend, last, rest.source, rest.last))
@@ -187,12 +195,18 @@ class Pubends:
         def see() -> None:
             self._durable[rest.source] = rest.last
             self._pending[pubend].popleft()
-            self._on_durable(self.stream(pubend), _placed(self.stream(pubend), first, rest))
+            # Else a restart could give an event one of these ticks.
+            through = silent if silent <= self.reserved else last
+            self._on_durable(
+                self.stream(pubend), _placed(self.stream(pubend), first, rest), through
+            )
             then()
             self._say_silent(pubend)
 
         head, *payload = pack_run(rest)
         self._disk.append(LOG, (_HEAD.pack(pubend, first) + bytes(head), *payload), see)
+        if silent > last:
+            self._reserve(silent + _AHEAD_TICKS)
 
     # ------------------------------------------------------------ silence
 
@@ -210,11 +224,24 @@ class Pubends:
         self._promised[pubend] = through
         self._last[pubend] = max(self._last[pubend], through)
         self._clock.go_on(self._disk.machine.now_ns, through)
+        self._reserve(through)
+        self._say_silent(pubend)
+
+    def _silent_after(self, pubend: int, last: int, events: int) -> int:
+        """The tick up to which silence is to follow the last of so many events.
+
+        It begins now, so that ticks never get far ahead of the clock.
+        """
+        now_ns = self._disk.machine.now_ns
+        expected = self._expected[pubend].ticks_after(events, now_ns)
+        silent = self._clock.tick(now_ns) + expected
+        return silent if expected and silent > last else last
+
+    def _reserve(self, through: int) -> None:
         if through > self._reserving:
             self._reserving = tick = through + _LEASE_TICKS
             row = Change(RESERVED, "tick", tick)
             self._disk.commit((row,), lambda: self._on_reserved(tick))
-        self._say_silent(pubend)
 
     def _on_reserved(self, tick: int) -> None:
         self.reserved = max(self.reserved, tick)

@@ -141,11 +141,14 @@ class Relay:
 
     # ------------------------------------------------------------ down
 
-    def publish(self, stream: Stream, run: PublicationRun) -> None:
-        """Events of a pubend of this broker are on disk: everybody may hear of them."""
+    def publish(self, stream: Stream, run: PublicationRun, silent: int) -> None:
+        """Events of a pubend of this broker are on disk, and silence follows them up to a tick.
+
+        Everybody may hear of both.
+        """
         start = stream.knowledge.highest + 1
-        stream.knowledge.accumulate(start, run.last + 1, run)
-        self._forward(stream, run, run.last + 1)
+        stream.knowledge.accumulate(start, silent + 1, run)
+        self._forward(stream, run, silent + 1)
         self._on_news(stream)
 
     def publish_silence(self, stream: Stream, through: int) -> None:

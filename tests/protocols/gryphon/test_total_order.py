@@ -3,14 +3,17 @@
 Paper: [GD02] §2.2 (silence assigned beforehand), §2.3 (total order).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, RemoteProtocolError
 from brokerd.model.identity import StreamId
 from brokerd.model.publication import PublicationRun
 from brokerd.named_bugs import planted
@@ -21,6 +24,7 @@ from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.registry import protocol_on, read_topology
 from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.world.clock import MILLISECOND_NS
 from tests.helpers.gryphon_stories import Story, cells
 from tests.helpers.stream_runs import run_at
 
@@ -119,6 +123,85 @@ def test_silence_is_not_said_of_ticks_that_an_event_on_its_way_to_the_disk_has()
     story.check(sent)
 
 
+def everybody(story: TotalStory, rounds: int) -> list[Any]:
+    """All four publish every 200 ms, so that each pubend's rate is known."""
+    sent = []
+    for _ in range(rounds):
+        sent += [story.cluster.publish(name, kind="a") for name in ("p1", "b1", "s1", "s2")]
+        story.cluster.run_for(0.2)
+    return sent
+
+
+def an_event_soon_after_others(percent: int) -> None:
+    """Nobody asks within 400 ms here; so without it one waits for the others' next events."""
+    story = TotalStory(doubt_curiosity_ns=400 * MILLISECOND_NS, silence_percent=percent)
+    sent = everybody(story, 6)
+    sent += [story.cluster.publish(name, kind="a") for name in ("p1", "b1", "s1", "s2")]
+    story.cluster.run_for(0.02)
+    story.quiet_since()
+    sent.append(story.cluster.publish("p1", kind="a"))
+    story.cluster.run_for(0.02)
+    assert [sent[-1] in each.received for each in story.subscribers] == [percent > 0] * 2
+    assert not [m for *_, m in story.said if type(m) is Nack]
+    story.check(sent + everybody(story, 1))
+
+
+@pytest.mark.parametrize("percent", [0, 50])
+def test_silence_assigned_beforehand_is_not_waited_for(percent: int) -> None:
+    an_event_soon_after_others(percent)
+
+
+def crash_within_silence_assigned_beforehand() -> None:
+    """p1 is back before the silence is over that it has assigned, each time with another clock."""
+    story = TotalStory(silence_percent=90)
+    sent = everybody(story, 4)
+    for _ in range(4):
+        sent += everybody(story, 1)
+        sent.append(story.cluster.publish("p1", kind="a"))
+        story.cluster.run_for(0.01)
+        story.cluster.broker("p1").restart()
+        story.cluster.run_for(0.005)
+        sent.append(story.cluster.publish("p1", kind="a"))
+    story.check(sent)
+    told = [m for m in story.from_to("p1", "b1", Events) if not m.again]
+    assert any(m.end > m.run.last + 1 for m in told)
+    assert all(before.end <= m.run.first for before, m in pairwise(told))
+
+
+def test_after_a_crash_the_next_event_is_behind_silence_assigned_beforehand() -> None:
+    crash_within_silence_assigned_beforehand()
+
+
+def rare_events() -> None:
+    """Each comes when the last lease has long run out."""
+    story = TotalStory(silence_percent=90)
+    sent = []
+    for _ in range(6):
+        sent.append(story.cluster.publish("p1", kind="a"))
+        story.cluster.run_for(6)
+    story.check(sent)
+
+
+@pytest.mark.parametrize(
+    "bug, rule, story",
+    [
+        (
+            "event-inside-silence",
+            "is an event and is silent",
+            partial(an_event_soon_after_others, 50),
+        ),
+        ("silence-beyond-the-lease", "unborn", rare_events),
+    ],
+)
+def test_bugs_of_silence_assigned_beforehand_are_seen(
+    bug: str, rule: str, story: Callable[[], None]
+) -> None:
+    story()
+    seen = (InvariantViolated, RemoteProtocolError)
+    with planted([MUTANTS[bug]]), pytest.raises(seen, match=rule):
+        story()
+
+
 @pytest.mark.parametrize("order", ["publisher", "total"])
 def test_the_order_that_a_topology_asks_for_is_what_a_run_is_judged_by(order: str) -> None:
     values = {**cells("p1-b1", "b1-s1").to_mapping(), "parameters": {"gryphon": {"order": order}}}
@@ -131,6 +214,18 @@ def test_the_order_that_a_topology_asks_for_is_what_a_run_is_judged_by(order: st
 def test_an_order_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="order = 'fifo'; one of publisher, total"):
         GryphonParameters.from_mapping({"order": "fifo"}, "t").check("t")
+
+
+@pytest.mark.parametrize(
+    "values, what",
+    [
+        ({"silence_percent": 50}, "silence_percent = 50 with order = 'publisher'"),
+        ({"order": "total", "silence_percent": 101}, "silence_percent = 101; from 0 to 100"),
+    ],
+)
+def test_silence_that_cannot_be_assigned_is_refused(values: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        GryphonParameters.from_mapping(values, "t").check("t")
 
 
 def who_came_late_gets_what_was_before() -> None:

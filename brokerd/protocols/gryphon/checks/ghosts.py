@@ -177,10 +177,7 @@ class GhostChecks(ProtocolChecks):
     def _look_at(self, broker: BrokerView, stream: Stream) -> None:
         knowledge, log = stream.knowledge, self._logs.get(stream.identity, _Log())
         what = f"{broker.name}, {tuple(stream.identity)}"
-        last = log.ticks[-1] if log.ticks else 0
-        last = max(last, self._reserved.get(stream.identity.broker, 0))
-        if knowledge.highest > last:
-            raise InvariantViolated("unborn", f"{what} knows {knowledge.highest}, behind {last}")
+        self._check_born(what, stream.identity, knowledge.highest)
         for start, end in knowledge.known:
             low = max(start, knowledge.final + 1)
             if low < end:
@@ -190,9 +187,17 @@ class GhostChecks(ProtocolChecks):
         if any(knowledge.known.within(*each) for each in stream.asked):
             raise InvariantViolated("curiosity", f"{what} waits for what it knows")
 
+    def _check_born(self, what: str, identity: StreamId, tick: int) -> None:
+        """A tick that is spoken of is below the last event on disk, or no event gets it."""
+        log = self._logs.get(identity, _Log())
+        last = max(log.ticks[-1] if log.ticks else 0, self._reserved.get(identity.broker, 0))
+        if tick > last:
+            raise InvariantViolated("unborn", f"{what} knows {tick}, behind {last}")
+
     def _check_said(self, broker: BrokerView, peer: object, message: object) -> None:
         what = f"{broker.name} to {peer}"
         if type(message) is Events:
+            self._check_born(what, message.run.source, message.end - 1)
             log = self._logs.get(message.run.source, _Log())
             low = max(message.start, message.final + 1)
             if low < message.end:

@@ -44,6 +44,7 @@ MARKS = (
     Mark("asked-beside", "a nack went to another broker of the same cell", seeds=15),
     Mark("told-beside", "a broker told others of its cell that those below are done", seeds=8),
     Mark("silence-assigned", "a pubend gave up ticks that had not come yet", seeds=8),
+    Mark("silent-beforehand", "an event came with silence that nobody had asked for", seeds=8),
     Mark("came-twice", "a neighbour sent what was known already", seeds=8),
 )
 
@@ -82,6 +83,10 @@ class GryphonMarks:
                 self._told[key] = peer
 
 
+def _has_silence_behind(message: Any) -> bool:
+    return type(message) is Events and not message.again and message.end > message.run.last + 1
+
+
 def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Iterator[str]:
     said = [effect.message for effect in effects if type(effect) is Send]
     kinds = {type(message): None for message in said}
@@ -94,6 +99,8 @@ def _reached(broker: BrokerView, event: Event, effects: Sequence[Effect]) -> Ite
             yield "gap-asked"
         if AckExpected in kinds:
             yield "ack-expected"
+    if any(_has_silence_behind(message) for message in said):
+        yield "silent-beforehand"
     rows = [row for effect in effects if type(effect) is Commit for row in effect.changes]
     if any(row.table == RESERVED for row in rows):
         yield "silence-assigned"

@@ -102,6 +102,7 @@ class GryphonPlanning(ProtocolPlanning):
             ack_expected_check_ns=expected_ns // 4,
             ack_interval_ns=random.choice((1, 10, 50)) * MILLISECOND_NS,
             doubt_curiosity_ns=ordering.choice((0, 5, 20)) * MILLISECOND_NS,
+            silence_percent=ordering.choice((0, 50, 90)) if chosen.is_total else 0,
         )
 
     def discovery_ns(self, parameters: Any) -> int:
