@@ -290,6 +290,8 @@ class DeltaTree(EventMachine):
         self._partitions.withdraw_ended()
         self._queue.send_confirmations()
         self._queue.watch_limit()
+        if self._publications.joining is not None:
+            self._publications.joining.watch(self.now_ns)
 
     # ------------------------------------------------------------ events
 

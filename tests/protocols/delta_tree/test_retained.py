@@ -2,14 +2,31 @@
 
 import tracemalloc
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from brokerd.protocols.delta_tree.messages import PublicationCopy
-from brokerd.protocols.interface import MessageReceived
+from brokerd.model.client_messages import Connect, Subscribe
+from brokerd.model.predicate_text import parse_predicate
+from brokerd.protocols.delta_tree.core import DeltaTree
+from brokerd.protocols.delta_tree.messages import (
+    PublicationCopy,
+    SubscriptionConfirmation,
+    SubscriptionCopy,
+)
+from brokerd.protocols.delta_tree.publications import joining
+from brokerd.protocols.delta_tree.publications.joining import JoiningBounds
+from brokerd.protocols.interface import (
+    Commit,
+    MessageReceived,
+    Persisted,
+    Send,
+    SessionEstablished,
+)
 from brokerd.wire.codec import decode
 from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.gathering import gather
+from brokerd.wire.straight import StraightReader
 from tests.helpers.raw_peer import words
 from tests.protocols.delta_tree.cost import (
     EVERY_BLOB,
@@ -36,6 +53,45 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
     while (frame := decoder.next_frame()) is not None:
         found.append(decode(*frame, 0))
     return gather(found)
+
+
+@pytest.mark.parametrize("keeps", ["for a frozen broker", "for a client that takes nothing"])
+def test_what_comes_one_by_one_is_kept_in_half_as_much_again(keeps: str) -> None:
+    # Looked at as often as if there were ten times as many.
+    bounds = JoiningBounds(fewest=100, interval_ns=0, looked_at_ns=0)
+    with patch.object(joining, "JoiningBounds", lambda: bounds):
+        core = forwarding_broker([(2, "true")] if "broker" in keeps else [])
+    if "client" in keeps:
+        add_quiet_client(core)
+    reader = StraightReader(1 << 20)
+    stream = [words(PublicationCopy(run, (0, 1))) for run in frames(EVERY_BLOB, 1, 4_000)]
+    stream.reverse()
+    tracemalloc.start()
+    try:
+        while stream:
+            came: list[Any] = []
+            reader.read(bytes(bytearray(stream.pop())), 0, came)
+            core.handle(MessageReceived(0, 1, came[0]), 0)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert core.statistics()["queue_publications"] == 4_000
+    assert kept_bytes <= 1.5 * 4_000 * PAYLOAD_BYTES
+
+
+def add_quiet_client(core: DeltaTree) -> None:
+    """A client whose subscription, to everything, has started."""
+    core.handle(SessionEstablished("s", 9, 1), 0)
+    wishes = Connect(False, 1, 1, 0, ()), Subscribe(1, parse_predicate("true"))
+    effects = [each for wish in wishes for each in core.handle(MessageReceived("s", 9, wish), 0)]
+    for effect in effects:
+        if isinstance(effect, Commit) and effect.token is not None:
+            effects.extend(core.handle(Persisted(effect.token), 0))
+        if isinstance(effect, Send) and isinstance(effect.message, SubscriptionCopy):
+            assert isinstance(effect.peer, int)
+            answer = SubscriptionConfirmation(effect.message.subscription, (), (), ())
+            came = MessageReceived(effect.peer, effect.peer + 1, answer)
+            effects.extend(core.handle(came, 0))
 
 
 @pytest.mark.parametrize(

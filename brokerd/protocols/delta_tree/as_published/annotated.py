@@ -168,7 +168,7 @@ class AnnotatedPublications(Publications):
         self._detection = make_detection(state, sequences)
         queue = AnnotatedQueue(state, sessions, partitions, table, sequences, self._detection)
         super().__init__(state, sessions, table, sequences, queue)
-        self.straight = None
+        self.straight = self.joining = None
         self._tagging = make_tagging(state, partitions, table)
 
     def publish(self, run: PublicationRun, client: ClientId, session: int) -> None:

@@ -17,6 +17,7 @@ from brokerd.protocols.delta_tree.partitions.regions import covering
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.duplicates import SourceSequences
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
+from brokerd.protocols.delta_tree.publications.joining import Joining
 from brokerd.protocols.delta_tree.publications.notifiers import NOTIFIER
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
 from brokerd.protocols.delta_tree.publications.straight import StraightLane
@@ -38,6 +39,7 @@ class Publications:
         windows: of the local clients.
         straight: takes what needs no decision that was not made just before; None where each
             frame has more to say than its path.
+        joining: lets what stays take less room; None likewise.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Publications:
         self.straight: StraightLane | None = StraightLane(
             state, sessions, table, sequences, queue, self.windows
         )
+        self.joining: Joining | None = Joining(queue, self.windows)
 
     # ------------------------------------------------------------ receiving
 

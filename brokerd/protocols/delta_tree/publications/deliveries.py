@@ -9,7 +9,8 @@ from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.subscriptions.routing_table import LocalSubscription, Withheld
 from brokerd.protocols.interface import Change, Commit
-from brokerd.protocols.parts.clients.windows import Delivery, DeliveryWindows
+from brokerd.protocols.parts.clients.outlets import Delivery
+from brokerd.protocols.parts.clients.windows import DeliveryWindows
 
 POSITIONS = "positions"
 FLUSH_POSITIONS = "flush positions"

@@ -1,7 +1,8 @@
 """What the publication queue holds: entries, what was sent of them, and who waits for them."""
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
@@ -28,7 +29,8 @@ class Receipt:
 
     `remaining` counts the queue entries that must be done first: those made of the frame, and
     those that were pending when it brought the same publications again. `path`: the
-    publications' source broker … here.
+    publications' source broker … here. `more`: first and last of whatever else is confirmed with
+    it, in a receipt that stands for many.
     """
 
     peer: Peer
@@ -38,6 +40,26 @@ class Receipt:
     last: int
     path: Path
     remaining: int = 0
+    more: "array[int] | None" = None
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """What is confirmed, as (first, last)."""
+        more = self.more
+        if more is None:
+            return [(self.first, self.last)]
+        return [(self.first, self.last), *zip(more[::2], more[1::2], strict=True)]
+
+    def add(self, other: "Receipt") -> None:
+        """Stand for a later one, too."""
+        for first, last in other.ranges():
+            if self.more is None and first == self.last + 1:
+                self.last = last
+            elif self.more is None:
+                self.more = array("q", (first, last))
+            elif first == self.more[-1] + 1:
+                self.more[-1] = last
+            else:
+                self.more.extend((first, last))
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +96,7 @@ class Entry:
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
         whole: the publications, where they are a run of their own.
+        part_of: the entry that it was joined to others in, which stands for it since.
     """
 
     source: SourceId
@@ -91,6 +114,7 @@ class Entry:
     done: bool = False
     notifier: RecoveryNotifier | None = None
     whole: PublicationRun | None = None
+    part_of: "Entry | None" = None
 
     def run(self) -> PublicationRun:
         """The publications themselves."""
@@ -136,6 +160,25 @@ class SourceQueue:
         self._entries.append(entry)
         self._frame_firsts.append(entry.frame_first)
         self._living += 1
+
+    def stayed(self, through: int) -> list[Entry]:
+        """The entries of frames that begin at this number or before, if in order."""
+        if not self._in_order:
+            return []
+        end = bisect_right(self._frame_firsts, through)
+        return [entry for entry in self._entries[:end] if not entry.done]
+
+    def newest(self) -> int:
+        """Where the newest frame begins."""
+        return self._frame_firsts[-1]
+
+    def replace_stayed(self, through: int, entries: Sequence[Entry]) -> None:
+        """Put those in place of the ones that `stayed` gave, which hold the same."""
+        newer = self._entries[bisect_right(self._frame_firsts, through) :]
+        self._entries = [*entries, *newer]
+        self._frame_firsts = [entry.frame_first for entry in self._entries]
+        self._living = sum(not entry.done for entry in self._entries)
+        self._done_in_front = 0
 
     def end(self, entry: Entry) -> None:
         """The entry is done; forget it."""

@@ -38,6 +38,7 @@ class PublicationQueue:
         sent: per hop and source, what was sent to it and is not confirmed, in sequence order.
         publications: how many are in the queue.
         limit: of those, above which it says so in the event log.
+        look_above: of those, above which it is seen to what has stayed.
     """
 
     entry_type = Entry
@@ -63,7 +64,7 @@ class PublicationQueue:
         self._client_sessions: dict[ClientId, int] = {}
         self._on_logged_done: Callable[[SourceId], None] | None = None
         self.publications = 0
-        self.limit = state.parameters.queue_limit
+        self.limit = self.look_above = state.parameters.queue_limit
         self._over_limit = False
 
     @property
@@ -171,6 +172,14 @@ class PublicationQueue:
             if disordered:  # vectors took an old frame for a new one
                 by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
 
+    def replace_sent(
+        self, hop: BrokerNumber, source: SourceId, transfers: Sequence[Transfer]
+    ) -> None:
+        """Put transfers of joined entries in place of those of their parts."""
+        sent = self.sent[hop]
+        sent[source] = deque([each for each in sent[source] if each.entry.part_of is None])
+        self.note_sent(hop, transfers)
+
     def receive_again(self, receipt: Receipt, last: int) -> None:
         """Let the receipt wait for what is still pending of publications that came before."""
         queue = self.entries.get(receipt.source)
@@ -214,6 +223,8 @@ class PublicationQueue:
 
     def delivered(self, entry: Entry) -> None:
         """A delivery to a local client is acknowledged, or nobody's any more."""
+        while entry.part_of is not None:
+            entry = entry.part_of
         entry.deliveries -= 1
         self._end_if_done(entry)
 
@@ -237,21 +248,26 @@ class PublicationQueue:
 
         A confirmation that nobody hears is made again when the sender sends the frame again.
         """
-        peer = receipt.peer
-        if isinstance(peer, int):
-            session = self._sessions.current(peer)
-        elif self._on_logged_done is not None:
-            self._on_logged_done(receipt.source)
+        if not self.is_heard(receipt):
             return
-        else:
-            session = self._client_sessions.get(peer, 0)
-        if session != receipt.session:
+        peer, source = receipt.peer, receipt.source
+        if not isinstance(peer, int) and self._on_logged_done is not None:
+            self._on_logged_done(source)
             return
         ranges = self._confirmations.setdefault(peer, [])
-        if ranges and ranges[-1][0] == receipt.source and ranges[-1][2] + 1 == receipt.first:
-            ranges[-1] = (receipt.source, ranges[-1][1], receipt.last)
-        else:
-            ranges.append((receipt.source, receipt.first, receipt.last))
+        for first, last in receipt.ranges():
+            if ranges and ranges[-1][0] == source and ranges[-1][2] + 1 == first:
+                ranges[-1] = (source, ranges[-1][1], last)
+            else:
+                ranges.append((source, first, last))
+
+    def is_heard(self, receipt: Receipt) -> bool:
+        """Whether anybody would hear of it."""
+        peer = receipt.peer
+        if isinstance(peer, int):
+            return self._sessions.current(peer) == receipt.session
+        logged = self._on_logged_done is not None
+        return logged or self._client_sessions.get(peer, 0) == receipt.session
 
     def send_confirmations(self) -> None:
         """Send what was noted: one message per broker, ranges joined where they touch."""

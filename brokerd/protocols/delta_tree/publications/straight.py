@@ -132,7 +132,10 @@ class StraightLane:
             return False
         received = self._sequences.last
         queue = self._queue
-        if sequence <= received.get(source, 0) or queue.publications >= queue.limit:
+        publications = queue.publications
+        if publications >= queue.limit or publications >= queue.look_above:
+            return False
+        if sequence <= received.get(source, 0):
             return False
         try:
             audience = self._table.memo.match(run.attribute_table[0])

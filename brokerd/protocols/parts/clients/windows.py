@@ -5,91 +5,25 @@ has not acknowledged when its session ends comes again, in order, on its next se
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
-from brokerd.model.client_messages import Deliveries, Gap, Notice, Silence
+from brokerd.model.client_messages import Deliveries
 from brokerd.model.identity import ClientId, StreamId
 from brokerd.model.publication import PublicationRun, without
 from brokerd.protocols.interface import Deliver
+from brokerd.protocols.parts.clients.outlets import (
+    Delivery,
+    Entry,
+    Instead,
+    Outlet,
+    Parcel,
+    Subscription,
+    Wholes,
+    join_deliveries,
+)
 from brokerd.protocols.parts.event_machine import EventMachine
-
-
-class WindowedSubscription(Protocol):
-    """A subscription of a client of this broker."""
-
-    @property
-    def client(self) -> ClientId:
-        """Whose it is."""
-
-    @property
-    def number(self) -> int:
-        """At its client."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
-
-    @property
-    def begins_after(self) -> Mapping[StreamId, int]:
-        """What the client has of each stream, as it said last."""
-
-
-Instead = Notice | Silence | Gap
-"""What may be said in place of publications."""
-
-Entry = TypeVar("Entry")
-Subscription = TypeVar("Subscription", bound=WindowedSubscription)
-
-
-@dataclass(slots=True, eq=False)
-class Parcel(Generic[Entry]):
-    """Queue entries that are not done before all deliveries made of them are."""
-
-    entries: tuple[Entry, ...]
-    open: int = 1
-
-
-@dataclass(slots=True, eq=False)
-class Delivery(Generic[Entry, Subscription]):
-    """Publications for some subscriptions of one client.
-
-    Attributes:
-        left: what the client has not acknowledged.
-        subscriptions: none once all of them have ended; it was done then.
-        serial: deliveries of one client in the order in which they were made.
-        instead: what is said in place of them, if they are withheld.
-    """
-
-    left: PublicationRun
-    subscriptions: tuple[Subscription, ...]
-    parcel: Parcel[Entry]
-    serial: int
-    instead: Instead | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Outlet(Generic[Entry, Subscription]):
-    """One client's deliveries.
-
-    Attributes:
-        holds: how many of its subscriptions are about to start; nothing is sent before they
-            have.
-        claimed: the subscriptions it has asked for on its present session.
-        parked: deliveries for subscriptions it has not.
-        waiting: deliveries that will be sent as soon as the window allows.
-        sent: what it has not acknowledged on its present session, by stream.
-        unacknowledged: how many publications these are.
-    """
-
-    holds: int = 0
-    claimed: dict[Subscription, None] = field(default_factory=dict)
-    parked: list[Delivery[Entry, Subscription]] = field(default_factory=list)
-    waiting: deque[Delivery[Entry, Subscription]] = field(default_factory=deque)
-    sent: dict[StreamId, deque[Delivery[Entry, Subscription]]] = field(default_factory=dict)
-    unacknowledged: int = 0
 
 
 class DeliveryWindows(Generic[Entry, Subscription]):
@@ -278,6 +212,23 @@ class DeliveryWindows(Generic[Entry, Subscription]):
             if delivery.subscriptions:
                 self._end_part(delivery.parcel)
         self._send(client, outlet)
+
+    def audiences(self) -> dict[Entry, tuple[ClientId, ...]]:
+        """Whose deliveries each entry waits for."""
+        found: dict[Entry, tuple[ClientId, ...]] = {}
+        for client, outlet in self._outlets.items():
+            for delivery in chain(outlet.parked, outlet.waiting, *outlet.sent.values()):
+                for entry in delivery.parcel.entries if delivery.subscriptions else ():
+                    found[entry] = (*found.get(entry, ()), client)
+        return found
+
+    def join(self, wholes: Wholes[Entry]) -> None:
+        """Let deliveries of entries that were joined be fewer."""
+        for outlet in self._outlets.values():
+            outlet.parked = join_deliveries(outlet.parked, wholes)
+            outlet.waiting = deque(join_deliveries(outlet.waiting, wholes))
+            for stream, sent in outlet.sent.items():
+                outlet.sent[stream] = deque(join_deliveries(sent, wholes))
 
     def _advance(self, finished: Iterable[Delivery[Entry, Subscription]]) -> None:
         """Take note of how far the subscriptions got, where anybody wants to know.

@@ -1,0 +1,67 @@
+"""Runs that stay: what is joined, or taken out again, is what there was, and keeps nothing else."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.model.identity import SourceId
+from brokerd.model.joined_runs import MOST_BLOBS, RunJoiner, taken
+from brokerd.model.publication import PublicationRun
+from tests.helpers.strategies import runs
+from tests.model.test_publication import contents
+
+
+def dealt(run: PublicationRun, data: st.DataObject, most: int = 3) -> list[PublicationRun]:
+    """The publications of a run, dealt out to a few runs that interleave."""
+    owners = st.lists(st.integers(0, most - 1), min_size=len(run), max_size=len(run))
+    owner = data.draw(owners)
+    return [
+        run.select([place for place, part in enumerate(owner) if part == number])
+        for number in dict.fromkeys(owner)
+    ]
+
+
+@given(run=runs(), data=st.data())
+def test_joined_runs_are_what_they_were_in_one_piece(run: PublicationRun, data: Any) -> None:
+    joined = RunJoiner().joined(dealt(run, data))
+    assert contents(joined) == contents(run)
+    assert len(joined.payload) <= 1
+    assert all(type(piece) is bytes for piece in joined.payload)
+    assert not joined.header
+
+
+@given(run=runs(), data=st.data())
+def test_what_is_taken_out_of_joined_runs_is_what_a_search_finds(
+    run: PublicationRun, data: Any
+) -> None:
+    joined = [RunJoiner().joined([part]) for part in dealt(run, data)]
+    numbers = data.draw(st.lists(st.sampled_from(run.sequences), min_size=1, unique=True))
+    part = taken(joined, numbers)
+    assert contents(part) == [each for each in contents(run) if each[0] in numbers]
+    assert part.payload_bytes() == sum(map(len, part.payload))
+    if len(part) == len(run):
+        assert tuple(part.sequences) == tuple(run.sequences)
+
+
+def test_what_is_taken_is_a_slice_and_all_of_a_run_is_that_run() -> None:
+    index, payload = bytes(100), bytes(25_000)
+    run = PublicationRun(SourceId(0, 0, 1), range(1, 101), (b"a",), index, 250, (payload,))
+    assert taken([run], range(1, 101)) is run
+    part = taken([run], [*range(1, 10), *range(20, 30)])
+    assert [len(piece) for piece in part.payload] == [9 * 250, 10 * 250]
+    assert all(isinstance(each, memoryview) and each.obj is payload for each in part.payload)
+
+
+def test_runs_joined_one_after_the_other_share_their_attributes_and_few_are_remembered() -> None:
+    joiner = RunJoiner()
+
+    def one(number: int, blob: bytes) -> PublicationRun:
+        run = PublicationRun(SourceId(0, 0, 1), range(number, number + 1), (blob,), b"\0", 0, ())
+        return joiner.joined([run])
+
+    first, second = one(1, bytes(bytearray(b"same"))), one(2, bytes(bytearray(b"same")))
+    assert first.attribute_table[0] is second.attribute_table[0]
+    for number in range(3, 3 * MOST_BLOBS):
+        one(number, str(number).encode())
+    assert len(joiner._blobs) <= MOST_BLOBS + 1
