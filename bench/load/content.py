@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import getitem, itemgetter
 from typing import Any, TypeVar
 
+from bench.load.numbered import NUMBERED, NumberedBlobs
 from bench.load.splitmix import GOLDEN, MIX_A, WORD, choices, splitmix64
 
 Scalar = str | int | float | bool
@@ -41,9 +42,10 @@ def draw_attribute_sets(
 ) -> list[dict[str, Scalar]]:
     """The attribute sets of a workload, attribute by attribute in the order of `definitions`.
 
-    A definition is {"choose": N}, {"choose": [values]}, {"uniform": [low, high]} or
-    {"cycle": N}; bounds are included, and floats (one bound is a float) are rounded to two
-    decimals. What cycles is not drawn: set k has value k modulo N.
+    A definition is {"choose": N}, {"choose": [values]}, {"uniform": [low, high]}, {"cycle": N}
+    or {"sequence": START}; bounds are included, and floats (one bound is a float) are rounded to
+    two decimals. What cycles is not drawn: set k has value k modulo N. Nor is what counts: the
+    sets have START, and publication n of a source START + n - 1.
     """
     start = splitmix64(seed ^ 0xA5A5)
     return [
@@ -58,6 +60,9 @@ def draw_attribute_sets(
 def _draw(name: str, definition: Mapping[str, Any], number: int, random: int) -> Scalar:
     if "cycle" in definition:
         return f"{name.upper()}{number % definition['cycle']:03d}"
+    if NUMBERED in definition:
+        first: Scalar = definition[NUMBERED]
+        return first
     if "uniform" in definition:
         low, high = definition["uniform"]
         if isinstance(low, float) or isinstance(high, float):
@@ -96,11 +101,13 @@ class ContentTables:
         attribute_sets: what the blobs say.
         blobs: encoded attribute sets, one per set.
         payloads: payload blobs, all of one size.
+        numbered: makes the blobs instead, where an attribute counts.
     """
 
     attribute_sets: Sequence[AttributeSet]
     blobs: Sequence[bytes]
     payloads: Sequence[bytes]
+    numbered: NumberedBlobs | None = None
 
     def first_places(self) -> list[int]:
         """Per attribute set, the first set with the same blob: sets may be drawn alike."""
@@ -110,11 +117,12 @@ class ContentTables:
     @classmethod
     def build(
         cls, seed: int, attribute_sets: Sequence[AttributeSet], size_bytes: int,
-        encode: AttributeEncoder,
+        encode: AttributeEncoder, definitions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> "ContentTables":  # fmt: skip
-        """The tables for one seed, given the attribute sets drawn from it."""
+        """The tables for one seed, given the attribute sets drawn from it, and how they were."""
         blobs = [encode(attributes) for attributes in attribute_sets]
-        return cls(attribute_sets, blobs, draw_payloads(seed, size_bytes))
+        numbered = NumberedBlobs.of_workload(attribute_sets, definitions or {}, encode)
+        return cls(attribute_sets, blobs, draw_payloads(seed, size_bytes), numbered)
 
     @property
     def size_bytes(self) -> int:
@@ -132,9 +140,10 @@ class ContentBlock:
             no blob may stand twice in a table.
         payload_numbers: per publication, its place in the payload table.
         digests: per publication, the digest of a delivery of it; empty where nobody asked.
+        blobs: per publication, its attribute blob, where no two have the same; else empty.
     """
 
-    __slots__ = ("_by_set", "blob_places", "digests", "first", "payload_numbers", "sets")
+    __slots__ = ("_by_set", "blob_places", "blobs", "digests", "first", "payload_numbers", "sets")
 
     def __init__(
         self,
@@ -143,8 +152,10 @@ class ContentBlock:
         blob_places: bytes | list[int],
         payload_numbers: bytes,
         digests: "array[int]",
+        blobs: Sequence[bytes] = (),
     ) -> None:
         self.first = first
+        self.blobs = blobs
         self.sets = sets
         self.blob_places = blob_places
         self.payload_numbers = payload_numbers
@@ -203,7 +214,8 @@ class SourceContent:
         self._all_differ = self._first_places == list(range(len(tables.blobs)))
         self._attribute_crcs = [zlib.crc32(blob) for blob in tables.blobs]
         self._digest_table: list[list[int]] | None = None
-        if with_digests and len(tables.blobs) * len(tables.payloads) <= _LARGEST_DIGEST_TABLE:
+        few = len(tables.blobs) * len(tables.payloads) <= _LARGEST_DIGEST_TABLE
+        if with_digests and few and tables.numbered is None:
             self._digest_table = [
                 [zlib.crc32(payload, crc) for payload in tables.payloads]
                 for crc in self._attribute_crcs
@@ -213,6 +225,14 @@ class SourceContent:
         """(attribute set, payload number) of one publication."""
         hashed = splitmix64(self._base + sequence)
         return hashed % len(self.tables.blobs), (hashed >> 32) % len(self.tables.payloads)
+
+    def blob(self, sequence: int) -> bytes:
+        """The attribute blob of one publication."""
+        attribute_set, _ = self.choice(sequence)
+        numbered = self.tables.numbered
+        if numbered is not None:
+            return numbered.blob(attribute_set, sequence)
+        return self.tables.blobs[attribute_set]
 
     def block_of(self, sequence: int) -> ContentBlock:
         """The block that holds publication `sequence` (1 or higher)."""
@@ -259,20 +279,22 @@ class SourceContent:
             self._base + first, self.block_size, len(self.tables.blobs), len(self.tables.payloads)
         )
         digests: Iterable[int]
+        blobs: Sequence[bytes] = ()
+        if self.tables.numbered is not None:
+            blobs = self.tables.numbered.blobs(sets, first)
         if not self._with_digests:
             digests = ()
         elif self._digest_table is not None:
             digests = map(getitem, map(self._digest_table.__getitem__, sets), payload_numbers)
         else:
-            payloads, crcs = self.tables.payloads, self._attribute_crcs
-            digests = [
-                zlib.crc32(payloads[p], crcs[a]) for a, p in zip(sets, payload_numbers, strict=True)
-            ]
+            payloads, table = self.tables.payloads, self._attribute_crcs
+            crcs = map(zlib.crc32, blobs) if blobs else map(table.__getitem__, sets)
+            digests = map(zlib.crc32, map(payloads.__getitem__, payload_numbers), crcs)
         places: bytes | list[int] = sets
         if not self._all_differ:
             places = [self._first_places[chosen] for chosen in sets]
             places = bytes(places) if isinstance(sets, bytes) else places
-        return ContentBlock(first, sets, places, payload_numbers, array("I", digests))
+        return ContentBlock(first, sets, places, payload_numbers, array("I", digests), blobs)
 
 
 _Kept = TypeVar("_Kept")

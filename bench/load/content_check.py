@@ -63,7 +63,7 @@ class ContentCheck:
         place = sequence - block.first
         tables = content.tables
         if (
-            run.attribute_table[run.attribute_index[0]] == tables.blobs[block.sets[place]]
+            run.attribute_table[run.attribute_index[0]] == _blob(content, block, place)
             and b"".join(run.payload) == tables.payloads[block.payload_numbers[place]]
         ):
             return block.digests[place : place + 1]
@@ -71,6 +71,8 @@ class ContentCheck:
 
     def _examine_whole(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
         """The digests if the run is exactly as expected, else None."""
+        if content.tables.numbered is not None:
+            return self._examine_numbered(run, content)
         translation = [self._place_of_blob.get(blob, -1) for blob in run.attribute_table]
         if -1 in translation:
             return None
@@ -97,19 +99,38 @@ class ContentCheck:
             return None
         return digests if b"".join(payload) == b"".join(run.payload) else None
 
+    def _examine_numbered(self, run: PublicationRun, content: SourceContent) -> "array[int] | None":
+        """As `_examine_whole`, where each publication has a blob of its own."""
+        digests = array("I")
+        blobs: list[bytes] = []
+        payload: list[bytes] = []
+        for block, offsets in _offsets(run.sequences, content):
+            pick = itemgetter(*offsets, offsets[0])
+            digests.extend(pick(block.digests)[:-1])
+            blobs.extend(pick(block.blobs)[:-1])
+            payload.extend([content.tables.payloads[n] for n in pick(block.payload_numbers)[:-1]])
+        if [run.attribute_table[place] for place in run.attribute_index] != blobs:
+            return None
+        return digests if b"".join(payload) == b"".join(run.payload) else None
+
     def _examine_singly(self, run: PublicationRun, content: SourceContent) -> RunContent:
         digests = array("I")
         corrupted, fences = [], []
         for position, (sequence, blob, payload) in enumerate(run.publications()):
             digests.append(content_digest(blob, payload))
-            attribute_set, payload_number = content.choice(sequence)
-            expected_blob = content.tables.blobs[attribute_set]
+            _, payload_number = content.choice(sequence)
+            expected_blob = content.blob(sequence)
             if blob == self._fence_blob:
                 fences.append(position)
                 expected_blob = blob
             if blob != expected_blob or payload != content.tables.payloads[payload_number]:
                 corrupted.append(position)
         return RunContent(digests, tuple(corrupted), tuple(fences))
+
+
+def _blob(content: SourceContent, block: ContentBlock, place: int) -> bytes:
+    """The blob that a publication of a block should have."""
+    return block.blobs[place] if block.blobs else content.tables.blobs[block.sets[place]]
 
 
 def _stretches(sequences: range, content: SourceContent) -> Iterable[tuple[ContentBlock, int, int]]:

@@ -36,6 +36,7 @@ from bench.load.content import FENCE, ContentTables, draw_attribute_sets, draw_p
 from bench.load.latency_samples import LatencySamples
 from bench.load.load_clients import LoadClient, PublisherClient, SubscriberClient
 from bench.load.load_files import LoadFiles, LoadSetting
+from bench.load.numbered import NumberedBlobs
 from bench.load.pacing import Alarm, Histogram, Turn
 from bench.load.publishing import PublisherSetting
 from bench.load.receiving import Receiver, SourceDirectory
@@ -73,6 +74,9 @@ class LoadGenerator:
             setting.seed, dict(setting.attributes), setting.sets
         )
         self._blobs = [encode_attributes(attributes) for attributes in self._attribute_sets]
+        self._numbered = NumberedBlobs.of_workload(
+            self._attribute_sets, dict(setting.attributes), encode_attributes
+        )
         self._fence_blob = encode_attributes({FENCE: setting.run_id})
         self._tables: dict[int, ContentTables] = {}
         self._directory = SourceDirectory(setting.brokers, setting.seed, self._tables)
@@ -287,7 +291,7 @@ class LoadGenerator:
         tables = self._tables.get(size_bytes)
         if tables is None:
             payloads = draw_payloads(self.setting.seed, size_bytes)
-            tables = ContentTables(self._attribute_sets, self._blobs, payloads)
+            tables = ContentTables(self._attribute_sets, self._blobs, payloads, self._numbered)
             self._tables[size_bytes] = tables
         return tables
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
-from bench.load.content import ContentTables, SourceContent
+from bench.load.content import ContentBlock, ContentTables, SourceContent
 from bench.load.latency_samples import LatencySamples
 from bench.load.pacing import Histogram
 from bench.load.recording import publication_rows
@@ -218,7 +218,7 @@ class PublisherLoad:
                 intended = self._pending[self._pending_from : self._pending_from + count]
                 self._pending_from += count
             size = content.tables.size_bytes
-            table, index = _used(content.tables.blobs, block.blob_places[low : low + count])
+            table, index = _attributes(content.tables, block, low, low + count)
             payload = memoryview(content.payload_of(block))[low * size : (low + count) * size]
             sequences = client.publish_many_nowait(table, index, size, payload)
             assert sequences == range(first, first + count), (sequences, first, count)
@@ -281,11 +281,15 @@ class PublisherLoad:
         return INTENTS.row.pack(reserve_to, now_ns, self._number, self.incarnation)
 
 
-def _used(
-    blobs: Sequence[bytes], places: bytes | list[int]
+def _attributes(
+    tables: ContentTables, block: ContentBlock, low: int, high: int
 ) -> tuple[Sequence[bytes], bytes | list[int]]:
     """A table to hand over with a run, and the index into it: of a large one, what is used."""
+    if block.blobs:
+        index = range(high - low)
+        return block.blobs[low:high], bytes(index) if len(index) <= 256 else list(index)
+    places = block.blob_places[low:high]
     if isinstance(places, bytes):
-        return blobs, places
+        return tables.blobs, places
     position = {place: number for number, place in enumerate(dict.fromkeys(places))}
-    return [blobs[place] for place in position], [position[place] for place in places]
+    return [tables.blobs[place] for place in position], [position[place] for place in places]

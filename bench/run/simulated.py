@@ -86,13 +86,17 @@ def simulate_experiment(
 
 def _publisher(spec: ExperimentSpec, plan: PublisherPlan, duration_ns: int) -> SimulatedPublisher:
     tables = ContentTables.build(
-        spec.seed, spec.attribute_sets(), plan.size_bytes, encode_attributes
+        spec.seed,
+        spec.attribute_sets(),
+        plan.size_bytes,
+        encode_attributes,
+        spec.workload.attributes,
     )
     source = SourceContent(tables, spec.seed, plan.index, incarnation=1)
 
     def content(sequence: int) -> tuple[bytes, bytes]:
-        attribute_set, payload = source.choice(sequence)
-        return tables.blobs[attribute_set], tables.payloads[payload]
+        _, payload = source.choice(sequence)
+        return source.blob(sequence), tables.payloads[payload]
 
     offsets = _offsets(spec, plan, duration_ns)
     return SimulatedPublisher(plan.name, plan.broker, offsets, content)

@@ -273,8 +273,13 @@ class SimulatedRun:
 
     def _tables_of(self, plan: PublisherPlan) -> ContentTables:
         if plan.size_bytes not in self._tables:
+            spec = self._spec
             self._tables[plan.size_bytes] = ContentTables.build(
-                self._spec.seed, self._spec.attribute_sets(), plan.size_bytes, encode_attributes
+                spec.seed,
+                spec.attribute_sets(),
+                plan.size_bytes,
+                encode_attributes,
+                spec.workload.attributes,
             )
         return self._tables[plan.size_bytes]
 

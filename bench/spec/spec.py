@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bench.load.content import Scalar, draw_attribute_sets
+from bench.load.numbered import numbered_attribute
 from bench.spec.toml_text import toml_text
 from bench.spec.units import Rate
 from bench.spec.workload_model import (
@@ -403,10 +404,19 @@ def _check_places(workload: Workload, topology: Topology, where: str) -> None:
 
 
 def _check_filters(workload: Workload, where: str) -> None:
-    """A filter on an attribute that nobody publishes can only be a slip of the pen."""
+    """A filter on an attribute that nobody publishes can only be a slip of the pen.
+
+    Nor may one name what counts: whom a publication is for follows from its attribute set.
+    """
+    counting = numbered_attribute(workload.attributes)
     for number, entry in enumerate(workload.subscribers):
         for conjunction in parse_predicate(entry.filter).any_of:
             for constraint in conjunction:
+                if counting is not None and constraint.attribute == counting[0]:
+                    raise SpecError(
+                        f"{where}: subscribers[{number}].filter = {shown(entry.filter)}: "
+                        f"{constraint.attribute!r} counts publications; no filter may name it"
+                    )
                 absent = constraint.attribute not in workload.attributes
                 if absent and constraint.operator not in ("exists", "not exists"):
                     known = list(workload.attributes)

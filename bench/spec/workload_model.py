@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from bench.load.content import FENCE
+from bench.load.numbered import NUMBERED
 from bench.run.expectations import Expectation
 from bench.spec.units import (
     Rate,
@@ -184,8 +185,8 @@ _UNIFORM_LIMIT = 1 << 53
 def _attribute(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or len(value) != 1:
         raise ValueError(
-            "expected { choose = N }, { choose = [values] }, { cycle = N } or "
-            "{ uniform = [low, high] }"
+            "expected { choose = N }, { choose = [values] }, { cycle = N }, "
+            "{ uniform = [low, high] } or { sequence = START }"
         )
     ((kind, argument),) = value.items()
     if kind == "cycle" or (kind == "choose" and type(argument) is int):
@@ -200,10 +201,13 @@ def _attribute(name: str, value: object) -> dict[str, Any]:
             raise ValueError("uniform = [low, high] needs two numbers")
         if not -_UNIFORM_LIMIT <= bounds[0] <= bounds[1] <= _UNIFORM_LIMIT:
             raise ValueError("uniform = [low, high] needs low <= high, within 2^53")
+    elif kind == NUMBERED:
+        if type(argument) is not int or not 0 <= argument <= _UNIFORM_LIMIT:
+            raise ValueError("sequence = START counts up from 0 to 2^53")
     else:
         raise ValueError(
             f"unknown way to draw {kind!r} = {argument!r}"
-            f"{nearest(kind, ('choose', 'cycle', 'uniform'))}"
+            f"{nearest(kind, ('choose', 'cycle', 'uniform', NUMBERED))}"
         )
     return {kind: argument}
 
@@ -313,4 +317,6 @@ class Workload(_Closed):
                 drawn[name] = _attribute(name, value)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
+        if len(counting := [name for name, way in drawn.items() if NUMBERED in way]) > 1:
+            raise ValueError(f"{' and '.join(counting)} count; one attribute may")
         return drawn

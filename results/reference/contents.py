@@ -1,7 +1,8 @@
 """What every publication of a run must hold: the tables and choices that a seed decides.
 
 Attribute set r has, for the workload's attributes in their order, value c drawn by
-mix(mix(seed ^ 0xA5A5) + 1000003 r + c), or by r itself where values take turns (cycle). Payload
+mix(mix(seed ^ 0xA5A5) + 1000003 r + c), or by r itself where values take turns (cycle), or the
+start of what counts (sequence): publication n has start + n - 1 there. Payload
 r is the little-endian words mix(mix(seed ^ 0x5A5A) + 1000003 r + w), cut to its size.
 Publication n of incarnation i of publisher p takes set m mod (number of sets) and payload
 (m >> 32) mod 64, where m = mix(seed + G (p + 1) + A (i + 1) + n); all modulo 2⁶⁴, mix being
@@ -102,10 +103,22 @@ class Contents:
         """CRC-32 of a publication's attributes as they are sent, continued over its payload."""
         attribute_set, payload = self.choice(publisher.index, incarnation, sequence)
         number = self.fence_set if fence else attribute_set
-        if number not in self._blobs:
-            self._blobs[number] = encoded(self.attributes(number))
-        blob = self._blobs[number]
+        counting = {} if fence else self._counting(sequence)
+        if counting:
+            blob = encoded({**self.attributes(number), **counting})
+        else:
+            if number not in self._blobs:
+                self._blobs[number] = encoded(self.attributes(number))
+            blob = self._blobs[number]
         return zlib.crc32(self._payloads_of(publisher.size_bytes)[payload], zlib.crc32(blob))
+
+    def _counting(self, sequence: int) -> Attributes:
+        """What a publication's own number makes of its attributes."""
+        return {
+            name: how["sequence"] + sequence - 1
+            for name, how in self.workload.get("attributes", {}).items()
+            if name != "sets" and "sequence" in how
+        }
 
     def _payloads_of(self, size_bytes: int) -> list[bytes]:
         if size_bytes not in self._payloads:
@@ -137,6 +150,9 @@ def clients_of(
 
 
 def _draw(name: str, how: Mapping[str, Any], row: int, drawn: int) -> Value:
+    if "sequence" in how:
+        start: int = how["sequence"]
+        return start
     if "cycle" in how:
         return f"{name.upper()}{row % how['cycle']:03}"
     if "uniform" in how:

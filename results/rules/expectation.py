@@ -71,13 +71,17 @@ class ExpectedContent:
     Attributes:
         attribute_sets: the table; a fence is the set behind its last.
         publishers: by client name.
+        numbered: the attribute that counts a source's publications, if one does, and what it is
+            in the first; the attribute sets have it so.
     """
 
     run_id: str
     seed: int
     attribute_sets: Sequence[AttributeSet]
     publishers: Mapping[str, ExpectedPublisher]
+    numbered: tuple[str, int] | None = None
     _digests: dict[int, list[list[int]]] = field(default_factory=dict, repr=False, compare=False)
+    _payloads: dict[int, Sequence[bytes]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_workload(cls, workload: Mapping[str, Any], run_id: str) -> "ExpectedContent":
@@ -98,7 +102,12 @@ class ExpectedContent:
                 name = f"{broker}-pub-{at_broker[broker]}"
                 size_bytes = read_size_bytes(entry.get("size", "100B"))
                 publishers[name] = ExpectedPublisher(name, broker, len(publishers), size_bytes)
-        return cls(run_id, seed, attribute_table(seed, definitions, count), publishers)
+        counting = [
+            (name, how["sequence"]) for name, how in definitions.items() if "sequence" in how
+        ]
+        numbered = counting[0] if counting else None
+        table = attribute_table(seed, definitions, count)
+        return cls(run_id, seed, table, publishers, numbered)
 
     @property
     def fence_set(self) -> int:
@@ -122,13 +131,23 @@ class ExpectedContent:
     ) -> int:
         """The digest every subscriber must have computed for this publication."""
         attribute_set, payload = self.choice(publisher.index, incarnation, sequence)
+        if self.numbered is not None and not fence:
+            name, start = self.numbered
+            attributes = {**self.attribute_sets[attribute_set], name: start + sequence - 1}
+            payloads = self._payloads_of(publisher.size_bytes)
+            return zlib.crc32(payloads[payload], zlib.crc32(encode_attributes(attributes)))
         row = self.fence_set if fence else attribute_set
         return self.digest_table(publisher.size_bytes)[row][payload]
+
+    def _payloads_of(self, size_bytes: int) -> Sequence[bytes]:
+        if size_bytes not in self._payloads:
+            self._payloads[size_bytes] = payload_table(self.seed, size_bytes)
+        return self._payloads[size_bytes]
 
     def digest_table(self, size_bytes: int) -> list[list[int]]:
         """Digest by attribute set (the fence last) and payload, for payloads of this size."""
         if size_bytes not in self._digests:
-            payloads = payload_table(self.seed, size_bytes)
+            payloads = self._payloads_of(size_bytes)
             blobs = [encode_attributes(self.attributes(n)) for n in range(self.fence_set + 1)]
             self._digests[size_bytes] = [
                 [zlib.crc32(payload, zlib.crc32(blob)) for payload in payloads] for blob in blobs
@@ -158,6 +177,8 @@ def attribute_table(
 
 def _drawn_value(name: str, definition: Mapping[str, Any], row: int, drawn: int) -> Scalar:
     match definition:
+        case {"sequence": int(first)}:
+            return first
         case {"cycle": int(among)}:
             return f"{name.upper()}{row % among:03d}"
         case {"choose": int(among)}:

@@ -374,6 +374,10 @@ def expected_columns(content: ExpectedContent, name: str, rows: Any) -> tuple[An
     sets = (mixed % np.uint64(content.fence_set)).astype("i8")
     sets[fences] = content.fence_set
     payloads = (mixed >> np.uint64(32)) % np.uint64(PAYLOADS_PER_TABLE)
+    if content.numbered is not None:
+        each = zip(rows["incarnation"].tolist(), rows["sequence"].tolist(), fences, strict=True)
+        found = [content.digest(publisher, number, at, fence=fence) for number, at, fence in each]
+        return sets, np.array(found, "i8")
     digests = np.array(content.digest_table(publisher.size_bytes), "i8")
     return sets, digests[sets, payloads.astype("i8")]
 

@@ -125,6 +125,23 @@ def test_of_a_large_table_only_what_a_run_uses_is_handed_over() -> None:
     assert len(set(blobs)) > 700
 
 
+def test_where_an_attribute_counts_no_blob_is_handed_over_twice() -> None:
+    world = World()
+    sets: list[dict[str, int | str]] = [{"n": 1, "side": side} for side in ("buy", "sell")]
+    ways = {"n": {"sequence": 1}, "side": {"choose": ["buy", "sell"]}}
+    tables = ContentTables.build(SEED, sets, 30, encode_attributes, ways)
+    world.load = PublisherLoad(world.load.setting, tables, FENCE_BLOB, world.written.append)
+    world.load.client, world.load.reserved = world.core, 10**9
+    world.attach()
+    world.load.offer(array("q", range(900)), 1000)
+    world.load.pump(1000)
+    runs = [m.run for m in world.core.messages_to_send() if isinstance(m, Publish)]
+    handed_over = [(number, blob) for run in runs for number, blob, _ in run.publications()]
+    assert handed_over == [
+        (row[0], encode_attributes({**sets[row[5]], "n": row[0]})) for row in world.rows()
+    ]
+
+
 def test_a_fence_comes_after_everything_that_was_due() -> None:
     world = World(window=10)
     world.attach()

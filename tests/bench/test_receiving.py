@@ -22,8 +22,8 @@ FENCE_BLOB = encode_attributes({"fence": "run-1"})
 class Load:
     """One subscriber at broker a; the publisher a/3 publishes what seed 5 says."""
 
-    def __init__(self, predicate: str = "true") -> None:
-        tables = ContentTables.build(5, SETS, 8, encode_attributes)
+    def __init__(self, predicate: str = "true", ways: Any = None) -> None:
+        tables = ContentTables.build(5, SETS, 8, encode_attributes, ways)
         directory = SourceDirectory(["a"], 5, {8: tables})
         directory.know("a/3", 0, 8)
         self.content = SourceContent(tables, 5, 0, 1)
@@ -47,6 +47,10 @@ class Load:
         sequences = range(first, others[0] + 1) if len(others) == 1 else (first, *others)
         chosen = [self.content.choice(n) for n in sequences]
         tables = self.content.tables
+        if tables.numbered is not None:
+            blobs, index = tuple(map(self.content.blob, sequences)), range(len(sequences))
+            payload = tuple(tables.payloads[number] for _, number in chosen)
+            return PublicationRun(SOURCE, sequences, blobs, index, 8, payload)
         return PublicationRun(
             SOURCE, sequences, tuple(tables.blobs), [place for place, _ in chosen], 8,
             tuple(tables.payloads[number] for _, number in chosen),
@@ -148,6 +152,18 @@ def test_corruption_is_counted_in_the_middle_of_a_stream_too() -> None:
     run = load.run(10, 12)
     load.receiver.receive(0, replace(run, payload=(bytes(24),)), 11)
     assert load.receiver.checker.report()["totals"]["corrupted"] == 3
+
+
+def test_attributes_that_count_are_held_against_each_number() -> None:
+    load = Load(ways={"n": {"sequence": 0}})
+    for run in (load.run(2, 9), load.run(10, 12, 14), load.run(15, 15)):
+        load.receiver.receive(0, run, 10)
+    totals = load.receiver.checker.report()["totals"]
+    assert (totals["deliveries"], totals["corrupted"]) == (12, 0)
+    for first, last in ((16, 20), (21, 21)):
+        run, other = load.run(first, last), load.run(first + 1, last + 1)
+        load.receiver.receive(0, replace(run, attribute_table=other.attribute_table), 11)
+    assert load.receiver.checker.report()["totals"]["corrupted"] == 6
 
 
 def test_the_rows_of_a_long_run_are_of_its_publications_one_by_one() -> None:

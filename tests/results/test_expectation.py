@@ -7,6 +7,7 @@ these tests are where a mistake in either would show.
 import random
 
 import cbor2
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bench.load import content
 from brokerd.model.predicate import Predicate, PredicateError
 from brokerd.model.predicate_text import parse_predicate as parse_as_brokers_do
+from results.reference.contents import Contents
 from results.rules.expectation import (
     ExpectationError,
     ExpectedContent,
@@ -23,6 +25,7 @@ from results.rules.expectation import (
     payload_table,
     splitmix64,
 )
+from results.tables.load import expected_columns
 from tests.helpers.strategies import attributes
 
 WORKLOAD = {
@@ -78,6 +81,40 @@ def test_contents_are_those_the_load_generator_prepares() -> None:
             assert [
                 expected.digest(publisher, incarnation, 1 + n, fence=False) for n in range(16)
             ] == list(block.digests[:16])
+
+
+@pytest.mark.parametrize("name", ["a", "serial", "z" * 30])
+@pytest.mark.parametrize("start", [0, 20, 250, 65_000, 2**32 - 5])
+def test_no_two_publications_have_the_same_attributes_where_one_counts(
+    name: str, start: int
+) -> None:
+    ways = {"symbol": {"choose": 3}, name: {"sequence": start}, "price": {"uniform": [1, 9.5]}}
+    workload = {**WORKLOAD, "attributes": {"sets": 20, **ways}}
+    expected = ExpectedContent.of_workload(workload, "run-1")
+    referee = Contents.of_workload(workload, "run-1")
+    sets = content.draw_attribute_sets(11, ways, 20)
+    assert list(expected.attribute_sets) == sets == list(referee.attribute_sets)
+    tables = content.ContentTables.build(11, sets, 100, encode_attributes, ways)
+    source = content.SourceContent(tables, 11, 0, 3)
+    publisher, judged = expected.publishers["p1-pub-1"], referee.publishers["p1-pub-1"]
+    seen = set()
+    for first in (1, 1 + 200 * source.block_size):
+        block = source.block_of(first)
+        for place in range(0, len(block), 5):
+            sequence = first + place
+            blob = block.blobs[place]
+            wanted = {**sets[source.choice(sequence)[0]], name: start + sequence - 1}
+            assert blob == source.blob(sequence) == cbor2.dumps(wanted, canonical=True)
+            digest = expected.digest(publisher, 3, sequence, fence=False)
+            assert digest == block.digests[place]
+            assert digest == referee.digest(judged, 3, sequence, fence=False)
+            seen.add(blob)
+    assert len(seen) == 2 * len(range(0, source.block_size, 5))
+    rows = np.zeros(4, [("incarnation", "<i4"), ("sequence", "<i8"), ("attribute_set", "<i4")])
+    rows["incarnation"], rows["sequence"] = 3, [1, 2, 3, 4]
+    rows["attribute_set"] = [0, 0, 0, expected.fence_set]
+    judged_digests = [referee.digest(judged, 3, n, fence=n == 4) for n in (1, 2, 3, 4)]
+    assert expected_columns(expected, "p1-pub-1", rows)[1].tolist() == judged_digests
 
 
 def test_a_definition_nobody_knows_is_refused() -> None:
