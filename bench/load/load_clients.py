@@ -54,6 +54,7 @@ class LoadClient:
         self._serving = trio.CancelScope()
         self._moving_to = ""
         self._is_up = False
+        self._has_tried = False
 
     @property
     def is_known(self) -> bool:
@@ -97,6 +98,14 @@ class LoadClient:
                     await client.detach(drain=False)
         except ClientError as error:
             self._generator.note_problem(f"{self.name}: {error}")
+        finally:
+            self._tried()
+
+    def _tried(self) -> None:
+        """Its first attempt is over: the next client may begin."""
+        if not self._has_tried:
+            self._has_tried = True
+            self._generator.beginning.release()
 
     publishes = False
 
@@ -109,6 +118,7 @@ class LoadClient:
         return Callbacks(on_session=self._on_session, on_refused=self._on_refused)
 
     def _on_session(self, what: str, details: Mapping[str, Any]) -> None:
+        self._tried()
         if what == "attached":
             self._attached()
             self.on_attached(details["source"])

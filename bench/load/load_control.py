@@ -17,6 +17,7 @@ from brokerd.errors import ControlError
 ATTACH_TIMEOUT_S: Final = 30.0
 SUBSCRIBE_TIMEOUT_S: Final = 60.0
 TIMEOUT_PER_BROKER_S: Final = 0.5
+TIMEOUT_PER_CLIENT_S: Final = 0.05
 ANSWER_PATIENCE_MS: Final = 300_000
 
 _POLL_S: Final = 0.05
@@ -161,8 +162,10 @@ class LoadControl:
     # ------------------------------------------------------------ facts to wait for
 
     def timeout_s(self, limit_s: float) -> float:
-        """As much, and more where many brokers share the machines."""
-        return limit_s + TIMEOUT_PER_BROKER_S * len(self._testbed.brokers)
+        """As much, and more where many brokers and clients share the machines."""
+        clients = sum(len(each.publishers) + len(each.subscribers) for each in self.processes)
+        brokers = len(self._testbed.brokers)
+        return limit_s + TIMEOUT_PER_BROKER_S * brokers + TIMEOUT_PER_CLIENT_S * clients
 
     async def fence(self, kind: str, limit_s: float) -> str:
         """Let every publisher publish a fence; returns what is still awaited after the limit."""

@@ -46,6 +46,12 @@ from brokerd.runtime.control import serve_control
 from brokerd.runtime.memory import resident_bytes
 from brokerd.wire.attributes import encode_attributes
 
+BEGINNING_AT_ONCE = 64
+"""Clients that make their first attempt at the same time.
+
+A broker has room for some hundreds who have not said who they are, and puts out those that came
+first when there are more: a thousand at once would all begin again and again.
+"""
 FLUSH_S = 1.0
 LEAVE_TIMEOUT_S = 5.0
 TURN_NS = 50_000_000
@@ -62,6 +68,7 @@ class LoadGenerator:
         setting: what it was told.
         reserve_wanted: set when a publisher runs short of reserved sequence numbers.
         turn: how long subscribers take down deliveries before the control socket is looked after.
+        beginning: of clients that make their first attempt; each releases it after that.
         files: what it writes.
         receiver: records and judges deliveries.
     """
@@ -70,6 +77,7 @@ class LoadGenerator:
         self.setting = setting
         self.reserve_wanted = trio.Event()
         self.turn = Turn(TURN_NS)
+        self.beginning = trio.Semaphore(BEGINNING_AT_ONCE)
         self._attribute_sets = draw_attribute_sets(
             setting.seed, dict(setting.attributes), setting.sets
         )
@@ -274,6 +282,7 @@ class LoadGenerator:
             with self._clients_scope:
                 async with trio.open_nursery() as nursery:
                     for client in self._clients:
+                        await self.beginning.acquire()
                         nursery.start_soon(client.run)
         finally:
             self._clients_ended.set()

@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from bench.load import load_generator
 from bench.load.load_files import LoadSetting
 from bench.load.load_generator import LoadGenerator
 from brokerd.model.publication import PublicationRun
 from brokerd.runtime.control import ControlClient, open_control
+from brokerd.runtime.streams import first_message
+from brokerd.sessions.messages import Hello
+from brokerd.wire.straight import StraightReader
 from results.rules.expectation import ExpectedContent
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.patience import PATIENCE_S
@@ -115,6 +120,48 @@ def test_a_load_generator_says_why_its_clients_cannot_attach(folder: Path) -> No
         return str(why)
 
     assert f"connect to 127.0.0.1:{OWN_PORTS[0]}" in trio.run(play)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_no_more_clients_than_a_broker_has_room_for_begin_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """A broker that lets nobody in: who has heard that gives way to those that have not tried."""
+    monkeypatch.setattr(load_generator, "BEGINNING_AT_ONCE", at_once)
+    beginning, seen, most = set[str](), set[str](), 0
+    all_seen = trio.Event()
+
+    async def refuse(stream: trio.SocketStream) -> None:
+        nonlocal most
+        hello = await first_message(stream, StraightReader())
+        assert isinstance(hello, Hello)
+        if hello.name not in seen:
+            seen.add(hello.name)
+            beginning.add(hello.name)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            most = max(most, len(beginning))
+            beginning.remove(hello.name)
+            if len(seen) == 4 and not beginning:
+                all_seen.set()
+        await stream.aclose()
+
+    async def play() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        told = setting(folder, FakeBroker(address=f"127.0.0.1:{port}"), rate=(1, 1), window=1)
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.serve_listeners, refuse, [listener])
+                nursery.start_soon(LoadGenerator(told).run)
+                while not Path(told.control_socket).is_socket():
+                    await trio.sleep(0.01)
+                async with open_control(told.control_socket) as control:
+                    await control.request("connect")
+                    await all_seen.wait()
+                nursery.cancel_scope.cancel()
+
+    trio.run(play)
+    assert most == at_once
 
 
 async def reach(control: ControlClient, key: str, value: object) -> None:
