@@ -2,8 +2,9 @@
 
 At low rates a chunk is one frame with one publication, of the source, the origin and with the other
 fields of the frame before, but for integers of as many bytes. Where its bytes say just that, only
-those, number, attributes and payload are read from them. Whatever else comes goes the general way
-(`framing`, `codec`), which makes the same message of it; a test puts both side by side.
+those, number, attributes and payload are read from them; and nothing from one that is just a
+heartbeat. Whatever else comes goes the general way (`framing`, `codec`), which makes the same
+messages of it; a test puts both side by side.
 """
 
 from dataclasses import fields
@@ -12,8 +13,9 @@ from typing import Any, Final
 
 from brokerd.model.identity import SourceId
 from brokerd.model.publication import Buffer, OriginRun, PublicationRun
+from brokerd.sessions.messages import Heartbeat
 from brokerd.wire.attributes import MAXIMUM_BLOB_BYTES
-from brokerd.wire.codec import PREFIX, head_of, integer_fields
+from brokerd.wire.codec import PREFIX, encode, head_of, integer_fields
 from brokerd.wire.framing import FrameDecoder
 from brokerd.wire.misfit import INTEGER_LIMIT
 from brokerd.wire.runs import ONE, SLICE_SHARE, begin_one, one_origin
@@ -28,6 +30,10 @@ _LEAST: Final = {1: _MANY, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 """Of so many bytes: an integer that needs fewer is to have fewer."""
 
 
+_HEARTBEAT: Final = b"".join(encode(Heartbeat()))
+"""All that most chunks of a thousand idle clients are."""
+
+
 class StraightReader(FrameDecoder):
     """A FrameDecoder that remembers the last frames, once two in a row were alike."""
 
@@ -36,6 +42,8 @@ class StraightReader(FrameDecoder):
 
     def read(self, chunk: bytes, peer: object, messages: list[Any]) -> int:
         """See FrameDecoder."""
+        if chunk == _HEARTBEAT and not self.is_inside:
+            return 0
         like, size_bytes = self._like, len(chunk)
         is_whole = PREFIX.size < size_bytes <= self.limit_bytes and not self.is_inside
         if like is not None and is_whole:
