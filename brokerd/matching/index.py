@@ -11,7 +11,7 @@ The dumb twin is `Predicate.matches`, tried on everything; the tests compare the
 
 import operator as compare
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, Generic, TypeVar
@@ -141,6 +141,52 @@ class MatchingIndex(Generic[Key]):
         keys = self._keys
         return tuple([keys[serial] for serial in sorted(found)])
 
+    def match_all(self, tables: Sequence[Attributes]) -> list[tuple[Key, ...]]:
+        """As `match`, for each of many; equal answers that follow one another are one object.
+
+        Where all have the same attributes in one order, whatever depends on names alone is looked
+        up once for all of them.
+        """
+        columns = _columns(tables) if len(tables) > 1 else None
+        if columns is None:
+            return [self.match(attributes) for attributes in tables]
+        tried = [*self._always.values()]
+        candidates: list[Sequence[Mapping[int, _Filed] | None]] = []
+        for attribute, values in columns.items():
+            under = self._under.get(attribute)
+            if under is None:
+                continue
+            if under.equal or under.truths:
+                candidates.append(_equal_to(under, values))
+            if under.at_least.filed or under.at_most.filed:
+                candidates.append([_within(under, value) for value in values])
+            tried += under.present.values()
+        sure = {filed.serial for filed in tried if not filed.tests}
+        if unsure := {place: filed for place, filed in enumerate(tried) if filed.tests}:
+            candidates.append([unsure] * len(tables))
+        found = [sure] * len(tables)
+        for of_each in candidates:
+            for place, some in enumerate(of_each):
+                if some:
+                    attributes = tables[place]
+                    for filed in some.values():
+                        for test in filed.tests:
+                            if not test(attributes):
+                                break
+                        else:
+                            found[place] = {*found[place], filed.serial}
+        return self._keys_of(found)
+
+    def _keys_of(self, found: Sequence[set[int]]) -> list[tuple[Key, ...]]:
+        keys, matched = self._keys, list[tuple[Key, ...]]()
+        before: set[int] | None = None
+        for serials in found:
+            if serials is not before:
+                before = serials
+                of_these = tuple([keys[serial] for serial in sorted(serials)])
+            matched.append(of_these)
+        return matched
+
     def _file(self, serial: int, conjunction: Conjunction) -> list[Callable[[], None]]:
         access = self._choose_access(conjunction)
         place = self._next_place
@@ -193,6 +239,36 @@ def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) 
                 break
         else:
             found.add(filed.serial)
+
+
+def _columns(tables: Sequence[Attributes]) -> dict[str, Sequence[Scalar]] | None:
+    """The values by attribute; None where not all have the same attributes, in one order."""
+    names, count = tuple(tables[0]), len(tables)
+    if {*map(len, tables)} != {len(names)}:
+        return None
+    for name, of_each in zip(names, zip(*tables, strict=True), strict=True):
+        if of_each.count(name) != count:
+            return None
+    rows = [attributes.values() for attributes in tables]
+    return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+
+def _equal_to(under: _Under, values: Sequence[Scalar]) -> list[dict[int, _Filed] | None]:
+    """What is filed under each value."""
+    if bool not in {*map(type, values)}:
+        return list(map(under.equal.get, values))
+    return [
+        (under.truths if value is True or value is False else under.equal).get(value)
+        for value in values
+    ]
+
+
+def _within(under: _Under, value: Any) -> dict[int, _Filed] | None:
+    """What is filed under a bound that holds for the value."""
+    if type(value) not in _NUMBERS:
+        return None
+    both = under.at_least.candidates(value) + under.at_most.candidates(-value)
+    return dict(enumerate(both))
 
 
 def _bound_of(entry: tuple[float, int, float, _Filed]) -> float:

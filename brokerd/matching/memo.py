@@ -1,16 +1,19 @@
 """Matching results remembered by attribute blob, so that repeated contents cost a look-up."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from brokerd.matching.index import MatchingIndex
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 
 Key = TypeVar("Key", bound=Hashable)
 
 Result = TypeVar("Result")
 
 MEMO_LIMIT = 65_536
+AT_ONCE = 1_024
+"""Blobs that are decoded together."""
 
 
 def _keys_themselves(keys: tuple[Any, ...]) -> Any:
@@ -34,7 +37,7 @@ class MatchMemo(Generic[Key, Result]):
     def __init__(
         self,
         index: MatchingIndex[Key],
-        decode: Callable[[bytes], Attributes],
+        decode: DecodeAttributes,
         limit: int = MEMO_LIMIT,
         conclude: Callable[[tuple[Key, ...]], Result] = _keys_themselves,
     ) -> None:
@@ -57,16 +60,54 @@ class MatchMemo(Generic[Key, Result]):
         if result is not None:
             self.hits += 1
             return result
-        self.misses += 1
-        keys = self._index.match(self._decode(blob))
-        if len(self._results) >= self._limit:
+        (result,) = self._match_new((blob,))
+        return result
+
+    def match_all(self, blobs: Sequence[bytes]) -> list[Result]:
+        """As `match`, for each of many; what is new among them is decoded and matched together.
+
+        Raises:
+            ValueError: one is not an attribute map: the fault of whoever sent it.
+        """
+        try:
+            found = list(map(self._results.__getitem__, blobs))
+        except KeyError:
+            known = dict(zip(blobs, map(self._results.get, blobs), strict=True))
+            new = [blob for blob, result in known.items() if result is None]
+            if len(new) == len(blobs):
+                return self._match_in_parts(blobs)
+            self.hits += len(blobs) - len(new)
+            known.update(zip(new, self._match_in_parts(new), strict=True))
+            return list(map(known.__getitem__, blobs))  # type: ignore[arg-type]
+        self.hits += len(found)
+        return found
+
+    def _match_in_parts(self, blobs: Sequence[bytes]) -> list[Result]:
+        """So that what is decoded at once is bounded, however much has come at once."""
+        parts = range(0, len(blobs), AT_ONCE)
+        return list(chain.from_iterable([self._match_new(blobs[n : n + AT_ONCE]) for n in parts]))
+
+    def _match_new(self, blobs: Sequence[bytes]) -> list[Result]:
+        matched = self._index.match_all(self._decode(blobs))
+        self.misses += len(blobs)
+        results: list[Result] = []
+        before: tuple[Key, ...] | None = None
+        for keys in matched:
+            if keys is not before:
+                before = keys
+                result = self._conclusion(keys)
+            results.append(result)
+        if len(self._results) + len(blobs) > self._limit:
             self._results.clear()
+        self._results.update(zip(blobs[: self._limit], results, strict=False))
+        return results
+
+    def _conclusion(self, keys: tuple[Key, ...]) -> Result:
         result = self._by_keys.get(keys)
         if result is None:
             if len(self._by_keys) >= self._limit:
                 self._by_keys.clear()
             result = self._by_keys[keys] = self._conclude(keys)
-        self._results[blob] = result
         return result
 
     def forget(self) -> None:

@@ -7,7 +7,7 @@ the test false, negated or not; strings compare by code point; NaN is refused.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from brokerd.errors import BrokerError
 
 Scalar = str | int | float | bool
 Attributes = Mapping[str, Scalar]
+DecodeAttributes = Callable[[Sequence[bytes]], Sequence[Attributes]]
+"""Reads attribute blobs; raises ValueError when one is malformed."""
 
 OPERATORS = (
     "=", "!=", "<", "<=", ">", ">=", "in", "prefix", "suffix", "contains", "exists",

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 from brokerd.model.identity import BrokerNumber
 from brokerd.model.message_kind import MessageKind
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached, closed_route, open_routes
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import Topology
@@ -106,13 +106,13 @@ class CoreContext:
         topology: as the broker was started with. A core takes what it may know out of the overlay
             of its own kind, and hears of what changes by events.
         parameters: of its protocol.
-        decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
+        decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
     """
 
     broker: BrokerNumber
     topology: Topology
     parameters: Any
-    decode_attributes: Callable[[bytes], Attributes]
+    decode_attributes: DecodeAttributes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The delivery protocols that there are: the one place that knows them by name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import BrokerNumber
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.outage import Outage, Reached
 from brokerd.overlay.routes import Lost
 from brokerd.overlay.topology import ALL_PROTOCOLS, Topology, nearest
@@ -242,13 +242,13 @@ def make_protocol(
     broker: BrokerNumber,
     topology: Topology,
     parameters: Any,
-    decode_attributes: Callable[[bytes], Attributes],
+    decode_attributes: DecodeAttributes,
 ) -> DeliveryProtocol:
     """One broker's core of the protocol called `name`; its first event is Started.
 
     Args:
         topology: of brokers among whom it is.
-        decode_attributes: reads an attribute blob; raises ValueError when it is malformed.
+        decode_attributes: reads attribute blobs; raises ValueError when one is malformed.
 
     Raises:
         ConfigError: no protocol is called so.

@@ -39,7 +39,7 @@ from brokerd.runtime.tls import TlsCredentials, is_loopback
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.meta_store import Beginning
 from brokerd.storage.room import is_no_room
-from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.attributes import decode_attribute_table
 
 EXIT_PREFLIGHT: Final = 4
 SETTLE_S: Final = 5.0
@@ -149,7 +149,7 @@ class BrokerProcess:
                 broker=self._around.number,
                 topology=self._around.topology,
                 parameters=self._around.parameters,
-                decode_attributes=decode_attributes,
+                decode_attributes=decode_attribute_table,
             )
         )
         driver = Driver(core, log.record)

@@ -4,12 +4,13 @@ Brokers pass the bytes on untouched and remember matching results by them, so th
 attributes should always be the same bytes: `encode_attributes` sees to that.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import cbor2
 
 from brokerd.model.predicate import MAXIMUM_STRING_BYTES, PredicateError, Scalar, check_scalar
+from brokerd.wire.items import ARRAYS
 from brokerd.wire.strict_cbor import StrictCborError, decode_strict
 
 MAXIMUM_ATTRIBUTES: Final = 64
@@ -17,6 +18,14 @@ MAXIMUM_BLOB_BYTES: Final = MAXIMUM_ATTRIBUTES * 2 * (MAXIMUM_STRING_BYTES + 3) 
 
 _SHORT: Final = MAXIMUM_STRING_BYTES // 4  # characters that are few enough in any script
 _SMALL: Final = 1 << 62
+_FENCE: Final = b"\x49" + 9 * b"\xff"
+"""The item between two blobs that are decoded together: bytes, which no attribute may be.
+
+A blob that is cut short would have to take a part of it, or all: a number takes 8 bytes at most
+and leaves 0xff, which begins no item; no text has that byte; and bytes, lists and maps are refused
+in a blob. So each blob is one map, and nothing of its neighbours.
+"""
+_AT_ONCE_BYTES: Final = 1 << 16
 
 
 def encode_attributes(attributes: Mapping[str, Scalar]) -> bytes:
@@ -46,6 +55,66 @@ def decode_attributes(blob: bytes | memoryview) -> dict[str, Scalar]:
         raise ValueError(f"attributes are of type {type(attributes).__name__}, not a map")
     _check(attributes)
     return attributes
+
+
+def decode_attribute_table(blobs: Sequence[bytes]) -> list[dict[str, Scalar]]:
+    """The attributes in each of many blobs, as `decode_attributes` gives them.
+
+    Raises:
+        ValueError: one is not such a map: the fault of whoever sent it.
+    """
+    if len(blobs) < 2 or sum(map(len, blobs)) > _AT_ONCE_BYTES:
+        if len(blobs) < _FEW:
+            return [decode_attributes(blob) for blob in blobs]
+        half = len(blobs) // 2
+        return decode_attribute_table(blobs[:half]) + decode_attribute_table(blobs[half:])
+    try:
+        items = decode_strict(ARRAYS[2 * len(blobs)] + _FENCE.join(blobs) + _FENCE)
+    except StrictCborError:
+        items = ()
+    tables = items[::2]
+    fences: Any = items[1::2]
+    if not (
+        fences.count(_FENCE[1:]) == len(blobs)
+        and {*map(type, tables)} == {dict}
+        and _are_plain(tables, max(map(len, blobs)))
+    ):
+        return [decode_attributes(blob) for blob in blobs]  # says what is wrong, if anything is
+    return list(tables)
+
+
+_FEW: Final = 4
+
+
+def _are_plain(tables: Sequence[dict[Any, Any]], longest: int) -> bool:
+    """Whether all need no closer look; nothing in them is longer than `longest` bytes."""
+    names = {*tables[0]}.union(*tables)
+    if longest > MAXIMUM_STRING_BYTES or len(names) > MAXIMUM_ATTRIBUTES or "" in names:
+        return False
+    kinds = {*map(type, names)}
+    for values in _columns(tables):
+        types = {*map(type, values)}
+        if types == {str}:
+            continue
+        if not types <= _NUMBERS:
+            return False
+        total = sum(values)
+        if total != total or not -_SMALL < min(values) <= max(values) < _SMALL:
+            return False
+    return not names or kinds == {str}
+
+
+_NUMBERS: Final = {int, float, bool}
+
+
+def _columns(tables: Sequence[dict[Any, Any]]) -> list[Sequence[Any]]:
+    """The values of all of them, each at its place where all have as many."""
+    if len({*map(len, tables)}) == 1:
+        return list(zip(*map(dict.values, tables), strict=True))
+    values = [value for table in tables for value in table.values()]
+    texts = [value for value in values if type(value) is str]
+    others = [value for value in values if type(value) is not str]
+    return [column for column in (texts, others) if column]
 
 
 def _check(attributes: Mapping[str, Scalar]) -> None:

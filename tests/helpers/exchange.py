@@ -6,7 +6,7 @@ session per pair of brokers. A story decides what arrives when.
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,12 +49,12 @@ from brokerd.protocols.registry import make_protocol
 SECOND_NS = 1_000_000_000
 
 
-def decode(blob: bytes) -> dict[str, Any]:
+def decode(blobs: Sequence[bytes]) -> list[dict[str, Any]]:
     """Attributes as JSON; ValueError when malformed, as for the real encoding."""
-    attributes = json.loads(bytes(blob))
-    if not isinstance(attributes, dict):
+    tables = [json.loads(bytes(blob)) for blob in blobs]
+    if not all(isinstance(attributes, dict) for attributes in tables):
         raise ValueError("not a map")
-    return attributes
+    return tables
 
 
 def blob(**attributes: Any) -> bytes:

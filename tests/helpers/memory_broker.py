@@ -17,7 +17,7 @@ from brokerd.runtime.tls import TlsCredentials
 from brokerd.sessions.link_faults import read_fault
 from brokerd.sessions.session import SelfDescription, SessionTable
 from brokerd.storage.memory_store import MemoryMetaStore
-from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.memory_links import MemoryNet, securely
 
 
@@ -63,7 +63,9 @@ class MemoryBroker:
         near = {other: self._topology.brokers[other] for other in ball}
         beginning = self._store.begin("d")
         parameters = DeltaTreeParameters(delta=self._topology.delta)
-        core = make_protocol(self._protocol, number, self._topology, parameters, decode_attributes)
+        core = make_protocol(
+            self._protocol, number, self._topology, parameters, decode_attribute_table
+        )
         self.driver = Driver(core, lambda event, details: self.records.append((event, details)))
         own = SelfDescription(
             self._protocol, "d", "t", self.name, number, beginning.incarnation, near

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.matching.index import MatchingIndex
-from brokerd.matching.memo import MatchMemo
+from brokerd.matching.memo import AT_ONCE, MatchMemo
 from brokerd.model.predicate import EVERYTHING, Constraint, Predicate
 from brokerd.model.predicate_text import parse_predicate
 from tests.helpers.strategies import attributes, predicates
@@ -26,6 +26,24 @@ def test_the_index_finds_what_trying_every_predicate_finds(filed, removed, event
     dumb = [k for k, predicate in enumerate(filed) if k not in gone and predicate.matches(event)]
     assert list(index.match(event)) == dumb
     assert len(index) == len(filed) - len(gone)
+
+
+@given(
+    filed=st.lists(predicates, max_size=12),
+    first=attributes,
+    others=st.lists(attributes, max_size=5),
+    alike=st.booleans(),
+)
+def test_many_are_matched_as_each_of_them_is(filed, first, others, alike):
+    index = MatchingIndex[int]()
+    for key, predicate in enumerate(filed):
+        index.add(key, predicate)
+    events = [first, *others]
+    if alike:
+        values = [value for event in events for value in event.values()]
+        rows = [values[place:] + values[:place] for place in range(len(values))]
+        events = [dict(zip(first, row, strict=False)) for row in rows] or [first, first]
+    assert index.match_all(events) == [index.match(event) for event in events]
 
 
 def test_a_removed_predicate_leaves_nothing_that_matches():
@@ -92,6 +110,9 @@ def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
     event = Looks({"symbol": 77, "price": 77.5})
     assert index.match(event) == (77,)
     assert event.looks <= 2
+    others = [Looks({"symbol": key, "price": key + 0.5}) for key in range(70, 90)]
+    assert index.match_all([event, *others]) == [(77,), *((key,) for key in range(70, 90))]
+    assert sum(each.looks for each in others) <= 2 * len(others)
     for key in range(10_000):
         if key != 77:
             index.remove(key)
@@ -102,9 +123,9 @@ def test_of_ten_thousand_alike_only_what_may_hold_is_tried(predicate):
 def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
     decoded = []
 
-    def decode(blob):
-        decoded.append(blob)
-        return {"price": len(blob)}
+    def decode(blobs):
+        decoded.extend(blobs)
+        return [{"price": len(blob)} for blob in blobs]
 
     index = MatchingIndex[str]()
     index.add("dear", parse_predicate("price > 2"))
@@ -117,16 +138,61 @@ def test_the_memo_decodes_each_blob_once_and_forgets_on_change():
     assert memo.match(b"xxx") == ("dear", "all")
 
 
+@given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=6))
+def test_the_memo_gives_for_many_what_it_gives_for_each(asked):
+    """One that holds little, so that it starts anew in between."""
+
+    def decode(blobs):
+        return [{"price": blob[0]} for blob in blobs]
+
+    index = MatchingIndex[str]()
+    for limit in (5, 10, 20):
+        index.add(f"above {limit}", parse_predicate(f"price > {limit}"))
+    memo, single = MatchMemo(index, decode, limit=4), MatchMemo(index, decode)
+    for numbers in asked:
+        blobs = [bytes([number]) for number in numbers]
+        assert memo.match_all(blobs) == [single.match(blob) for blob in blobs]
+        assert len(memo._results) <= 4
+
+
+def test_attributes_that_are_chosen_to_be_new_cost_each_one_decoding_and_bounded_memory():
+    decoded, at_once = 0, []
+
+    def decode(blobs):
+        nonlocal decoded
+        decoded += len(blobs)
+        at_once.append(len(blobs))
+        return [{"n": int.from_bytes(blob)} for blob in blobs]
+
+    index = MatchingIndex[int]()
+    for key in range(500):
+        index.add(key, parse_predicate(f"n >= {key * 20_000} and n < {(key + 1) * 20_000}"))
+    memo = MatchMemo(index, decode, limit=1_000)
+    for first in range(0, 40_000, 8_000):
+        blobs = [number.to_bytes(3) for number in range(first, first + 8_000)]
+        assert memo.match_all(blobs) == [
+            (number // 20_000,) for number in range(first, first + 8_000)
+        ]
+        assert len(memo._results) <= 1_000
+        assert len(memo._by_keys) <= 1_000
+    assert (decoded, memo.misses, memo.hits) == (40_000, 40_000, 0)
+    assert max(at_once) <= AT_ONCE
+
+
 def test_the_memo_never_holds_more_than_its_limit():
-    memo = MatchMemo(MatchingIndex[str](), lambda blob: {}, limit=10)
+    memo = MatchMemo(MatchingIndex[str](), lambda blobs: [{} for _ in blobs], limit=10)
     for number in range(1000):
         memo.match(number.to_bytes(2, "big"))
         assert len(memo._results) <= 10
     assert memo.misses == 1000
+    for first in range(1000, 2000, 50):
+        memo.match_all([number.to_bytes(2, "big") for number in range(first, first + 50)])
+        assert len(memo._results) <= 10
+    assert memo.misses == 2000
 
 
 def test_a_blob_that_cannot_be_decoded_is_not_remembered():
-    def decode(blob):
+    def decode(blobs):
         raise ValueError("not an attribute map")
 
     memo = MatchMemo(MatchingIndex[str](), decode)

@@ -9,6 +9,7 @@ _STORIES: Final = "tests/wire/test_codec.py::"
 _PASSED_ON: Final = (
     _STORIES + "test_a_received_run_is_passed_on_as_it_came_and_a_part_of_it_as_what_it_is"
 )
+_IN_A_TABLE: Final = "tests/wire/test_attributes.py::test_one_wrong_blob_in_a_table_is_named"
 _ADDS_UP: Final = _STORIES + "test_a_run_that_does_not_add_up_is_refused"
 
 ROWS: Final = (
@@ -57,5 +58,29 @@ ROWS: Final = (
         "    for value in values:\n        if not isinstance(value, int) or",
         _ADDS_UP,
         {"place": 3, "value": True, "why": "integers"},
+    ),
+    Row(
+        "long-text-in-a-table-of-attributes",
+        _WIRE + "attributes.py",
+        "longest > MAXIMUM_STRING_BYTES or ",
+        "",
+        _IN_A_TABLE,
+        {"value": {"a": "x" * 257}},
+    ),
+    Row(
+        "no-number-in-a-table-of-attributes",
+        _WIRE + "attributes.py",
+        "total != total or ",
+        "",
+        _IN_A_TABLE,
+        {"value": {"a": float("nan")}},
+    ),
+    Row(
+        "no-map-in-a-table-of-attributes",
+        _WIRE + "attributes.py",
+        "{*map(type, tables)} == {dict}",
+        "tables[0] == tables[0]",
+        _IN_A_TABLE,
+        {"value": "text"},
     ),
 )

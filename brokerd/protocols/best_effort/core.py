@@ -7,10 +7,10 @@ that resends after an interruption is heard twice.
 Paper: [GD02] §4.1 (the system Gryphon is compared with).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.best_effort.clients import Clients
 from brokerd.protocols.best_effort.parameters import BestEffortParameters
 from brokerd.protocols.best_effort.routes import Routes
@@ -43,7 +43,7 @@ class BestEffort(EventMachine):
         broker: BrokerNumber,
         neighbours: tuple[BrokerNumber, ...],
         parameters: BestEffortParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__()
         self._neighbours = neighbours

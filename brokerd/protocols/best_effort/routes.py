@@ -9,7 +9,7 @@ from brokerd.matching.index import MatchingIndex
 from brokerd.matching.memo import MatchMemo
 from brokerd.model.client_messages import Deliveries, Subscribed
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SubscriptionId
-from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.best_effort.messages import (
     ForwardedPublications,
@@ -53,7 +53,7 @@ class Routes:
         broker: BrokerNumber,
         neighbours: tuple[BrokerNumber, ...],
         reaches: Callable[[Peer], bool],
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         self._machine = machine
         self._broker = broker

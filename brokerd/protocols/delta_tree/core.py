@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Acknowledge, Publish
 from brokerd.model.identity import BrokerNumber, ClientId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.overlay.tree import Neighbourhood
 from brokerd.protocols.delta_tree.as_published.acceptance import recovery_for, subscriptions_for
 from brokerd.protocols.delta_tree.as_published.annotated import publications_for
@@ -101,7 +101,7 @@ class DeltaTree(EventMachine):
         broker: BrokerNumber,
         neighbourhood: Neighbourhood,
         parameters: DeltaTreeParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__()
         self.relays: Relays | None = None

@@ -12,7 +12,7 @@ from typing import Any
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.client_messages import Connect, Publish
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId, StreamId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.parameters import GryphonParameters
 from brokerd.protocols.gryphon.subend import Delivered
@@ -43,7 +43,7 @@ class Clients(OwnSubscriptions[Delivered]):
         disk: Durability,
         deadlines: DeadlineQueue[Any],
         parameters: GryphonParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
         publish: Callable[[PublicationRun, Callable[[], None]], None],

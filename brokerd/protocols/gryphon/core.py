@@ -6,11 +6,11 @@ and only gaps are asked for. Which publications a client wants is decided at its
 Paper: [GD02].
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.acks import ACKS
 from brokerd.protocols.gryphon.clients import Clients
@@ -69,7 +69,7 @@ class Gryphon(LogFirstMachine):
         broker: BrokerNumber,
         routes: Routes,
         parameters: GryphonParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__()
         self._routes = routes

@@ -23,14 +23,36 @@ def match_run(memo: MatchMemo[Target, Result], run: PublicationRun, peer: Peer) 
         RemoteProtocolError: a blob is malformed or used by no publication, which is the fault
             of the peer that sent it.
     """
-    if len(run.attribute_table) > 1 and len(set(run.attribute_index)) < len(run.attribute_table):
+    table, index = run.attribute_table, run.attribute_index
+    # A range is the index of blobs that all have one publication each.
+    if len(table) > 1 and type(index) is not range and len(set(index)) < len(table):
         raise RemoteProtocolError(peer, f"attributes that no publication of {run.source} has")
     try:
-        return [memo.match(blob) for blob in run.attribute_table]
+        return memo.match_all(table)
     except ValueError as error:
         raise RemoteProtocolError(
             peer, f"malformed attributes from {run.source}: {error}"
         ) from None
+
+
+def results_of_part(
+    part: PublicationRun, run: PublicationRun, results: list[Result]
+) -> list[Result]:
+    """The matching results of a part of a run, in the order of its table, out of the run's."""
+    if part is run:
+        return results
+    by_blob = dict(zip(run.attribute_table, results, strict=True))
+    return [by_blob[blob] for blob in part.attribute_table]
+
+
+def places_by_result(results: Sequence[Result]) -> dict[Result, list[int]]:
+    """The places in the table that have each result, in the order of first use."""
+    found: dict[Result, list[int]] = {result: [] for result in results}
+    if len(found) == 1:
+        return {results[0]: [*range(len(results))]}
+    for place, result in enumerate(results):
+        found[result].append(place)
+    return found
 
 
 class RunSelection:

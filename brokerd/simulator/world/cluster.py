@@ -45,7 +45,7 @@ from brokerd.simulator.world.moving import ClientMove
 from brokerd.simulator.world.network import Network, NetworkParameters, WhichWay
 from brokerd.simulator.world.trace import Trace
 from brokerd.simulator.world.wall_clock import WallClocks
-from brokerd.wire.attributes import decode_attributes, encode_attributes
+from brokerd.wire.attributes import decode_attribute_table, decode_attributes, encode_attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +508,7 @@ class SimulatedCluster:
             number,
             self._topologies[number],
             self.parameters,
-            decode_attributes,
+            decode_attribute_table,
         )
 
     def repeat_events(self, number: BrokerNumber) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from brokerd.model.client_messages import Publish
 from brokerd.model.identity import BrokerNumber, Peer, SourceId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.parts.clients.own_subscriptions import OwnClient, OwnSubscriptions
 from brokerd.protocols.parts.deadlines import DeadlineQueue
@@ -27,7 +27,7 @@ class Clients(OwnSubscriptions[Stored]):
         disk: Durability,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: RingFloodParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
         counters: dict[str, int],
         *,
         publish: Callable[[PublicationRun, Peer], None],

@@ -4,10 +4,10 @@ Subscriptions stay where they are made. Whatever a broker says it has is on its 
 neighbours need only compare how far each has come, source by source, when they meet.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import (
     CoreStatus,
@@ -46,7 +46,7 @@ class RingFlood(LogFirstMachine):
         broker: BrokerNumber,
         neighbours: tuple[BrokerNumber, ...],
         parameters: RingFloodParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         super().__init__()
         self._neighbours = neighbours

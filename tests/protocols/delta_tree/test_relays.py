@@ -20,7 +20,7 @@ from brokerd.protocols.interface import (
     TopologyShrunk,
 )
 from brokerd.protocols.registry import make_protocol
-from brokerd.wire.attributes import decode_attributes
+from brokerd.wire.attributes import decode_attribute_table
 from tests.helpers.cluster import chain
 
 
@@ -33,7 +33,7 @@ class Broker1:
             1,
             chain("b0", "b1", "b2", "b3", "b4"),
             DeltaTreeParameters(assist="on"),
-            decode_attributes,
+            decode_attribute_table,
         )
         assert isinstance(core, AssistedDeltaTree)
         self.core = core

@@ -34,7 +34,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import make_protocol
-from brokerd.wire.attributes import decode_attributes, encode_attributes
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import TWO_SUBENDS, cells
 from tests.helpers.stream_runs import STREAM, run_at
 
@@ -53,7 +53,7 @@ class One:
     def __init__(self, broker: int, log: Sequence[bytes] = (), **parameters: Any) -> None:
         self.core = make_protocol(
             "gryphon", broker, cells(*TWO_SUBENDS), GryphonParameters(**parameters),
-            decode_attributes,
+            decode_attribute_table,
         )  # fmt: skip
         self.now_ns = 0
         self.said: list[Effect] = []

@@ -37,7 +37,7 @@ from brokerd.protocols.interface import (
     Started,
 )
 from brokerd.protocols.registry import make_protocol
-from brokerd.wire.attributes import decode_attributes, encode_attributes
+from brokerd.wire.attributes import decode_attribute_table, encode_attributes
 from tests.helpers.gryphon_stories import cells
 from tests.helpers.stream_runs import STREAM, run_at
 
@@ -48,7 +48,7 @@ BLOB = encode_attributes({"kind": "a"})
 def core_of(broker: int, ends: LogEnds | None = None) -> DeliveryProtocol:
     """A core of the path of three brokers, which has started."""
     core = make_protocol(
-        "gryphon", broker, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attributes
+        "gryphon", broker, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attribute_table
     )
     core.handle(Started(1, False, {}, {LOG: ends or LogEnds()}), 0)
     return core
@@ -146,7 +146,9 @@ def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, sa
     if not pubends:  # of a pubend that there is not, in a deployment with fewer
         record, pubends, said = b"\0\0\0\3" + record[4:], 2, "of pubend 3 of broker 0"
     parameters = GryphonParameters(pubends=pubends)
-    core = make_protocol("gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attributes)
+    core = make_protocol(
+        "gryphon", broker, cells("p1-b1", "b1-s1"), parameters, decode_attribute_table
+    )
     core.handle(Started(2, True, rows, {LOG: LogEnds(1, 2)}), 0)
     with pytest.raises(StorageCorrupt, match=said):
         core.handle(RecordsRead(LOG, 1, (record,)), 0)
@@ -155,7 +157,7 @@ def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, sa
 def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_session_only() -> None:
     record, rows = published(core_of(0))
     core = make_protocol(
-        "gryphon", 0, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attributes
+        "gryphon", 0, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attribute_table
     )
     core.handle(Started(2, True, rows, {LOG: LogEnds(1, 2)}), 0)
     assert core.status().state == "recovering"

@@ -7,7 +7,6 @@ What may be done to a row, and when, is decided elsewhere: `spreading.py`, `unhe
 Paper: [DFT11] §V.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -21,7 +20,7 @@ from brokerd.model.identity import (
     SourceId,
     SubscriptionId,
 )
-from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.protocols.delta_tree.broker.state import Path, State, is_plain_path
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionCopy,
@@ -187,7 +186,7 @@ class RoutingTable:
         self,
         state: State,
         partitions: PartitionTable,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         self._state = state
         self._partitions = partitions

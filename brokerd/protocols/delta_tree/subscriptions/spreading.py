@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from brokerd.errors import RemoteProtocolError
 from brokerd.model.identity import BrokerNumber, SubscriptionId
-from brokerd.model.predicate import Attributes
+from brokerd.model.predicate import DecodeAttributes
 from brokerd.protocols.delta_tree.broker.state import State
 from brokerd.protocols.delta_tree.messages import (
     SubscriptionConfirmation,
@@ -64,7 +64,7 @@ class Subscriptions:
         sessions: Sessions,
         partitions: PartitionTable,
         sequences: SourceSequences,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
     ) -> None:
         self._state = state
         self._sessions = sessions

@@ -17,7 +17,7 @@ from brokerd.model.client_messages import (
     Subscribed,
 )
 from brokerd.model.identity import BrokerNumber, ClientId, Peer, StreamId
-from brokerd.model.predicate import Attributes, Predicate
+from brokerd.model.predicate import DecodeAttributes, Predicate
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.interface import Change
 from brokerd.protocols.parts.clients.service import ClientParameters, ClientService, HostedClient
@@ -94,7 +94,7 @@ class OwnSubscriptions(ClientService[OwnClient, OwnSubscription], Generic[Entry]
         disk: Durability,
         deadlines: DeadlineQueue[tuple[str, Peer]],
         parameters: WindowParameters,
-        decode_attributes: Callable[[bytes], Attributes],
+        decode_attributes: DecodeAttributes,
         counters: dict[str, int],
     ) -> None:
         super().__init__(broker, disk, deadlines, parameters)
