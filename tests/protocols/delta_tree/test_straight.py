@@ -6,8 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
+from brokerd.model.identity import Peer
+from brokerd.model.publication import PublicationRun
+from brokerd.protocols.delta_tree.publications import arrivals
+from brokerd.protocols.delta_tree.publications.arrivals import Publications
+from brokerd.protocols.delta_tree.publications.entries import Receipt
 from brokerd.protocols.delta_tree.publications.straight import StraightLane
+from brokerd.protocols.delta_tree.subscriptions.routing_table import Audience
 from brokerd.protocols.interface import MessageReceived
+from brokerd.protocols.parts.selection import match_run
 from brokerd.simulator.search.seed_report import SeedReport
 from brokerd.simulator.search.swarm import run_seed
 
@@ -51,3 +58,38 @@ def test_a_lane_that_never_forgets_has_another_history() -> None:
     with patch.object(StraightLane, "forget", lambda lane: None):
         stubborn = run_seed(SEEDS[1], "delta_tree")
     assert history(stubborn) != history(general)
+
+
+def test_the_general_way_matches_each_run_once_however_it_is_cut() -> None:
+    """Duplicates taken off the front, streams of subscriptions that begin within it."""
+    matched: list[PublicationRun] = []
+    parts: list[int] = []
+    receive, queue_up = Publications._receive, Publications._queue_up
+
+    def receiving(here: Publications, run: PublicationRun, receipt: Receipt) -> None:
+        matched.clear()
+        receive(here, run, receipt)
+        assert matched == [run]
+
+    def matching(memo: object, run: PublicationRun, peer: Peer) -> list[Audience]:
+        matched.append(run)
+        found: list[Audience] = match_run(memo, run, peer)  # type: ignore[arg-type]
+        return found
+
+    def queueing(
+        here: Publications, run: PublicationRun, audiences: list[Audience], receipt: Receipt
+    ) -> None:
+        memo = here._table.memo
+        assert audiences == [memo.match(blob) for blob in run.attribute_table]
+        parts.append(len(run) - receipt.last + receipt.first - 1)
+        queue_up(here, run, audiences, receipt)
+
+    with (
+        only_the_general_way(),
+        patch.object(Publications, "_receive", receiving),
+        patch.object(Publications, "_queue_up", queueing),
+        patch.object(arrivals, "match_run", matching),
+    ):
+        run_seed(SEEDS[0], "delta_tree")
+    assert len(parts) > 100
+    assert any(parts), "no run was cut"

@@ -28,7 +28,12 @@ from brokerd.protocols.delta_tree.subscriptions.routing_table import (
     Phase,
     RoutingTable,
 )
-from brokerd.protocols.parts.selection import RunSelection, match_run
+from brokerd.protocols.parts.selection import (
+    RunSelection,
+    match_run,
+    places_by_result,
+    results_of_part,
+)
 
 
 class Publications:
@@ -113,14 +118,11 @@ class Publications:
             self.queue.receive_again(receipt, min(run.last, received))
             fresh = run.after(received)
             self._state.counters["duplicates_received"] += len(run) - (len(fresh) if fresh else 0)
-            if fresh is not None:
-                audiences = match_run(self._table.memo, fresh, sender)
         if fresh is not None:
             self._accept(fresh, receipt)
+            audiences = results_of_part(fresh, run, audiences)
             for part in self._where_streams_begin(fresh, audiences):
-                if part is not fresh:
-                    audiences = match_run(self._table.memo, part, sender)
-                self._queue_up(part, audiences, receipt)
+                self._queue_up(part, results_of_part(part, fresh, audiences), receipt)
         if receipt.remaining == 0:
             self.queue.confirm(receipt)
 
@@ -138,7 +140,7 @@ class Publications:
         """The run, cut where the stream of a local subscription begins within it."""
         source, first, last = run.source, run.first, run.last
         beginnings: list[int] = []
-        for audience in audiences:
+        for audience in dict.fromkeys(audiences):
             for local in audience.local:
                 begins_after = local.begins_after.get(source, 0)
                 if first <= begins_after < last:
@@ -170,9 +172,7 @@ class Publications:
             behind_sender = self._table.homes_behind(
                 self._state.neighbourhood.direction(receipt.peer)
             )
-        places_by_audience: dict[Audience, list[int]] = {}
-        for place, audience in enumerate(audiences):
-            places_by_audience.setdefault(audience, []).append(place)
+        places_by_audience = places_by_result(audiences)
         selection = RunSelection(run)
         made: list[Entry] = []
         sends: dict[BrokerNumber, tuple[list[int], list[Transfer]]] = {}
