@@ -4,11 +4,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from brokerd.model.identity import SourceId
+from brokerd.model.joined_runs import RunJoiner
 from brokerd.model.publication import Buffer, PublicationRun, merge_runs, stretches
 
 RUN_LIMIT_BYTES = 1 << 19
 RUN_LIMIT_PUBLICATIONS = 8_192
 SHORT_RUN = 32
+JOINED_RUNS = 256
+"""So many are joined at once, behind as many that are left alone for they may soon be done."""
 
 
 class Singles:
@@ -40,12 +43,18 @@ class Singles:
 
 
 class Window:
-    """Runs that were sent and are not known to be done, in order of their numbers."""
+    """Runs that were sent and are not known to be done, in order of their numbers.
+
+    Short ones that stay are joined, once there are many behind them: what comes one by one would
+    cost several times its bytes.
+    """
 
     def __init__(self) -> None:
         self.publications = 0
         self._lasts: list[int] = []
         self._runs: list[PublicationRun] = []
+        self._joined = 0
+        self._joiner = RunJoiner()
 
     def first(self) -> int:
         """The lowest number held; 0 when there is none."""
@@ -58,6 +67,14 @@ class Window:
         self.publications += len(run)
         self._lasts.append(run.last)
         self._runs.append(run)
+        if len(self._runs) - self._joined >= 2 * JOINED_RUNS:
+            self._join(self._joined, self._joined + JOINED_RUNS)
+
+    def _join(self, start: int, end: int) -> None:
+        fewer = self._joiner.fewer(self._runs[start:end])
+        self._runs[start:end] = fewer
+        self._lasts[start:end] = [run.last for run in fewer]
+        self._joined = start + len(fewer)
 
     def remove(self, first: int, last: int) -> list[tuple[int, int]]:
         """Let go what is numbered from `first` to `last`; returns which that was, as ranges."""
@@ -82,6 +99,8 @@ class Window:
                     gone.append(stretch)
         self._runs[start:end] = kept
         self._lasts[start:end] = [run.last for run in kept]
+        if start < self._joined:
+            self._joined = start + len(kept) + max(0, self._joined - end)
         return gone
 
 

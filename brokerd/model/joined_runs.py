@@ -11,6 +11,10 @@ from brokerd.model.publication import Buffer, PublicationRun, merge_runs
 
 MOST_BLOBS = 4_096
 """Attribute blobs of which runs joined one after the other share one copy."""
+JOINED_PUBLICATIONS = 256
+"""So many become one run, for somebody who keeps them."""
+JOINED_BYTES = 1 << 16
+"""And so many bytes of payload: less than what the C library takes a memory map for."""
 
 
 class RunJoiner:
@@ -28,6 +32,26 @@ class RunJoiner:
         table = tuple([shared(blob, blob) for blob in merged.attribute_table])
         payload = (b"".join(merged.payload),) if merged.payload else ()
         return replace(merged, attribute_table=table, payload=payload)
+
+    def fewer(self, runs: Sequence[PublicationRun]) -> list[PublicationRun]:
+        """Runs of one source that follow one another, short neighbours joined."""
+        found: list[PublicationRun] = []
+        group: list[PublicationRun] = []
+        publications = payload_bytes = 0
+        for run in runs:
+            size_bytes = run.payload_bytes()
+            if group and (
+                publications + len(run) > JOINED_PUBLICATIONS
+                or payload_bytes + size_bytes > JOINED_BYTES
+            ):
+                found.append(self.joined(group) if len(group) > 1 else group[0])
+                group, publications, payload_bytes = [], 0, 0
+            group.append(run)
+            publications += len(run)
+            payload_bytes += size_bytes
+        if group:
+            found.append(self.joined(group) if len(group) > 1 else group[0])
+        return found
 
 
 def taken(runs: Sequence[PublicationRun], numbers: Collection[int]) -> PublicationRun:

@@ -172,4 +172,18 @@ ROWS: Final = (
         "    if not checksum:",
         "tests/client/test_store.py::test_what_is_kept_and_damaged_or_cut_off_is_refused_wherever_that_is",
     ),
+    Row(
+        "joined-runs-of-the-window-in-place-of-their-neighbours",
+        _WINDOW,
+        "self._runs[start:end] = fewer",
+        "self._runs[start : end + 1] = fewer",
+        "tests/client/test_window.py::test_what_is_kept_is_what_was_added_and_is_not_done",
+    ),
+    Row(
+        "joined-runs-stay-where-they-were",
+        _WINDOW,
+        "            self._joined = start + len(kept) + max(0, self._joined - end)\n",
+        "            self._joined = len(self._runs)\n",
+        "tests/client/test_window.py::test_what_is_published_one_by_one_and_not_done_is_kept_in_half_as_much_again",
+    ),
 )

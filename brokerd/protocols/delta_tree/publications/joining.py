@@ -16,7 +16,7 @@ from typing import Any
 
 from brokerd.config import MILLISECOND_NS
 from brokerd.model.identity import BrokerNumber, ClientId, SourceId
-from brokerd.model.joined_runs import RunJoiner
+from brokerd.model.joined_runs import JOINED_BYTES, JOINED_PUBLICATIONS, RunJoiner
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
 from brokerd.protocols.delta_tree.publications.queue import PublicationQueue
@@ -33,15 +33,15 @@ class JoiningBounds:
         looked_at_ns: for each entry that is looked at, likewise.
         window: so many publications are looked at together.
         publications: so many become one entry, or one delivery, at most.
-        payload_bytes: likewise; less than what the C library takes a memory map for.
+        payload_bytes: likewise.
     """
 
     fewest: int = 1_024
     interval_ns: int = 250 * MILLISECOND_NS
     looked_at_ns: int = 50_000
     window: int = 4_096
-    publications: int = 256
-    payload_bytes: int = 1 << 16
+    publications: int = JOINED_PUBLICATIONS
+    payload_bytes: int = JOINED_BYTES
 
 
 class Joining:

@@ -1,0 +1,70 @@
+"""What a publisher keeps until it is done: beside its twin, a dictionary; and in how many bytes."""
+
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.client import window as window_module
+from brokerd.client.window import Window
+from brokerd.model.identity import SourceId
+from brokerd.model.publication import PublicationRun
+from tests.model.test_publication import contents
+
+SOURCE = SourceId(0, 0, 1)
+PAYLOAD_BYTES = 250
+
+
+def run(first: int, count: int = 1, size: int = 3) -> PublicationRun:
+    """Publications that can be told apart, in buffers of their own."""
+    payload = b"".join(number.to_bytes(size, "big") for number in range(first, first + count))
+    blob = bytes(bytearray(b"blob" + bytes([first % 100])))
+    return PublicationRun(
+        SOURCE, range(first, first + count), (blob,), bytes(count), size, (payload,)
+    )
+
+
+@settings(max_examples=60)
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=4, max_size=40),
+    done=st.lists(st.tuples(st.integers(1, 90), st.integers(0, 30)), max_size=8),
+)
+def test_what_is_kept_is_what_was_added_and_is_not_done(
+    counts: list[int], done: list[tuple[int, int]]
+) -> None:
+    twin: dict[int, tuple[int, bytes, bytes]] = {}
+    window, first = Window(), 1
+    due = list(done)
+    with_small = window_module.JOINED_RUNS
+    window_module.JOINED_RUNS = 4
+    try:
+        for count in counts:
+            added = run(first, count)
+            window.add(added)
+            twin.update({each[0]: each for each in contents(added)})
+            first += count
+            while due and due[0][0] + due[0][1] < first:
+                start, more = due.pop(0)
+                gone = window.remove(start, start + more)
+                numbers = [n for low, high in gone for n in range(low, high + 1)]
+                assert numbers == [n for n in range(start, start + more + 1) if twin.pop(n, None)]
+            assert [each for kept in window.runs() for each in contents(kept)] == [*twin.values()]
+            assert window.publications == len(twin)
+            assert window.first() == min(twin, default=0)
+    finally:
+        window_module.JOINED_RUNS = with_small
+
+
+def test_what_is_published_one_by_one_and_not_done_is_kept_in_half_as_much_again() -> None:
+    window = Window()
+    tracemalloc.start()
+    try:
+        for number in range(1, 8_001):
+            window.add(run(number, size=PAYLOAD_BYTES))
+            if number % 3 == 0 and number < 2_000:
+                window.remove(number, number)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert window.publications == 8_000 - 666
+    assert kept_bytes <= 1.5 * 8_000 * PAYLOAD_BYTES
