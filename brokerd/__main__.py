@@ -4,9 +4,12 @@ import argparse
 import sys
 import tomllib
 from pathlib import Path
+from typing import Final
 
-from brokerd.errors import BrokerError
+from brokerd.errors import BrokerError, DiskFailed
 from brokerd.runtime.process import run_broker
+
+EXIT_INTERNAL: Final = 70
 
 
 def main() -> int:
@@ -16,6 +19,9 @@ def main() -> int:
     path = parser.parse_args().config
     try:
         run_broker(tomllib.loads(path.read_text(encoding="utf-8")))
+    except DiskFailed as error:
+        print(error, file=sys.stderr)
+        return EXIT_INTERNAL
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2

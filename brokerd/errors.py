@@ -2,7 +2,7 @@
 
 Our own faults are assertions. What a peer did wrong is a RemoteProtocolError: its session is
 closed and the broker lives. What the person who configured the broker did wrong is a
-ConfigError. A StorageCorrupt broker refuses to start.
+ConfigError. A StorageCorrupt broker refuses to start, and DiskFailed ends one.
 """
 
 
@@ -30,6 +30,13 @@ class ConfigError(BrokerError):
 
 class StorageCorrupt(BrokerError):
     """What is on disk cannot be what this broker wrote; it does not start on it."""
+
+
+class DiskFailed(BrokerError, OSError):
+    """The disk does not do what it should, and is not merely full: the broker ends.
+
+    What was not on disk was acknowledged to nobody.
+    """
 
 
 class ResumeTokenRefused(BrokerError):

@@ -61,8 +61,8 @@ class Disk:
         """Commit for ever.
 
         Raises:
-            OSError, StorageCorrupt: the disk failed otherwise than by being full. What was
-                promised is not there, so the broker must end.
+            DiskFailed, StorageCorrupt: otherwise than by being full. What was promised is not
+                there, so the broker must end.
         """
         while True:
             await self._wanted.wait()
@@ -87,7 +87,7 @@ class Disk:
         """Whether a page can be made durable in a file of its own, which is gone afterwards.
 
         Raises:
-            OSError: the disk failed otherwise than by being full.
+            DiskFailed: otherwise than by being full.
         """
         return await self._writes.probe(partial(_write_and_remove, path), ROW_BYTES)
 

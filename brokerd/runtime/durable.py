@@ -11,6 +11,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import SECOND_NS
+from brokerd.errors import DiskFailed
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.disk_thread import DiskThread
 from brokerd.sessions.link_faults import LinkFaults
@@ -43,7 +44,7 @@ class DurableWrites:
         files would be used by two threads at once.
 
         Raises:
-            OSError: it failed otherwise.
+            DiskFailed: it failed otherwise.
         """
         refused_ns = 0
         while True:
@@ -54,7 +55,7 @@ class DurableWrites:
                 break
             except OSError as error:
                 if not is_no_room(error):
-                    raise
+                    raise DiskFailed(str(error)) from error
                 if not refused_ns:
                     refused_ns = clock_ns()
                     self._record("disk_full", {"bytes": size_bytes, "error": str(error)[:200]})
@@ -67,7 +68,7 @@ class DurableWrites:
         """Carry out `write` once, under the same faults; False when there is no room for it.
 
         Raises:
-            OSError: it failed otherwise.
+            DiskFailed: it failed otherwise.
         """
         if not self._faults.take_room(size_bytes):
             return False
@@ -75,7 +76,7 @@ class DurableWrites:
             await trio.to_thread.run_sync(write)
         except OSError as error:
             if not is_no_room(error):
-                raise
+                raise DiskFailed(str(error)) from error
             return False
         await self._linger()
         return True

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from brokerd.config import MILLISECOND_NS, SECOND_NS
+from brokerd.errors import DiskFailed
 from brokerd.protocols.interface import (
     Append,
     Chop,
@@ -100,8 +101,8 @@ class LogWriter:
         """Write and read for ever.
 
         Raises:
-            OSError: the disk failed otherwise than by being full. What was promised is not
-                there, so the broker must end.
+            DiskFailed: otherwise than by being full. What was promised is not there, so the
+                broker must end.
             StorageCorrupt: what is read is not what was written.
         """
         while True:
@@ -134,5 +135,8 @@ class LogWriter:
             self._post([Persisted(token) for token in step.tokens])
         if (read := step.read) is not None:
             read_page = partial(self._volume.read, read.log, read.first, read.end, PAGE_BYTES)
-            records = await self._thread.carry_out(read_page)
+            try:
+                records = await self._thread.carry_out(read_page)
+            except OSError as error:
+                raise DiskFailed(str(error)) from error
             self._post([RecordsRead(read.log, read.first, tuple(records))])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import trio
 
 from brokerd.config import BrokerConfig
-from brokerd.errors import StorageCorrupt
+from brokerd.errors import DiskFailed, StorageCorrupt
 from brokerd.protocols.interface import CoreStatus, LogEnds
 from brokerd.runtime.connection import clock_ns
 from brokerd.runtime.control import ControlServer
@@ -54,8 +54,17 @@ class Stores:
         Raises:
             OSError: where there was no room on the disk, there is no new incarnation, and this
                 may be called again.
+            DiskFailed: it could not be read or written otherwise.
             StorageCorrupt: what is there cannot be what a broker wrote.
         """
+        try:
+            return self._begin()
+        except OSError as error:
+            if is_no_room(error):
+                raise
+            raise DiskFailed(str(error)) from error
+
+    def _begin(self) -> Beginning:
         config, folder = self._config, self._folder
         if self._logs and self.volume is None:
             self.volume = LogVolume(folder / "logs", fsync=config.fsync)

@@ -5,10 +5,21 @@ last `sync`, and a folder the names that it had at its last `sync_folder`.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 Buffer = bytes | memoryview
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of what is done within names the file: the operating system knows descriptors."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{path}: {error.strerror}") from error
 
 
 class Files(Protocol):
@@ -40,6 +51,10 @@ class Files(Protocol):
 
     def read_at(self, file: int, size: int, place: int) -> bytes:
         """As many bytes as there are from a place on, up to `size`."""
+        ...
+
+    def write_at(self, file: int, data: Buffer, place: int) -> None:
+        """Write over what is there; within a sector, so that a crash leaves either of them."""
         ...
 
     def cut(self, file: int, size: int) -> None:
@@ -98,6 +113,10 @@ class DiskFiles:
     def read_at(self, file: int, size: int, place: int) -> bytes:
         """See Files."""
         return os.pread(file, size, place)
+
+    def write_at(self, file: int, data: Buffer, place: int) -> None:
+        """See Files."""
+        os.pwrite(file, data, place)
 
     def cut(self, file: int, size: int) -> None:
         """See Files."""

@@ -7,7 +7,7 @@ chopped; so that indices go on, the first group of each segment says where every
 
 A segment begins with a salt, drawn for it and told to nobody. Groups are numbered through all
 segments, and the salt is the key of each group's seal: whatever a record contains, it is taken
-for no group of this volume.
+for no group of this volume. `synced` says which of them were durable for sure.
 
 Paper: [DS03] §4.2, the log volume that its persistent filtering subsystem writes to.
 """
@@ -16,14 +16,13 @@ import errno
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from brokerd.errors import StorageCorrupt
 from brokerd.storage.bit_rot import is_one_bit_off
-from brokerd.storage.files import DISK, Files
+from brokerd.storage.files import DISK, Files, naming
 from brokerd.storage.log_groups import (
     HEAD_BYTES,
     SALT_BYTES,
@@ -41,55 +40,11 @@ from brokerd.storage.log_groups import (
     pack_segment,
     salt_of,
 )
+from brokerd.storage.log_state import LogState, SegmentState
 from brokerd.storage.room import is_no_room
+from brokerd.storage.synced_mark import SyncedMark
 
 SEGMENT_BYTES: Final = 16 << 20
-_PLACE_EVERY_BYTES: Final = 64 << 10
-
-
-@dataclass(slots=True)
-class _Log:
-    """What is known of one log.
-
-    Attributes:
-        places: (index, segment, byte) of groups with its first record there, far apart; whoever
-            looks for a record begins at the last place that is not behind it.
-        stale: (group, first, end) of truncated records in groups before that one.
-    """
-
-    first: int = 1
-    next: int = 1
-    places: list[tuple[int, int, int]] = field(default_factory=list)
-    stale: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def add_place(self, index: int, segment: int, byte: int) -> None:
-        if self.places:
-            _, last_segment, last_byte = self.places[-1]
-            if last_segment == segment and byte - last_byte < _PLACE_EVERY_BYTES:
-                return
-        self.places.append((index, segment, byte))
-
-    def chop(self, first: int) -> None:
-        self.first = first
-        del self.places[: max(0, bisect_right(self.places, first, key=itemgetter(0)) - 1)]
-        self.stale = [row for row in self.stale if row[2] > first]
-
-    def truncate(self, group: int, next_index: int) -> None:
-        self.stale.append((group, next_index, self.next))
-        self.next = next_index
-        while self.places and self.places[-1][0] >= next_index:
-            self.places.pop()
-
-    def is_stale(self, group: int, index: int) -> bool:
-        return any(group < before and first <= index < end for before, first, end in self.stale)
-
-
-@dataclass(slots=True)
-class _Segment:
-    """A segment: its salt, and the highest index of each log that it has records of."""
-
-    salt: bytes
-    highest: dict[str, int] = field(default_factory=dict)
 
 
 class LogVolume:
@@ -121,12 +76,13 @@ class LogVolume:
         self._fsync = fsync
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._logs: dict[str, _Log] = {}
-        self._segments: dict[int, _Segment] = {}
+        self._logs: dict[str, LogState] = {}
+        self._segments: dict[int, SegmentState] = {}
         self._segment = 0
         self._group = 1
         self._file = -1
         self._size = 0
+        self._mark = SyncedMark(files, folder)
         self.torn_bytes = 0
 
     # ------------------------------------------------------------ beginning
@@ -149,13 +105,14 @@ class LogVolume:
             if name not in wanted:
                 raise StorageCorrupt(f"{self._folder}: has a log {name!r}, but not in {wanted}")
         for name in wanted:
-            self._logs.setdefault(name, _Log())
+            self._logs.setdefault(name, LogState())
         return {name: (log.first, log.next) for name, log in self._logs.items()}
 
     def clear(self) -> None:
         """Remove what is left of an earlier deployment; not for a volume that has begun."""
         for number in self._numbers():
             self._files.remove(self._path(number))
+        self._mark.remove()
         self._files.sync_folder(self._folder)
 
     def _numbers(self) -> list[int]:
@@ -164,12 +121,13 @@ class LogVolume:
 
     def _recover(self, number: int, *, is_first: bool, is_last: bool) -> None:
         path = self._path(number)
-        data = self._files.read(path)
+        with naming(path):
+            data = self._files.read(path)
         salt = self._salt_of(path, data)
         if not salt:
             self._remove_unborn(path, data, is_last=is_last)
             return
-        self._segment, self._segments[number] = number, _Segment(salt)
+        self._segment, self._segments[number] = number, SegmentState(salt)
         position = SEGMENT.size
         if is_first and (first := group_at(data, position, salt)) is not None:
             self._group = first.number  # those before it are chopped, and gone
@@ -188,6 +146,8 @@ class LogVolume:
                 raise StorageCorrupt(f"{path}: group at byte {position}: {error}") from error
             position += group.size
             self._group += 1
+        else:
+            self._check_end(path, position)
 
     def _salt_of(self, path: Path, data: bytes) -> bytes:
         """The salt of a segment; empty where a crash kept it from the disk."""
@@ -214,6 +174,7 @@ class LogVolume:
             raise StorageCorrupt(f"{path}: damaged at byte {position}")
         if is_one_bit_off(data, position, salt):
             raise StorageCorrupt(f"{path}: damaged at byte {position}: a bit has changed")
+        self._check_end(path, position)
         self.torn_bytes = len(data) - position
         file = self._files.open(path, change=True)
         try:
@@ -221,6 +182,14 @@ class LogVolume:
             self._files.sync(file)
         finally:
             self._files.close(file)
+
+    def _check_end(self, path: Path, position: int) -> None:
+        """What ends there is all that was ever called durable."""
+        durable = self._mark.group(self._segments[self._segment].salt)
+        if durable >= self._group:
+            raise StorageCorrupt(
+                f"{path}: damaged at byte {position}: group {self._group} of {durable} was on disk"
+            )
 
     # ------------------------------------------------------------ writing
 
@@ -243,6 +212,7 @@ class LogVolume:
             raise
         if self._fsync:
             self._sync()
+            self._mark.write(self._segments[self._segment].salt, self._group)
         self._apply(self._size, entries)
         self._size += len(group)
         self._group += 1
@@ -253,6 +223,7 @@ class LogVolume:
         if self._file >= 0:
             self._files.close(self._file)
             self._file = -1
+        self._mark.close()
 
     def _apply(self, byte: int, entries: Iterable[LogEntry]) -> None:
         """What the newest group, which begins at this byte of the newest segment, changes.
@@ -264,7 +235,7 @@ class LogVolume:
         for entry in entries:
             name, index = entry.log, entry.index
             if entry.kind is EntryKind.ENDS:
-                log = self._logs.setdefault(name, _Log(index, next_of(entry)))
+                log = self._logs.setdefault(name, LogState(index, next_of(entry)))
                 is_due = (log.first, log.next) == (index, next_of(entry))
             elif (found := self._logs.get(name)) is None:
                 raise ValueError(f"{entry.kind.name} {index} of a log {name!r} without ends")
@@ -319,13 +290,14 @@ class LogVolume:
             self._append(file, pack_segment(salt))
             if self._fsync:
                 self._files.sync(file)  # before groups, so a bad salt before them is damage
+                self._mark.open()
             self._files.sync_folder(self._folder)
         except OSError:
             self._files.close(file)
             self._files.remove(self._path(number))
             raise
         self._file, self._segment, self._size = file, number, SEGMENT.size
-        self._segments[number] = _Segment(salt)
+        self._segments[number] = SegmentState(salt)
 
     def _remove_chopped(self) -> None:
         """Remove segments with nothing left in them; the one that is written to stays.
@@ -378,13 +350,19 @@ class LogVolume:
 
     def _groups_from(self, segment: int, byte: int) -> Iterator[Group]:
         for number in [each for each in self._segments if each >= segment]:
-            file = self._files.open(self._path(number))
+            path, salt = self._path(number), self._segments[number].salt
+            with naming(path):
+                file = self._files.open(path)
             try:
-                while head := self._files.read_at(file, HEAD_BYTES, byte):
-                    body = self._files.read_at(file, body_bytes(head), byte + HEAD_BYTES)
-                    group = group_at(head + body, 0, self._segments[number].salt)
+                while True:
+                    with naming(path):
+                        head = self._files.read_at(file, HEAD_BYTES, byte)
+                        if not head:
+                            break
+                        body = self._files.read_at(file, body_bytes(head), byte + HEAD_BYTES)
+                    group = group_at(head + body, 0, salt)
                     if group is None:
-                        raise StorageCorrupt(f"{self._path(number)}: damaged at byte {byte}")
+                        raise StorageCorrupt(f"{path}: damaged at byte {byte}")
                     yield group
                     byte += group.size
             finally:

@@ -143,6 +143,14 @@ class MemoryFiles:
         self.before("read_at")
         return bytes(self._files[file][place : place + size])
 
+    def write_at(self, file: int, data: Buffer, place: int) -> None:
+        """See Files."""
+        self.before("write_at")
+        written = bytes(data)
+        assert place + len(written) <= len(self._files[file]), f"{place} of {file}"
+        self._files[file][place : place + len(written)] = written
+        self.trail.append(Wrote(file, place, written))
+
     def cut(self, file: int, size: int) -> None:
         """See Files."""
         self.before("cut")

@@ -70,7 +70,10 @@ class SqliteMetaStore:
 
     def __init__(self, path: Path, *, fsync: bool = True) -> None:
         self._path = path
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.DatabaseError as error:
+            raise self._translate(error) from error
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'OFF'}")

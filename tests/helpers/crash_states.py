@@ -45,11 +45,22 @@ class CrashStates:
             inside = [each for each in self._changed_names if _folder(each.path) == step.path]
             self._changed_names = [each for each in self._changed_names if each not in inside]
             self._names = _named(self._names, inside)
+        elif isinstance(step, Wrote) and self._is_over_a_sector(step):
+            self._durable[step.file] = _whole(self._durable[step.file], [step])
         elif isinstance(step, Synced):
             changes = self._unsynced.pop(step.file, [])
             self._durable[step.file] = _whole(self._durable[step.file], changes)
         else:
             self._unsynced.setdefault(step.file, []).append(step)
+
+    def _is_over_a_sector(self, step: Wrote) -> bool:
+        """Whether it changes bytes of one sector that are on the disk.
+
+        Of such writes a crash leaves any; the last one, here.
+        """
+        end = step.place + len(step.data)
+        is_one = step.place // SECTOR_BYTES == (end - 1) // SECTOR_BYTES
+        return is_one and end <= len(self._durable[step.file]) and step.file not in self._unsynced
 
     def everything(self) -> Contents:
         """What is there when a crash takes nothing."""

@@ -371,6 +371,16 @@ def test_the_agent_gets_the_error_itself(configure: Configure) -> None:
         run_broker({"broker": "b0"})
 
 
+def test_a_broker_whose_disk_cannot_be_read_ends_and_names_the_file(
+    configure: Configure, start: Start
+) -> None:
+    folder = configure("b0")
+    (folder / "state" / "meta.sqlite3").mkdir(parents=True)
+    text = stderr_of(start(folder), 70)
+    assert "state/meta.sqlite3: unable to open database file" in text
+    assert "Traceback" not in text
+
+
 def test_a_store_that_is_none_is_refused(configure: Configure, start: Start) -> None:
     folder = configure("b0")
     (folder / "state").mkdir()

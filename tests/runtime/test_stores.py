@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.config import BrokerConfig
+from brokerd.errors import DiskFailed
 from brokerd.protocols.interface import LogEnds
 from brokerd.runtime.stores import Stores
 from brokerd.storage.log_groups import EntryKind, LogEntry
@@ -34,7 +35,7 @@ def test_a_start_that_a_crash_ended_leaves_nothing_of_another_deployment(
 
     with closing(Stores(config_of("d2"), tmp_path, ("a",))) as stores:
         monkeypatch.setattr(LogVolume, "begin", crash)
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(DiskFailed, match=os.strerror(errno.EIO)):
             stores.begin()
     monkeypatch.undo()
     with closing(Stores(config_of("d2"), tmp_path, ("a",))) as stores:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,18 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from brokerd.errors import StorageCorrupt
-from brokerd.protocols.interface import Append, Event, LogEnds, Persisted
+from brokerd.errors import DiskFailed, StorageCorrupt
+from brokerd.protocols.interface import Append, Event, LogEnds, Persisted, Read
 from brokerd.runtime.durable import DurableWrites
 from brokerd.runtime.log_writer import LogWriter
 from brokerd.storage import log_volume
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from brokerd.storage.memory_files import Cut, MemoryFiles, Removed, Step
+from brokerd.storage.synced_mark import NAME
 from tests.helpers.crash_states import Contents, CrashStates
 from tests.helpers.patience import PATIENCE_S
 
 FOLDER = Path("/logs")
+MARK = str(FOLDER / NAME)
 LOGS = ("a", "b")
 SEED = 7
 LEAST_STATES = 100_000
@@ -272,19 +275,27 @@ def crash_everywhere(
 def test_no_changed_bit_goes_unnoticed(
     monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    """Of 8 KiB in two segments; that of the last group too, which looks like a torn end."""
+    """Of 8 KiB in two segments; that of the last group too, which looks like a torn end.
+
+    The machine has crashed, and the mark of what was durable is not there.
+    """
     refused, harmless = change_bits(monkeypatch, 1)
     record_property("measured", f"changed bits of a log: {refused:,} refused, {harmless} harmless")
     assert refused + harmless >= 65_536
 
 
-def change_bits(monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[int, int]:
-    monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)
+def two_segments() -> tuple[History, Contents]:
     history = History(segment_bytes=6_000, most_bytes=1 << 20)
     random = Random(SEED)
     while sum(map(len, history.files.now().values())) < 8 << 10:
         history.write(history.entry("a", random.randbytes(1_000)), history.entry("b", bytes(40)))
-    sound = history.files.now()
+    return history, history.files.now()
+
+
+def change_bits(monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[int, int]:
+    monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)
+    history, sound = two_segments()
+    del sound[MARK]
     assert len(sound) == 2
     refused, harmless = 0, 0
     for path, content in sound.items():
@@ -299,6 +310,65 @@ def change_bits(monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[int, int]:
             assert table == history.table, f"bit {bit} of {path}"
             harmless += 1
     return refused, harmless
+
+
+def damage_the_last_group() -> tuple[int, int]:
+    """Change some of its bytes, zero its sectors, or cut it short: how many are refused, and not.
+
+    The process has died, and the machine has not.
+    """
+    _, sound = two_segments()
+    path = max(each for each in sound if each != MARK)
+    content, random = sound[path], Random(SEED)
+    start = content.rindex(b"psl1")
+    damaged = [content[:size] for size in range(start, len(content), 7)]
+    for sector in range(start - start % 512 + 512, len(content), 512):
+        damaged.append(content[:sector] + bytes(512) + content[sector + 512 :])
+        damaged.append(content[:sector].ljust(len(content), b"\0"))
+    for _ in range(300):
+        changed = bytearray(content)
+        for _ in range(random.randrange(2, 9)):
+            changed[random.randrange(start, len(content))] ^= random.randrange(1, 256)
+        damaged.append(bytes(changed[: len(content)]))
+    refused = 0
+    for each in damaged:
+        if each == content:
+            continue
+        try:
+            recovered(MemoryFiles({**sound, path: each}))
+        except StorageCorrupt:
+            refused += 1
+    return refused, len([each for each in damaged if each != content]) - refused
+
+
+def test_damage_of_a_group_that_was_durable_is_no_torn_end(
+    monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)
+    refused, taken_for_torn = damage_the_last_group()
+    record_property("measured", f"damaged last groups of a log: {refused} refused, 0 dropped")
+    assert refused > 300
+    assert not taken_for_torn
+
+
+def test_a_mark_that_is_damaged_or_of_another_volume_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_volume.os, "urandom", Random(SEED).randbytes)
+    history, sound = two_segments()
+    mark = bytes(16) + (99).to_bytes(8, "big")
+    other = {**sound, MARK: mark + zlib.crc32(mark).to_bytes(4, "big")}
+    for contents in (other, {**sound, MARK: sound[MARK][:9]}, {**sound, MARK: bytes(28)}):
+        files = MemoryFiles(contents)
+        table, volume = recovered(files)
+        assert table == history.table
+        volume.write(
+            [LogEntry(EntryKind.APPENDED, "a", table["a"][0] + len(table["a"][1]), [b"x"])]
+        )
+        volume.close()
+        newest = max(each for each in files.now() if each != MARK)
+        with pytest.raises(StorageCorrupt, match="was on disk"):
+            recovered(MemoryFiles({**files.now(), newest: files.now()[newest][:-1]}))
 
 
 def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
@@ -345,7 +415,7 @@ def test_a_publication_waits_for_room_and_for_a_disk_that_hangs() -> None:
     assert table["a"] == (1, (b"one", bytes(500), b"three"))
 
 
-@pytest.mark.parametrize("operation", ["append", "sync", "create", "sync_folder"])
+@pytest.mark.parametrize("operation", ["append", "sync", "create", "sync_folder", "write_at"])
 def test_an_input_output_error_ends_the_writer_and_nothing_is_called_durable(
     operation: str,
 ) -> None:
@@ -361,6 +431,41 @@ def test_an_input_output_error_ends_the_writer_and_nothing_is_called_durable(
     files.before = fail
     writer = LogWriter(volume, ends, told.extend)
     writer.take(Append("a", ((b"one",),), 1))
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+    with pytest.raises(DiskFailed, match=os.strerror(errno.EIO)):
         trio.run(writer.run)
     assert told == []
+
+
+def refuse_to_read(name: str) -> None:
+    if name.startswith("read"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_log_that_cannot_be_read_is_not_begun_and_is_whole_when_it_can_be() -> None:
+    history = History(1 << 20, 1 << 20)
+    one(history)
+    one(history)
+    files = MemoryFiles(history.files.now(), before=refuse_to_read)
+    with pytest.raises(OSError, match=r"/logs/00000001\.log: " + os.strerror(errno.EIO)):
+        LogVolume(FOLDER, files=files).begin(LOGS, recovering=True)
+    assert not any(isinstance(step, Cut | Removed) for step in files.trail), "it is not torn"
+    table, _ = recovered(MemoryFiles(files.now()))
+    assert table == history.table
+
+
+def test_a_log_that_cannot_be_read_any_more_ends_its_writer() -> None:
+    """What was acknowledged before stays; nothing behind that is."""
+    files = MemoryFiles()
+    volume = LogVolume(FOLDER, files=files)
+    ends = {log: LogEnds(*each) for log, each in volume.begin(LOGS, recovering=True).items()}
+    told: list[Event] = []
+    writer = LogWriter(volume, ends, told.extend)
+    writer.take(Append("a", ((b"one",),), 1))
+    writer.take(Read("a", 1, 2))
+    writer.take(Append("a", ((b"two",),), 2))
+    files.before = refuse_to_read
+    with pytest.raises(DiskFailed, match=r"/logs/00000001\.log: " + os.strerror(errno.EIO)):
+        trio.run(writer.run)
+    assert told == [Persisted(1)]
+    table, _ = recovered(MemoryFiles(files.now()))
+    assert table["a"] == (1, (b"one",))

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.errors import StorageCorrupt
-from brokerd.storage import log_groups
+from brokerd.storage import log_groups, synced_mark
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
 from tests.helpers.lossy_disk import LossyDisk
@@ -231,6 +231,7 @@ def test_the_end_that_a_crash_cut_off_is_removed_and_told(tmp_path, cut):
     path = max(folder.glob("*.log"))
     size = path.stat().st_size
     os.truncate(path, size - cut)
+    (folder / synced_mark.NAME).unlink()
     found, files = reopened(folder)
     assert [index for _, index, _ in found] == [1]
     assert 0 < files.torn_bytes < size
@@ -244,6 +245,7 @@ def test_damage_before_a_whole_group_is_no_torn_end(tmp_path):
     path = max(folder.glob("*.log"))
     whole = path.read_bytes()
     second = whole.rindex(b"psl1")
+    (folder / synced_mark.NAME).unlink()
     for place in range(second):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 3]) + whole[place + 1 :])
         with pytest.raises(StorageCorrupt, match="damaged at byte"):
@@ -319,6 +321,7 @@ def test_no_payload_makes_a_torn_end_look_like_damage(payloads, cut):
         files.close()
         last = sizes[-1] - sizes[-2] if len(payloads) > 1 else sizes[-1] - 24
         os.truncate(path, sizes[-1] - 1 - cut % last)
+        (folder / synced_mark.NAME).unlink()
         found, again = reopened(folder)
         assert found == expected[:-1]
         again.write([entry(A, len(expected), b"goes on")])
@@ -334,6 +337,7 @@ def test_a_payload_that_pretends_to_be_many_groups_does_not_cost_a_look_at_each(
     written(folder, [entry(A, 1)], [entry(A, 2, pretended * 1_000)])
     path = max(folder.glob("*.log"))
     os.truncate(path, path.stat().st_size - 1)
+    (folder / synced_mark.NAME).unlink()
     summed = []
 
     def crc32(data: bytes) -> int:
