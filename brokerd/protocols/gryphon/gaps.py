@@ -67,7 +67,7 @@ class RoundTrip:
         return min(waited_ns, limits.nack_repetition_limit_ns)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a gap with one timer.
 
@@ -85,14 +85,21 @@ class Piece:
     doublings: int = 0
 
 
+def _cut(piece: Piece, start: int, end: int) -> Piece:
+    if start == piece.start and end == piece.end:
+        return piece
+    return replace(piece, start=start, end=end)
+
+
 class GapTable:
     """The gaps of one stream at one broker, lowest first."""
 
-    __slots__ = ("_heard_ns", "_limits", "_pieces", "_round_trip")
+    __slots__ = ("_heard_ns", "_limits", "_pieces", "_round_trip", "_unknown")
 
     def __init__(self, limits: GapParameters) -> None:
         self._limits = limits
         self._pieces: list[Piece] = []
+        self._unknown: tuple[Range, ...] = ()
         self._round_trip = RoundTrip(limits)
         self._heard_ns: Instant = -1
 
@@ -111,8 +118,10 @@ class GapTable:
 
     def update(self, unknown: Sequence[Range], now_ns: Instant) -> None:
         """These ticks are unknown, and no others: what is left of a piece keeps its timer."""
-        if not unknown and not self._pieces:
+        unknown = tuple(unknown)
+        if unknown == self._unknown:
             return
+        self._unknown = unknown
         pieces: list[Piece] = []
         old = iter(self._pieces)
         piece = next(old, None)
@@ -130,7 +139,7 @@ class GapTable:
                     pieces.append(Piece(start, piece.start, due_ns))
                     start = piece.start
                 cut = min(end, piece.end)
-                pieces.append(replace(piece, start=start, end=cut))
+                pieces.append(_cut(piece, start, cut))
                 left += cut - start
                 start = cut
         while piece is not None:
@@ -142,12 +151,13 @@ class GapTable:
         """Ask at once for what lies at a tick or below it, where nobody has asked yet."""
         pieces: list[Piece] = []
         for piece in self._pieces:
-            if not piece.asked and piece.start <= through:
+            if not piece.asked and piece.start <= through and piece.due_ns > now_ns:
                 cut = min(piece.end, through + 1)
-                pieces.append(replace(piece, end=cut, due_ns=min(piece.due_ns, now_ns)))
+                pieces.append(replace(piece, end=cut, due_ns=now_ns))
+                if cut == piece.end:
+                    continue
                 piece = replace(piece, start=cut)
-            if piece.start < piece.end:
-                pieces.append(piece)
+            pieces.append(piece)
         self._pieces = pieces
 
     def earliest(self) -> Instant | None:
