@@ -144,26 +144,26 @@ class MatchingIndex(Generic[Key]):
     def match_all(self, tables: Sequence[Attributes]) -> list[tuple[Key, ...]]:
         """As `match`, for each of many; equal answers that follow one another are one object.
 
-        Where all have the same attributes in one order, whatever depends on names alone is looked
-        up once for all of them.
+        Goes through attributes first and publications then, unless the predicates name many more
+        attributes than a publication has.
         """
-        columns = _columns(tables) if len(tables) > 1 else None
-        if columns is None:
+        if len(tables) < 2 or len(self._under) > _NAMES_PER_ATTRIBUTE * (1 + len(tables[0])):
             return [self.match(attributes) for attributes in tables]
-        tried = [*self._always.values()]
+        always = self._always.values()
+        sure = {filed.serial for filed in always if not filed.tests}
         candidates: list[Sequence[Mapping[int, _Filed] | None]] = []
-        for attribute, values in columns.items():
-            under = self._under.get(attribute)
-            if under is None:
+        if unsure := {place: filed for place, filed in enumerate(always) if filed.tests}:
+            candidates.append([unsure] * len(tables))
+        for attribute, under in self._under.items():
+            values = [attributes.get(attribute) for attributes in tables]
+            if values.count(None) == len(values):
                 continue
             if under.equal or under.truths:
                 candidates.append(_equal_to(under, values))
             if under.at_least.filed or under.at_most.filed:
                 candidates.append([_within(under, value) for value in values])
-            tried += under.present.values()
-        sure = {filed.serial for filed in tried if not filed.tests}
-        if unsure := {place: filed for place, filed in enumerate(tried) if filed.tests}:
-            candidates.append([unsure] * len(tables))
+            if under.present:
+                candidates.append([None if value is None else under.present for value in values])
         found = [sure] * len(tables)
         for of_each in candidates:
             for place, some in enumerate(of_each):
@@ -241,20 +241,8 @@ def _try(candidates: Iterable[_Filed], attributes: Attributes, found: set[int]) 
             found.add(filed.serial)
 
 
-def _columns(tables: Sequence[Attributes]) -> dict[str, Sequence[Scalar]] | None:
-    """The values by attribute; None where not all have the same attributes, in one order."""
-    names, count = tuple(tables[0]), len(tables)
-    if {*map(len, tables)} != {len(names)}:
-        return None
-    for name, of_each in zip(names, zip(*tables, strict=True), strict=True):
-        if of_each.count(name) != count:
-            return None
-    rows = [attributes.values() for attributes in tables]
-    return dict(zip(names, zip(*rows, strict=True), strict=True))
-
-
-def _equal_to(under: _Under, values: Sequence[Scalar]) -> list[dict[int, _Filed] | None]:
-    """What is filed under each value."""
+def _equal_to(under: _Under, values: Sequence[Any]) -> list[dict[int, _Filed] | None]:
+    """What is filed under each value, where there is one."""
     if bool not in {*map(type, values)}:
         return list(map(under.equal.get, values))
     return [
@@ -302,6 +290,7 @@ _NUMERIC: Final[dict[str, Callable[[Any, Any], bool]]] = {
     **_DOWNWARD,
 }
 _NUMBERS: Final = (int, float)
+_NAMES_PER_ATTRIBUTE: Final = 4
 
 
 def _is_bound(test: Constraint, operators: Collection[str]) -> bool:
