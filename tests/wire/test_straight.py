@@ -1,10 +1,13 @@
 """The straight lane of reading beside its twin: the same messages, whatever the bytes."""
 
+import struct
 from dataclasses import replace
+from io import BytesIO
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import cbor2
 import pytest
 
 from brokerd.errors import RemoteProtocolError
@@ -119,6 +122,49 @@ def test_with_and_without_the_lane_the_same_is_read(seed: int) -> None:
                 straight_reader._like = like_before
     assert went_straight > FRAMES // 15
     assert events > 10
+
+
+def reframed(frame: bytes, header: bytes) -> bytes:
+    """The frame with another header, and lengths that are right."""
+    (length,) = struct.unpack_from(">I", frame, 4)
+    payload = frame[8 + length :]
+    return struct.pack(">II", 4 + len(header) + len(payload), len(header)) + header + payload
+
+
+@pytest.mark.parametrize("path", [(0, 1, 2), (0, 300, 70_000)])
+def test_a_field_too_few_or_too_many_is_refused_by_the_lane_too(path: tuple[int, ...]) -> None:
+    """Each item of both flat arrays left out, and put in twice, with and without its count."""
+    run = PublicationRun(SOURCES[1], range(7, 8), (b"\xa0",), b"\0", 3, (b"xyz",))
+    frame = b"".join(encode(PublicationCopy(run, path)))
+    (length,) = struct.unpack_from(">I", frame, 4)
+    header = BytesIO(frame[8 : 8 + length])
+    fields, of_run = cbor2.load(header), cbor2.load(header)
+    reader = StraightReader(1 << 20)
+    for _ in range(3):
+        assert len(read(reader, frame)) == 4
+    assert reader._like is not None
+    wrong: list[bytes] = []
+    for place in range(len(fields) + len(of_run)):
+        for times in (0, 2):
+            both = [cbor2.dumps(item) for item in (*fields, *of_run)]
+            both[place] *= times
+            for claims in ((0, 0), (times - 1, 0), (0, times - 1)):
+                heads = [
+                    bytes([0x80 + len(items) + more])
+                    for items, more in zip((fields, of_run), claims, strict=True)
+                ]
+                parts = b"".join(both[: len(fields)]), b"".join(both[len(fields) :])
+                wrong.append(heads[0] + parts[0] + heads[1] + parts[1])
+    refused = 0
+    for damaged in wrong:
+        chunk = reframed(frame, damaged)
+        like, reader = reader._like, StraightReader(1 << 20)
+        reader._like = like
+        found = read(reader, chunk)
+        assert found == read(FrameDecoder(1 << 20), chunk), damaged.hex()
+        assert PublicationCopy(run, path) not in found
+        refused += isinstance(found[0], str)
+    assert refused >= len(wrong) - 3, "but for a path without brokers, and what may follow on it"
 
 
 def test_a_frame_over_the_limit_is_refused_as_ever() -> None:

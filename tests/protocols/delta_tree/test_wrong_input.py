@@ -32,8 +32,9 @@ from brokerd.protocols.delta_tree.messages import (
 )
 from brokerd.protocols.delta_tree.publications.arrivals import NOTIFIER
 from brokerd.protocols.delta_tree.subscriptions.tombstones import LAST_NUMBER
-from brokerd.protocols.interface import MessageReceived, SessionEstablished, SessionLost
+from brokerd.protocols.interface import MessageReceived, Send, SessionEstablished, SessionLost
 from tests.helpers.exchange import Exchange, blob, run_of
+from tests.protocols.delta_tree.cost import forwarding_broker
 
 SOURCE = SourceId(0, 0, 1)
 OF_2 = SubscriptionId(2, 1, 1)
@@ -306,6 +307,25 @@ def test_a_confirmation_of_an_unknown_subscription_or_source_is_ignored():
         UpstreamCopy(SubscriptionId(1, 1, 5), EVERYTHING, (1,), ()),
     ):
         assert core.handle(MessageReceived(0, session, message), 0) == []
+
+
+@pytest.mark.parametrize("first, last", [(1, 3), (1, 1 << 62), (2, 2), (4, 9)])
+def test_who_confirms_what_it_was_never_sent_confirms_nothing_for_others(first, last):
+    """Broker 2 has been sent 1 to 3; broker 0, which sent them, and clients say they are done."""
+    core = forwarding_broker([(2, "true")])
+    run = run_of(SOURCE, 1, blob(a=1), blob(a=2), blob(a=3))
+    core.handle(MessageReceived(0, 1, PublicationCopy(run, (0, 1))), 0)
+    done = PublicationConfirmation(((SOURCE, first, last),))
+    for peer in (0, 3):
+        assert core.handle(MessageReceived(peer, peer + 1, done), 0) == []
+        assert core.statistics()["queue_publications"] == 3
+    other = PublicationConfirmation(((SourceId(0, 9, 1), 1, 3), (SOURCE, 4, 1 << 62)))
+    assert core.handle(MessageReceived(2, 3, other), 0) == []
+    assert core.statistics()["queue_publications"] == 3
+    confirmed = core.handle(MessageReceived(2, 3, PublicationConfirmation(((SOURCE, 1, 3),))), 0)
+    assert confirmed == [Send(0, PublicationConfirmation(((SOURCE, 1, 3),)))]
+    assert core.statistics()["queue_publications"] == 0
+    assert core.handle(MessageReceived(2, 3, done), 0) == []
 
 
 def test_publications_that_overlap_what_came_are_taken_once_and_confirmed():
