@@ -5,7 +5,6 @@ These are the numbers the command line shows at once; verdicts and figures are m
 deliveries, and beyond that those of every k-th delivery.
 """
 
-import json
 import math
 from array import array
 from bisect import bisect_left
@@ -15,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.run.acknowledged import acknowledgements
+from bench.run.around_faults import Around, around_faults, fault_edges
 from bench.run.limits import Limit, UseProbe, limit_of
 from bench.run.memory import Memory, memory_of
+from bench.run.record_rows import rows_of, transposed
 from bench.run.run_directory import RunState
 from brokerd.history.records import APPLICATION, DATA, ROW_BYTES
 from fault_injection.apply.injector import Injection
 
 LARGEST_SAMPLE = 200_000
-_CHUNK_ROWS = 1 << 16
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 
 
@@ -37,6 +37,8 @@ class RunOutcome:
         response_us: percentiles of received minus intended, of what was meant for that phase.
         service_us: the same of received minus sent.
         acknowledged_us: percentiles of acknowledged minus intended.
+        around_faults: what each subscription got before, during and after the faults, where there
+            were any, and few subscriptions.
         limited_by: what kept it from being faster; empty where nobody measured that.
         is_load_generator_limit: whether that was a load generator, so that the run is no result of
             a figure of throughput.
@@ -59,6 +61,7 @@ class RunOutcome:
     response_us: Mapping[str, float] = field(default_factory=dict)
     service_us: Mapping[str, float] = field(default_factory=dict)
     acknowledged_us: Mapping[str, float] = field(default_factory=dict)
+    around_faults: Around = field(default_factory=dict)
     limited_by: str = ""
     is_load_generator_limit: bool = False
     broker_cpu_us_per_message: Mapping[str, float] = field(default_factory=dict)
@@ -79,7 +82,10 @@ class RunOutcome:
     def headline(self) -> dict[str, Any]:
         """The numbers for the index of all runs."""
         values = asdict(self)
-        left_out = ("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes")
+        left_out = (
+            *("broker_cpu_us_per_message", "load_cpu_us_per_message", "memory_bytes"),
+            "around_faults",
+        )
         for name in ("run_directory", "state", "reasons", *left_out):
             del values[name]
         return {**values, "broker_cpu_us_per_message_mean": self.broker_cpu_us_per_message_mean}
@@ -127,7 +133,8 @@ def outcome_of(
             online[name] = online.get(name, 0) + value
     values: dict[str, Any] = {}
     if measured is not None:
-        found = measure(run_directory / "raw", *measured)
+        edges = fault_edges(injection.rows, measured) if injection else None
+        found = measure(run_directory / "raw", *measured, edges)
         before, after = cpu_s
         limit: Limit | None = None
         load_cpu_us: dict[str, float] = {}
@@ -150,6 +157,7 @@ def outcome_of(
             "response_us": found.response_us,
             "service_us": found.service_us,
             "acknowledged_us": found.acknowledged_us,
+            "around_faults": found.around_faults,
             "broker_cpu_us_per_message": {
                 broker: (used_s - before.get(broker, 0.0)) * 1e6 / found.delivered
                 for broker, used_s in after.items()
@@ -184,9 +192,12 @@ class Measured:
     service_us: Mapping[str, float]
     acknowledged_us: Mapping[str, float]
     kept_up: bool
+    around_faults: Around
 
 
-def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
+def measure(
+    raw: Path, from_ns: int, to_ns: int, edges: tuple[int, int, int, int] | None = None
+) -> Measured:
     """Evaluate the record files below `raw` for what was intended in [`from_ns`, `to_ns`).
 
     Deliveries are counted by when they were received, because that is throughput.
@@ -199,7 +210,7 @@ def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
     response: list[int] = []
     service: list[int] = []
     for path in sorted(raw.glob("*/*/deliveries.rec")):
-        rows, tables = _rows(path)
+        rows, tables = rows_of(path)
         if not tables.get("publishers"):
             continue  # never closed: it is not known whose deliveries they are
         received = rows.cast("q")[1::4]
@@ -215,6 +226,7 @@ def measure(raw: Path, from_ns: int, to_ns: int) -> Measured:
     return Measured(
         published, delivered, percentiles_us(response), percentiles_us(service),
         percentiles_us(acknowledged.waits_ns), acknowledged.kept_up,
+        around_faults(raw, times, edges) if edges else {},
     )  # fmt: skip
 
 
@@ -233,14 +245,6 @@ _Source = tuple[str, int]
 _NOTHING: tuple["array[int]", "array[int]"] = (array("q"), array("q"))
 
 
-def _rows(path: Path) -> tuple[memoryview, Mapping[str, Any]]:
-    """Whole rows of a record file, and its tables; a torn last row is left out."""
-    content = path.read_bytes()
-    sidecar = json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
-    whole = len(content) // ROW_BYTES * ROW_BYTES
-    return memoryview(content)[:whole], sidecar["tables"]
-
-
 def _publication_times(
     paths: Sequence[Path],
 ) -> dict[_Source, tuple["array[int]", "array[int]"]]:
@@ -250,14 +254,14 @@ def _publication_times(
     """
     times: dict[_Source, tuple[array[int], array[int]]] = {}
     for path in paths:
-        rows, tables = _rows(path)
+        rows, tables = rows_of(path)
         if not tables.get("publishers"):
             continue
         fence = len(tables["attribute_sets"]) - 1
         words, halves = rows.cast("q"), rows.cast("I")
         columns = (words[0::4], words[1::4], words[2::4], halves[6::8], halves[7::8])
         known: dict[int, tuple[array[int], array[int]]] = {}
-        for sequence, intended, sent, source, chosen in _transposed(columns):
+        for sequence, intended, sent, source, chosen in transposed(columns):
             of_source = known.get(source)
             if of_source is None:
                 key = (tables["publishers"][source & 0xFFFF], source >> 16)
@@ -269,13 +273,6 @@ def _publication_times(
             if chosen != fence:
                 of_source[0][sequence], of_source[1][sequence] = intended, sent
     return times
-
-
-def _transposed(columns: Sequence[memoryview]) -> Iterator[tuple[int, ...]]:
-    """Row by row; a chunk at a time, because a list of numbers takes several times its memory."""
-    for first in range(0, len(columns[0]), _CHUNK_ROWS):
-        chunks = [column[first : first + _CHUNK_ROWS].tolist() for column in columns]
-        yield from zip(*chunks, strict=True)
 
 
 def _count_data(rows: memoryview, start: int, end: int) -> int:
@@ -299,6 +296,6 @@ def _sampled(
         words[0::4][start:end:step], words[1::4][start:end:step],
         halves[6::8][start:end:step], halves[7::8][start:end:step],
     )  # fmt: skip
-    for sequence, received, source, flags in _transposed(columns):
+    for sequence, received, source, flags in transposed(columns):
         if flags & 0xFF == DATA and flags >> 8 & 0xFF == APPLICATION:
             yield sequence, received, (publishers[source & 0xFFFF], source >> 16)

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import trio
 
+from bench.run.around_faults import in_words
 from bench.run.coordinator import run_experiment
 from bench.run.outcome import RunOutcome
 from bench.run.run_directory import new_run_directory
@@ -293,7 +294,7 @@ def numbers_text(outcome: RunOutcome) -> str:
 
 
 def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Result:
-    lines = [numbers_text(outcome)]
+    lines = [numbers_text(outcome), *in_words(outcome.around_faults)]
     because: list[PubsubctlError] = []
     if judged is not None:
         lines.insert(0, judged.painted(call.console))
@@ -316,6 +317,10 @@ def _result(call: Invocation, outcome: RunOutcome, judged: Judged | None) -> Res
         "response_us": dict(outcome.response_us),
         "service_us": dict(outcome.service_us),
         "acknowledged_us": dict(outcome.acknowledged_us),
+        "around_faults": {
+            name: {stretch: asdict(each) for stretch, each in of.items()}
+            for name, of in outcome.around_faults.items()
+        },
         "limited_by": outcome.limited_by,
         "is_load_generator_limit": outcome.is_load_generator_limit,
         "broker_cpu_us_per_message": outcome.broker_cpu_us_per_message_mean,

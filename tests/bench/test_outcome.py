@@ -7,6 +7,7 @@ import pytest
 
 from bench.load.recording import delivery_rows, publication_rows
 from bench.run import outcome
+from bench.run.around_faults import STRETCHES, Stretch, fault_edges, in_words
 from bench.run.outcome import measure, percentiles_us
 from brokerd.history.records import ACKNOWLEDGED, ACKS, DELIVERIES, PUBLICATIONS, REJECTED, WIRE
 from brokerd.history.writer import RecordWriter
@@ -108,3 +109,31 @@ def test_percentiles_are_values_that_occurred() -> None:
 def test_nothing_was_measured_where_nothing_was_logged(tmp_path: Path) -> None:
     found = measure(tmp_path, 0, 1)
     assert (found.published, found.delivered, found.response_us) == (0, 0, {})
+
+
+def test_a_run_with_faults_says_how_late_each_subscription_was_around_them(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    rows = [
+        {"t_applied_ns": 300 * MS, "t_healed_ns": 400 * MS},
+        {"t_applied_ns": 350 * MS, "t_healed_ns": 500 * MS},
+        {"t_applied_ns": None, "t_healed_ns": None},
+    ]
+    edges = fault_edges(rows, (200 * MS, 700 * MS))
+    assert edges == (200 * MS, 300 * MS, 500 * MS, 700 * MS)
+    around = measure(tmp_path, 200 * MS, 700 * MS, edges).around_faults
+    assert around == {
+        "a/1": dict.fromkeys(STRETCHES, Stretch(200.0, 2000.0, 8000.0)),
+        "b/1": dict.fromkeys(STRETCHES, Stretch(100.0, 2000.0, 2000.0)),
+    }
+    assert in_words(around)[1].startswith("b/1: before 100/s, p50 2.00 ms, p99 2.00 ms · during")
+
+
+def test_where_no_fault_struck_or_none_ended_in_the_measure_phase(tmp_path: Path) -> None:
+    assert fault_edges([], (200, 700)) is None
+    assert fault_edges([{"t_applied_ns": 900, "t_healed_ns": None}], (200, 700)) is None
+    edges = fault_edges([{"t_applied_ns": 300, "t_healed_ns": None}], (200, 700))
+    assert edges == (200, 300, 700, 700)
+    write_run(tmp_path)
+    edges = (200 * MS, 300 * MS, 700 * MS, 700 * MS)
+    around = measure(tmp_path, 200 * MS, 700 * MS, edges).around_faults
+    assert [*around["a/1"]] == ["before", "during"]
