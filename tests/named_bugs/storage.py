@@ -114,7 +114,7 @@ ROWS: Final = (
         "tests/storage/test_what_a_log_lets_go.py::test_a_segment_begins_on_the_disk_before_anything_is_behind_its_beginning",
     ),
     Row(
-        "new-segment-without-its-name",
+        "M45-new-segment-without-its-name",
         _VOLUME,
         "            self._files.sync_folder(self._folder)\n        except OSError:\n",
         "            pass\n        except OSError:\n",
@@ -170,7 +170,7 @@ ROWS: Final = (
         "tests/storage/test_log_volume.py::test_a_segment_that_is_not_the_last_may_have_no_torn_end",
     ),
     Row(
-        "damage-is-a-torn-end",
+        "M43-damage-is-a-torn-end",
         _VOLUME,
         "if not is_last or has_later_group(data, position, salt, self._group):",
         "if not is_last:",
@@ -198,7 +198,7 @@ ROWS: Final = (
         "tests/storage/test_what_a_log_lets_go.py::test_a_group_that_found_no_room_leaves_nothing_and_is_written_later",
     ),
     Row(
-        "a-failed-sync-may-be-tried-again",
+        "M44-failed-sync-may-be-tried-again",
         _VOLUME,
         'raise OSError(errno.EIO, f"{self._folder}: {error}") from error',
         "raise",

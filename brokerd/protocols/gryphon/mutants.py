@@ -197,6 +197,118 @@ BUGS: Final = (
         ),
     ),
     _bug(
+        "M11-answers-for-everybody",
+        "relay.py",
+        ("wanted = stream.wanted(peer, start, end)", "wanted = [(start, end)]"),
+    ),
+    _bug(
+        "M12-sideways-again",
+        "relay.py",
+        (
+            "yield onto, down(stream.identity, onto, sideways=False)",
+            "yield onto, down(stream.identity, onto)",
+        ),
+    ),
+    _bug(
+        "asked-beside-again",
+        "relay.py",
+        ("sideways=peer not in self._routes.peers", "sideways=True"),
+    ),
+    _bug(
+        "asks-what-it-has-just-asked",
+        "stream.py",
+        (
+            "fresh = [gap for start, end in ranges for gap in self.asked.gaps(start, end)]",
+            "fresh = [*ranges]",
+        ),
+    ),
+    _bug(
+        "asks-for-a-tick-more",
+        "relay.py",
+        (
+            "unknown += knowledge.known.gaps(start, end)",
+            "unknown += knowledge.known.gaps(start, end + 1)",
+        ),
+    ),
+    _bug(
+        "done-with-all-that-is-known",
+        "acks.py",
+        (
+            "[(each.identity, each.done_by(cell)) for each in streams]",
+            "[(each.identity, each.knowledge.highest) for each in streams]",
+        ),
+    ),
+    _bug(
+        "done-goes-back",
+        "stream.py",
+        ("if through <= self._done[child]:", "if through == self._done[child]:"),
+    ),
+    _bug(
+        "no-silence-before-an-event",
+        "relay.py",
+        (
+            "stream.knowledge.accumulate(start, silent + 1, run)",
+            "stream.knowledge.accumulate(run.first, silent + 1, run)",
+        ),
+    ),
+    _bug(
+        "silent-behind-an-event",
+        "relay.py",
+        (
+            "stream.knowledge.accumulate(start, silent + 1, run)",
+            "stream.knowledge.accumulate(start, silent + 2, run)",
+        ),
+    ),
+    _bug(
+        "chops-all-there-is",
+        "pubends.py",
+        ("first = logged[0].index if logged else self._next", "first = self._next"),
+    ),
+    _bug(
+        "curious-of-what-it-was-told",
+        "relay.py",
+        (
+            "for start, end in known:\n            stream.satisfy(peer, start, end)\n",
+            "for start, end in known:\n            pass\n",
+        ),
+    ),
+    _bug(
+        "keeps-what-is-final",
+        "knowledge.py",
+        ("self.events.drop_through(through)", "pass"),
+    ),
+    _bug(
+        "not-final-before-it-is-asked",
+        "relay.py",
+        (
+            "self.acks.pass_on(stream, cell)\n                self.settle(stream)",
+            "self.acks.pass_on(stream, cell)",
+        ),
+    ),
+    _bug(
+        "neighbouring-ranges-stay-apart",
+        "intervals.py",
+        ("first = bisect_left(ends, start)  #", "first = bisect_right(ends, start)  #"),
+    ),
+    _bug(
+        "acknowledged-when-assigned",
+        "pubends.py",
+        ("return self._durable.get(source, 0)", "return self._assigned.get(source, 0)"),
+    ),
+    _bug(
+        "another-number-than-its-publishers",
+        "pubends.py",
+        (
+            "(OriginRun(run.source, run.sequences),)",
+            "(OriginRun(run.source, range(run.first + 1, run.last + 2)),)",
+        ),
+    ),
+    _bug(
+        "asked-for-what-is-known",
+        "relay.py",
+        ("stream.answered(start, end)", "pass"),
+    ),
+    _bug(
         "silence-replaces-events",
         "knowledge.py",
         (

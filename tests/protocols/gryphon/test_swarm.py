@@ -9,6 +9,7 @@ from brokerd.simulator.checks.protocol_checks import marks_of
 from brokerd.simulator.search.adversary import AdversaryOptions, run_adversary
 from brokerd.simulator.search.swarm import SwarmOptions, run_seed
 from tests.helpers.gryphon_stories import Story
+from tests.protocols.gryphon.test_checks import SEEN
 
 SEEDS = range(1, 61)
 BY_A_STORY = "M03-done-when-handed-out"
@@ -26,9 +27,12 @@ BY_STORIES = (
     "clock-left-behind",
     "published-not-recovered",
     "chopped-before-written",
+    "M12-sideways-again",
+    "asked-beside-again",
+    *(bug for _, bug, _ in SEEN.values()),
 )
 """Those behind the first one: see the stories of cells, of total order, of questions, losses and
-restarts."""
+restarts; and those of whole checks."""
 BUDGET = 40
 
 

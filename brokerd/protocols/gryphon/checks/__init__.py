@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from brokerd.model.identity import BrokerNumber
-from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
 from brokerd.protocols.gryphon.checks.marks import MARKS, GryphonMarks
 from brokerd.protocols.gryphon.checks.planning import GryphonPlanning
+from brokerd.protocols.gryphon.checks.steps import GryphonChecks
 from brokerd.protocols.gryphon.checks.words import GryphonWording
 from brokerd.protocols.gryphon.mutants import MUTANTS
 from brokerd.protocols.gryphon.routes import hosts_clients
@@ -54,6 +54,6 @@ SIMULATED = SimulatedProtocol(
         ),
         paired=("Subscription.begins_after", "Relay._streams", "published", "released"),
     ),
-    make_checks=GhostChecks,
+    make_checks=GryphonChecks,
     make_planning=GryphonPlanning,
 )

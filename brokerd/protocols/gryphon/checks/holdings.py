@@ -1,0 +1,102 @@
+"""What brokers hold of streams, and when they let go of it.
+
+Paper: [GD02] §2.1 (an ever-growing prefix is final), §2.2 (form of a pubend's stream), §3.1.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.overlay.cells import CellGraph
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.pubends import LOG, unpack_logged
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Append, Chop, Effect, Event, RecordsRead, Started
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+class HoldingChecks(ProtocolChecks):
+    """See ProtocolChecks; rules are those of the protocol's document.
+
+    - pubend with a hole: at its pubend a stream is known without a gap up to its end (I4);
+    - chopped early: a log keeps what somebody may be without (I8);
+    - still curious: nobody waits for what is known here (I9);
+    - retained: of what all below are done with nothing is kept, and counts are those of the rest
+      (I16);
+    - unsettled: what everybody is done with is final, at each broker that was told so (I16).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        cells = world.graph.overlay
+        assert isinstance(cells, CellGraph), f"{cells} is none of cells"
+        self._hosts = [len(cells.members[cells.cell_of(n)]) == 1 for n in range(len(cells.brokers))]
+        self._records: dict[BrokerNumber, dict[int, tuple[StreamId, int]]] = {}
+        self._next: dict[BrokerNumber, int] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        records = self._records.setdefault(broker.number, {})
+        if type(event) is Started:
+            records.clear()
+            self._next[broker.number] = event.logs[LOG].next
+        elif type(event) is RecordsRead:
+            for index, record in enumerate(event.records, event.first):
+                records[index] = _last_of(broker.number, bytes(record))
+        for effect in effects:
+            if type(effect) is Append and effect.log == LOG:
+                for parts in effect.records:
+                    index = self._next[broker.number]
+                    records[index] = _last_of(broker.number, b"".join(map(bytes, parts)))
+                    self._next[broker.number] = index + 1
+            elif type(effect) is Chop:
+                self._check_chop(broker, effect)
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        for stream in core.streams():
+            what = f"{broker.name}, {tuple(stream.identity)}"
+            known = stream.knowledge.known
+            if stream.upstream is None and len(known) > 1:
+                raise InvariantViolated("pubend with a hole", f"{what}: {[*known]}"[:300])
+            _check_retained(what, stream)
+            done = [stream.done_by(child) for child in stream.children]
+            if self._hosts[broker.number]:
+                done.append(stream.subend.done)
+            if min(done) > stream.knowledge.final:
+                final = stream.knowledge.final
+                raise InvariantViolated("unsettled", f"{what}: {done}, final is {final}")
+            for peer, ranges in stream.curious.items():
+                if told := [part for each in ranges for part in known.within(*each)]:
+                    raise InvariantViolated("still curious", f"{what}: {peer} of {told}")
+
+    def _check_chop(self, broker: BrokerView, effect: Chop) -> None:
+        core, records = broker.core, self._records[broker.number]
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        final = {stream.identity: stream.knowledge.final for stream in core.streams()}
+        for index in [each for each in records if each < effect.first]:
+            identity, last = records.pop(index)
+            if last > final[identity]:
+                what = f"{broker.name}, record {index} of {tuple(identity)}: {last}"
+                raise InvariantViolated("chopped early", f"{what}, final is {final[identity]}")
+
+
+def _last_of(broker: BrokerNumber, record: bytes) -> tuple[StreamId, int]:
+    pubend, first, run = unpack_logged(record)
+    return StreamId(broker, pubend, 0), first + len(run) - 1
+
+
+def _check_retained(what: str, stream: Stream) -> None:
+    knowledge, events = stream.knowledge, stream.knowledge.events
+    runs = [*events]
+    if runs and runs[0].first <= knowledge.final:
+        raise InvariantViolated("retained", f"{what}: {runs[0].first}, final is {knowledge.final}")
+    counts = sum(map(len, runs)), sum(run.payload_bytes() for run in runs)
+    if counts != (events.events, events.payload_bytes):
+        raise InvariantViolated("retained", f"{what}: {counts} is not what is counted")

@@ -1,0 +1,53 @@
+"""What gryphon must keep to on every step.
+
+Where each invariant of the protocol's design is checked, by the names of the rules:
+
+    I1   no event is silent    ghosts: silent event
+    I2   events are themselves ghosts: other event
+    I3   nothing is unborn     ghosts: unborn
+    I4   form of a stream      ghosts: tick order, tick reused; holdings: pubend with a hole
+    I5   once and in order     oracle: `delivered` (duplicate, order, gap), `judge_end`
+    I6   done means all        ghosts: final early
+    I7   done only grows       traffic: done early, done again less
+    I8   log keeps the rest    holdings: chopped early
+    I9   curious of unknown    ghosts: curiosity; holdings: still curious
+    I10  consolidation         traffic: asked twice, asked for nobody; and of answers: unasked
+    I11  ways                  traffic: way back
+    I12  on disk before said   ghosts: acknowledged early, other event
+    I13  ranges are canonical  ghosts: ranges
+    I14  in the end            oracle: `judge_end`; swarm: `_left_over` (gaps, retained events)
+    I15  total order           oracle: total order
+    I16  bounded memory        holdings: retained, unsettled; growth: `check_growth`
+
+`tests/protocols/gryphon/test_checks.py` shows a mistake that each of these rules sees.
+"""
+
+from collections.abc import Sequence
+
+from brokerd.protocols.gryphon.checks.ghosts import GhostChecks
+from brokerd.protocols.gryphon.checks.holdings import HoldingChecks
+from brokerd.protocols.gryphon.checks.traffic import TrafficChecks
+from brokerd.protocols.interface import Effect, Event
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+class GryphonChecks(ProtocolChecks):
+    """See ProtocolChecks: all of them."""
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        self._each = GhostChecks(world), TrafficChecks(world), HoldingChecks(world)
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        for checks in self._each:
+            checks.step(broker, event, effects)
+        return ()
+
+    def look_into(self, broker: BrokerView, brokers: Sequence[BrokerView]) -> None:
+        """See ProtocolChecks."""
+        for checks in self._each:
+            checks.look_into(broker, brokers)

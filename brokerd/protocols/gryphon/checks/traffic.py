@@ -1,0 +1,171 @@
+"""Whether brokers say to each other what they may, held against what they were told and asked.
+
+Paper: [GD02] §2.4, §3.1 (consolidation of curiosity, answers for the curious only, sideways once).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.overlay.cells import CellGraph
+from brokerd.protocols.gryphon.core import Gryphon
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
+from brokerd.protocols.gryphon.messages import AckExpected, Done, Events, Nack, Silent
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.stream import Stream
+from brokerd.protocols.interface import Effect, Event, Instant, MessageReceived, Send
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.checks.protocol_checks import CheckedWorld, ProtocolChecks
+from brokerd.simulator.world.views import BrokerView
+
+
+@dataclass(slots=True)
+class _Told:
+    """What one incarnation of a broker has heard and said of one stream.
+
+    Attributes:
+        wanted: per neighbour, what it has asked for and was not told since.
+        asked: what was asked for so lately that it is not asked for again.
+        done: per neighbour and cell, up to where that cell was said to be done.
+    """
+
+    wanted: dict[BrokerNumber, IntervalSet] = field(default_factory=dict)
+    asked: deque[tuple[Instant, tuple[Range, ...]]] = field(default_factory=deque)
+    done: dict[tuple[BrokerNumber, int], int] = field(default_factory=dict)
+
+
+class TrafficChecks(ProtocolChecks):
+    """See ProtocolChecks; rules are those of the protocol's document.
+
+    - unasked: who has not asked is told again of nothing;
+    - asked twice: nobody is asked for the same again within a while (I10);
+    - asked for nobody: what is asked for, a neighbour has asked for or clients here lack (I10);
+    - way back: what comes from a cell never goes back to it, so nothing goes sideways twice (I11);
+    - done early, done again less: a broker says of a cell what it was told, ever more (I7).
+    """
+
+    def __init__(self, world: CheckedWorld) -> None:
+        super().__init__(world)
+        parameters: GryphonParameters = world.parameters
+        self._forgotten_ns = parameters.curiosity_forgotten_ns
+        cells = world.graph.overlay
+        assert isinstance(cells, CellGraph), f"{cells} is none of cells"
+        self._cells = [cells.cell_of(number) for number in range(len(cells.brokers))]
+        self._told: dict[tuple[BrokerNumber, int, StreamId], _Told] = {}
+
+    def step(
+        self, broker: BrokerView, event: Event, effects: list[Effect]
+    ) -> Sequence[tuple[str, int]]:
+        """See ProtocolChecks."""
+        heard = event.message if type(event) is MessageReceived else None
+        if type(event) is MessageReceived and type(heard) is Nack:
+            assert isinstance(event.peer, int), f"{event.peer} is a client, and says {heard}"
+            wanted = self._of(broker, heard.stream).wanted.setdefault(event.peer, IntervalSet())
+            for start, end in heard.ranges:
+                wanted.add(start, end)
+        asked: dict[StreamId, dict[tuple[Range, ...], None]] = {}
+        for effect in effects:
+            if type(effect) is not Send or not isinstance(effect.peer, int):
+                continue
+            message = effect.message
+            if type(message) is Nack:
+                asked.setdefault(message.stream, {})[message.ranges] = None
+            elif type(message) is Events:
+                ranges = ((message.start, message.end),)
+                self._take_answer(broker, effect.peer, message.run.source, ranges, message.again)
+            elif type(message) is Silent:
+                self._take_answer(broker, effect.peer, message.stream, message.ranges, again=True)
+            elif type(message) is Done:
+                self._check_done(broker, effect.peer, message)
+            if type(event) is MessageReceived and isinstance(event.peer, int):
+                self._check_way(broker, event.peer, heard, effect.peer, message)
+        for identity, rows in asked.items():
+            self._check_asked(broker, identity, rows)
+        return ()
+
+    def _of(self, broker: BrokerView, identity: StreamId) -> _Told:
+        return self._told.setdefault((broker.number, broker.incarnation, identity), _Told())
+
+    # ------------------------------------------------------------ answers
+
+    def _take_answer(
+        self,
+        broker: BrokerView,
+        peer: BrokerNumber,
+        identity: StreamId,
+        ranges: Sequence[Range],
+        again: bool,
+    ) -> None:
+        wanted = self._of(broker, identity).wanted.get(peer, IntervalSet())
+        for start, end in ranges:
+            if again and (rest := wanted.gaps(start, end)):
+                what = f"{broker.name} to {peer}, {tuple(identity)}"
+                raise InvariantViolated("unasked", f"{what}: {rest} of [{start}, {end})")
+        for start, end in ranges:
+            wanted.remove(start, end)
+
+    # ------------------------------------------------------------ questions
+
+    def _check_asked(
+        self, broker: BrokerView, identity: StreamId, rows: Iterable[tuple[Range, ...]]
+    ) -> None:
+        """One question may go to several brokers in one step."""
+        what = f"{broker.name}, {tuple(identity)}"
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        told, now_ns = self._of(broker, identity), core.now_ns
+        while told.asked and told.asked[0][0] <= now_ns:
+            told.asked.popleft()
+        lately = IntervalSet(each for _, ranges in told.asked for each in ranges)
+        needed = IntervalSet(self._needed(told, _stream(core, identity)))
+        for ranges in rows:
+            for start, end in ranges:
+                if twice := lately.within(start, end):
+                    raise InvariantViolated("asked twice", f"{what}: {twice}")
+                if idle := needed.gaps(start, end):
+                    raise InvariantViolated("asked for nobody", f"{what}: {idle}")
+            told.asked.append((now_ns + self._forgotten_ns, ranges))
+
+    def _needed(self, told: _Told, stream: Stream) -> Iterator[Range]:
+        for wanted in told.wanted.values():
+            yield from wanted
+        for piece in stream.subend.gaps.pieces:
+            yield piece.start, piece.end
+
+    # ------------------------------------------------------------ ways
+
+    def _check_way(
+        self, broker: BrokerView, sender: BrokerNumber, heard: object, peer: int, message: object
+    ) -> None:
+        if type(heard) is not type(message) or self._cells[sender] != self._cells[peer]:
+            return
+        if type(heard) is Events and type(message) is Events:
+            is_back = not heard.again and not message.again
+        else:
+            is_back = type(heard) in (Nack, AckExpected)
+        if is_back:
+            what = f"{broker.name} heard {heard} from {sender}, and says it to {peer}"
+            raise InvariantViolated("way back", what[:300])
+
+    # ------------------------------------------------------------ who is done
+
+    def _check_done(self, broker: BrokerView, peer: BrokerNumber, message: Done) -> None:
+        core = broker.core
+        assert isinstance(core, Gryphon), f"{core} is no core of gryphon"
+        for identity, through in message.through:
+            what = f"{broker.name} to {peer}, cell {message.cell}, {tuple(identity)}: {through}"
+            stream = _stream(core, identity)
+            is_own = message.cell == self._cells[broker.number]
+            known = stream.knowledge.final if is_own else stream.done_by(message.cell)
+            if through > known:
+                raise InvariantViolated("done early", f"{what}, and knows {known}")
+            done = self._of(broker, identity).done
+            before = done.get((peer, message.cell), 0)
+            if through < before:
+                raise InvariantViolated("done again less", f"{what} after {before}")
+            done[peer, message.cell] = through
+
+
+def _stream(core: Gryphon, identity: StreamId) -> Stream:
+    return next(stream for stream in core.streams() if stream.identity == identity)

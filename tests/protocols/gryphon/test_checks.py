@@ -1,0 +1,127 @@
+"""Each rule that simulations hold gryphon to sees a mistake (`checks/steps.py`)."""
+
+import inspect
+import re
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.config import MILLISECOND_NS
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.checks import ghosts, holdings, steps, traffic
+from brokerd.protocols.gryphon.checks.planning import tree_of_cells
+from brokerd.protocols.gryphon.messages import Events, Nack
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.search.swarm import SwarmOptions, run_seed
+from tests.helpers.gryphon_stories import Story
+
+BUDGET = 20
+
+# Rule → invariant of the design, a named bug that it sees, the first seed of a swarm that shows it.
+SEEN = {
+    "silent event": ("I1", "M02-silence-over-unknown", 1),
+    "other event": ("I2", "another-number-than-its-publishers", 1),
+    "unborn": ("I3", "silent-behind-an-event", 1),
+    "tick reused": ("I4", "M42-ticks-from-the-clock-alone", 1),
+    "pubend with a hole": ("I4", "no-silence-before-an-event", 1),
+    "gap": ("I5", "M01-horizon-ignored", 1),
+    "final early": ("I6", "M04-done-when-anybody-is", 1),
+    "done early": ("I7", "done-with-all-that-is-known", 1),
+    "done again less": ("I7", "done-goes-back", 1),
+    "chopped early": ("I8", "chops-all-there-is", 1),
+    "curiosity": ("I9", "asked-for-what-is-known", 2),
+    "still curious": ("I9", "curious-of-what-it-was-told", 2),
+    "asked twice": ("I10", "asks-what-it-has-just-asked", 6),
+    "asked for nobody": ("I10", "asks-for-a-tick-more", 1),
+    "unasked": ("I10", "M11-answers-for-everybody", 3),
+    "acknowledged early": ("I12", "acknowledged-when-assigned", 1),
+    "ranges": ("I13", "neighbouring-ranges-stay-apart", 2),
+    "liveness": ("I14", "M10-no-ack-expected", 1),
+    "total order": ("I15", "merged-as-they-come", 4),
+    "retained": ("I16", "keeps-what-is-final", 1),
+    "unsettled": ("I16", "not-final-before-it-is-asked", 1),
+}
+BY_STORIES = {"way back": "I11"}
+ALIKE = {"tick order": "tick reused"}
+"""A tick that is used again may be another pubend's highest, or lie below it."""
+
+
+def test_every_invariant_and_every_rule_of_the_checks_is_seen_to_fail() -> None:
+    seen = {number for number, _, _ in SEEN.values()} | {*BY_STORIES.values()}
+    assert seen == {f"I{number}" for number in range(1, 17)}
+    for module in (ghosts, holdings, traffic):
+        rules = {*re.findall(r'InvariantViolated\(\s*"([^"]+)"', inspect.getsource(module))}
+        assert rules <= {*SEEN, *BY_STORIES, *ALIKE}, module.__name__
+    for rule in (*SEEN, *BY_STORIES):
+        assert rule in steps.__doc__ or rule in ("gap", "liveness")
+
+
+@pytest.mark.parametrize("rule", SEEN)
+def test_a_rule_sees_a_mistake(rule: str) -> None:
+    _, bug, first = SEEN[rule]
+    options = SwarmOptions(mutants=frozenset((bug,)), check_purity=False)
+    for seed in dict.fromkeys((first, *range(1, BUDGET))):
+        report = run_seed(seed, "gryphon", options)
+        if report.rule == rule:
+            return
+    pytest.fail(f"{rule} does not see {bug} in {BUDGET} seeds")
+
+
+CELL_OF_THREE = tree_of_cells(
+    ["p1", "b1", "b2", "b3", "s1", "s2"],
+    [("p1", "middle"), ("middle", "s1"), ("middle", "s2")],
+    {"middle": ["b1", "b2", "b3"]},
+)
+
+
+def fail(story: Story, *links: tuple[str, str]) -> None:
+    for a, b in links:
+        story.cluster.link(a, b).cut().suspect()
+        story.cluster.link(b, a).suspect()
+
+
+def events_cannot_be_passed_on() -> None:
+    """b2 loses its link to s1 while an event comes to it sideways, and b3 would get there."""
+    story = Story(topology=CELL_OF_THREE, pubends=1)
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    fail(story, ("p1", "b2"), ("p1", "b3"), ("b1", "s1"))
+    story.cluster.run_for(1)
+    sent = story.publish(1)
+    story.cluster.link("b1", "b2").delay(50 * MILLISECOND_NS)
+    sent += story.publish(1, pause_s=0.03)
+    assert story.from_to("b1", "b2", Events)[1:], "it is on its way"
+    fail(story, ("b2", "s1"))
+    story.settle()
+    assert subscriber.received == sent
+
+
+def questions_cannot_be_passed_on() -> None:
+    """b2 loses its link to p1 while b1 asks it, who asks for s1, and b3 would get there."""
+    story = Story(topology=CELL_OF_THREE, pubends=1)
+    subscriber = story.cluster.subscribe("s1")
+    story.cluster.run_until_quiet()
+    fail(story, ("b1", "p1"), ("s1", "b2"), ("s1", "b3"))
+    story.cluster.run_for(1)
+    sent = story.publish(1)
+    story.lose("p1", "b2", Events)
+    sent += story.publish(2, pause_s=0.01)
+    story.cluster.link("b1", "b2").delay(50 * MILLISECOND_NS)
+    story.wait_for(lambda: bool(story.from_to("b1", "b2", Nack)))
+    fail(story, ("b2", "p1"))
+    story.settle()
+    assert subscriber.received == sent
+
+
+@pytest.mark.parametrize(
+    "story, bug",
+    [
+        (events_cannot_be_passed_on, "M12-sideways-again"),
+        (questions_cannot_be_passed_on, "asked-beside-again"),
+    ],
+)
+def test_nothing_goes_sideways_twice(story: Callable[[], None], bug: str) -> None:
+    story()
+    with planted([MUTANTS[bug]]), pytest.raises(InvariantViolated, match="way back"):
+        story()
