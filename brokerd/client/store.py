@@ -64,12 +64,15 @@ class FileStore:
     def _replace(self, content: bytes) -> None:
         fresh = self._path.with_name(f".{self._path.name}.new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(fresh, flags, 0o600), "wb", buffering=0) as file:
-            os.fchmod(file.fileno(), 0o600)  # one that a crash has left may be another's to read
+        file = os.open(fresh, flags, 0o600)
+        try:
+            os.fchmod(file, 0o600)  # one that a crash has left may be another's to read
             view = memoryview(content)
             while view:
-                view = view[file.write(view) :]
-            os.fsync(file.fileno())
+                view = view[os.write(file, view) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
         os.replace(fresh, self._path)
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -70,7 +70,8 @@ class RecordedSqlite:
 
 def is_possible() -> bool:
     """Whether the library of this Python shows its functions: not where it is built in."""
-    return hasattr(ctypes.CDLL(_sqlite3.__file__), "sqlite3_vfs_register")
+    file = getattr(_sqlite3, "__file__", None)
+    return file is not None and hasattr(ctypes.CDLL(file), "sqlite3_vfs_register")
 
 
 @contextmanager

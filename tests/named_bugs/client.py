@@ -152,10 +152,24 @@ ROWS: Final = (
     Row(
         "renamed-before-it-is-on-disk",
         "brokerd/client/store.py",
-        "            os.fsync(file.fileno())\n",
+        "            os.fsync(file)\n",
         "",
         "tests/client/test_store.py::test_a_disk_that_fails_once_is_not_trusted_again",
         {"call": "fsync of the folder"},
+    ),
+    Row(
+        "kept-without-its-folder",
+        "brokerd/client/store.py",
+        "            os.fsync(folder)\n",
+        "            pass\n",
+        "tests/client/test_store_crashes.py::crash_everywhere",
+    ),
+    Row(
+        "kept-before-it-is-on-disk",
+        "brokerd/client/store.py",
+        "            os.fsync(file)\n",
+        "            pass\n",
+        "tests/client/test_store_crashes.py::crash_everywhere",
     ),
     Row(
         "trusts-a-disk-that-failed",

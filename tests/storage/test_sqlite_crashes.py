@@ -28,8 +28,7 @@ History = list[tuple[int, int, Tables]]
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """In memory, where there is such a place: thousands of stores are opened in it."""
-    if not recorder.is_possible():
-        pytest.skip("the SQLite library of this Python shows nobody its functions")
+    see_whether_it_is_possible()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
@@ -96,7 +95,22 @@ def test_no_crash_loses_what_was_committed(
     assert states >= LEAST_STATES
 
 
+def see_whether_it_is_possible() -> None:
+    if not recorder.is_possible():
+        pytest.skip("the SQLite library of this Python shows nobody its functions")
+
+
+def test_where_sqlite_is_built_in_a_crash_of_it_is_skipped_and_not_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Here for every Python that is not so: `_sqlite3` is no file of its own there."""
+    monkeypatch.delattr(recorder._sqlite3, "__file__")
+    with pytest.raises(pytest.skip.Exception, match="shows nobody its functions"):
+        crash_everywhere(tmp_path, 1)
+
+
 def crash_everywhere(tmp_path: Path, of_a_moment: int) -> int:
+    see_whether_it_is_possible()
     (tmp_path / "first").mkdir()
     (tmp_path / "again").mkdir()
     recording, history = written(tmp_path / "first" / "meta.sqlite3")
