@@ -1,15 +1,18 @@
-"""Interval sets and knowledge against plain dictionaries of ticks, for any number of operations.
+"""Interval sets, knowledge and streams against plain lists of ticks, for any number of operations.
 
 `python -m tests.helpers.tick_structures 1000000` compares after so many, and says so.
 """
 
 import sys
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
-from brokerd.protocols.gryphon.intervals import IntervalSet
+from brokerd.protocols.gryphon.intervals import IntervalSet, Range
 from brokerd.protocols.gryphon.knowledge import Knowledge
-from tests.helpers.stream_runs import run_at
+from brokerd.protocols.gryphon.parameters import GryphonParameters
+from brokerd.protocols.gryphon.stream import Stream
+from tests.helpers.stream_runs import STREAM, run_at
 
 WORLD = 400
 """Ticks; small, so that ranges meet each other all the time."""
@@ -66,8 +69,101 @@ def compare_knowledge(operations: int, seed: int) -> None:
             assert ours.events.ticks(low, end) == kept if low < end else True
 
 
+class _PlainStream:
+    """A stream as a value per tick, without any range."""
+
+    def __init__(self, children: Sequence[int]) -> None:
+        self.known = [True] + [False] * WORLD
+        self.wanted: dict[int, set[int]] = {}
+        self.asked: dict[int, int] = {}
+        self.done = dict.fromkeys(children, 0)
+        self.final = 0
+
+    def asks(self, start: int, end: int, now: int, until: int) -> list[int]:
+        self.asked = {tick: due for tick, due in self.asked.items() if due > now}
+        fresh = [tick for tick in range(start, end) if tick not in self.asked]
+        self.asked |= dict.fromkeys(fresh, until)
+        return fresh
+
+    def learns(self, start: int, end: int) -> None:
+        for tick in range(start, end):
+            self.known[tick] = True
+            self.asked.pop(tick, None)
+
+    def settles(self) -> None:
+        self.final = max(self.final, min(max(done, self.final) for done in self.done.values()))
+        self.learns(0, self.final + 1)
+        for peer in list(self.wanted):
+            self.tells(peer, 0, self.final + 1)
+
+    def tells(self, peer: int, start: int, end: int) -> None:
+        self.wanted[peer] -= {*range(start, end)}
+        if not self.wanted[peer]:
+            del self.wanted[peer]
+
+
+def compare_streams(operations: int, seed: int) -> None:
+    """Let neighbours ask, be told and be done with ticks; both think the same of each."""
+    random = Random(f"streams {seed}")
+    children, peers = (2, 3), (4, 5, 6)
+    left = operations
+    while left > 0:
+        ours = Stream(STREAM, 1, children, GryphonParameters(), has_subend=False)
+        naive, now = _PlainStream(children), 0
+        for _ in range(min(left, 300)):
+            left -= 1
+            start = random.randrange(1, WORLD - 1)
+            end = random.randrange(start, min(WORLD - 1, start + 40)) + 1
+            what, peer = random.randrange(6), random.choice(peers)
+            if what == 0:
+                unknown = [tick for tick in range(start, end) if not naive.known[tick]]
+                gaps = ours.knowledge.known.gaps(start, end)
+                assert _ticks(gaps) == unknown
+                ours.want(peer, gaps)
+                if unknown:
+                    naive.wanted.setdefault(peer, set()).update(unknown)
+                else:
+                    ours.satisfy(peer, 0, 0)
+            elif what == 1:
+                gaps = ours.knowledge.known.gaps(start, end)
+                asked = [tick for gap in gaps for tick in naive.asks(*gap, now, now + 30)]
+                assert _ticks(ours.ask(gaps, now, now + 30)) == asked
+            elif what == 2:
+                ours.knowledge.accumulate(start, end, None)
+                ours.answered(start, end)
+                naive.learns(start, end)
+                for each in list(naive.wanted):
+                    wanted = sorted(naive.wanted[each] & {*range(start, end)})
+                    assert _ticks(ours.wanted(each, start, end)) == wanted
+                    ours.satisfy(each, start, end)
+                    naive.tells(each, start, end)
+            elif what == 3:
+                child = random.choice(children)
+                through = random.randrange(WORLD) // random.choice((1, 4))
+                assert ours.note_done(child, through) == (through > naive.done[child])
+                naive.done[child] = max(through, naive.done[child])
+                ours.settle()
+                naive.settles()
+            elif what == 4:
+                now += random.randrange(20)
+                ours.forget_asked(now)
+                naive.asked = {tick: due for tick, due in naive.asked.items() if due > now}
+            elif random.random() < 0.1:
+                ours.forget(peer)
+                naive.wanted.pop(peer, None)
+            assert ours.knowledge.final == naive.final
+            assert _ticks(ours.asked) == sorted(naive.asked)
+            assert ours.curious.keys() == naive.wanted.keys()
+            for each, ranges in ours.curious.items():
+                assert _ticks(ranges) == sorted(naive.wanted[each])
+
+
+def _ticks(ranges: Iterable[Range]) -> list[int]:
+    return [tick for start, end in ranges for tick in range(start, end)]
+
+
 if __name__ == "__main__":
     amount = int(sys.argv[1])
-    compare_intervals(amount, 1)
-    compare_knowledge(amount, 1)
-    sys.stdout.write(f"{amount:,} operations each on interval sets and on knowledge: equal\n")
+    for compare in (compare_intervals, compare_knowledge, compare_streams):
+        compare(amount, 1)
+    sys.stdout.write(f"{amount:,} operations each on interval sets, knowledge and streams: equal\n")

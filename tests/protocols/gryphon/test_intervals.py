@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.protocols.gryphon.intervals import IntervalSet
-from tests.helpers.tick_structures import compare_intervals, compare_knowledge
+from tests.helpers.tick_structures import compare_intervals, compare_knowledge, compare_streams
 
 SIZE = 48
 ranges = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda pair: tuple(sorted(pair)))
@@ -86,3 +86,4 @@ def test_random_operations_leave_structures_as_plain_ones_are():
     """A small share of what `python -m tests.helpers.tick_structures` does."""
     compare_intervals(3_000, seed=2)
     compare_knowledge(600, seed=2)
+    compare_streams(3_000, seed=2)
