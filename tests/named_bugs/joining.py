@@ -12,15 +12,15 @@ ROWS: Final = (
     Row(
         "joins-what-waits-for-different-clients",
         _TREE + "joining.py",
-        "tuple(hops), audiences.get(entry, ())",
+        "tuple(hops), entry.clients, entry.deliveries",
         "tuple(hops)",
         _STORIES + "test_nobody_waits_for_a_client_that_others_wait_for",
     ),
     Row(
         "joins-what-waits-for-different-neighbours",
         _TREE + "joining.py",
-        "tuple(hops), audiences.get(entry, ())",
-        "audiences.get(entry, ())",
+        "tuple(hops), entry.clients, entry.deliveries",
+        "entry.clients, entry.deliveries",
         _STORIES + "test_nobody_waits_for_a_neighbour_that_others_wait_for",
     ),
     Row(
@@ -48,8 +48,8 @@ ROWS: Final = (
     Row(
         "transfers-of-parts-stay",
         _TREE + "queue.py",
-        "[each for each in sent[source] if each.entry.part_of is None]",
-        "sent[source]",
+        "[each for each in between if each.entry.part_of is None]",
+        "between[:]",
         _STORIES + "test_what_a_neighbour_does_not_confirm_is_joined_and_comes_again_as_it_was",
     ),
     Row(

@@ -58,7 +58,7 @@ def messages(decoder: FrameDecoder, chunk: bytes) -> list[Any]:
 @pytest.mark.parametrize("keeps", ["for a frozen broker", "for a client that takes nothing"])
 def test_what_comes_one_by_one_is_kept_in_half_as_much_again(keeps: str) -> None:
     # Looked at as often as if there were ten times as many.
-    bounds = JoiningBounds(fewest=100, interval_ns=0, looked_at_ns=0)
+    bounds = JoiningBounds(fewest=100, step=16, interval_ns=0, window=64)
     with patch.object(joining, "JoiningBounds", lambda: bounds):
         core = forwarding_broker([(2, "true")] if "broker" in keeps else [])
     if "client" in keeps:

@@ -186,6 +186,9 @@ class Publications:
                 continue
             entry = queue.new_entry(run, selection, places, receipt)
             made.append(entry)
+            if by_client or withheld:
+                entry.clients = (*by_client, *[local.client for local, _ in withheld])
+                entry.serial = self.windows.serial
             for transfer in queue.assign(entry, destinations):
                 places_sent, transfers = sends.setdefault(transfer.hop, ([], []))
                 places_sent.extend(places)

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from brokerd.model.identity import BrokerNumber, Peer, SourceId
+from brokerd.model.identity import BrokerNumber, ClientId, Peer, SourceId
 from brokerd.model.publication import PublicationRun
 from brokerd.protocols.delta_tree.broker.state import Path
 from brokerd.protocols.delta_tree.messages import RecoveryNotifier
@@ -96,6 +96,8 @@ class Entry:
         deliveries: how many deliveries to local clients are not acknowledged.
         notifier: what the entry is instead of publications, if it is that.
         whole: the publications, where they are a run of their own.
+        clients: who gets it here.
+        serial: how many deliveries had been made before those of it.
         part_of: the entry that it was joined to others in, which stands for it since.
     """
 
@@ -114,6 +116,8 @@ class Entry:
     done: bool = False
     notifier: RecoveryNotifier | None = None
     whole: PublicationRun | None = None
+    clients: tuple[ClientId, ...] = ()
+    serial: int = 0
     part_of: "Entry | None" = None
 
     def run(self) -> PublicationRun:
@@ -138,7 +142,10 @@ class SourceQueue:
     have taken an old frame for a new one that is not so, and everything is looked at.
     """
 
-    __slots__ = ("_done_in_front", "_entries", "_frame_firsts", "_in_order", "_living")
+    __slots__ = (
+        *("_done_in_front", "_entries", "_frame_firsts", "_in_order", "_living"),
+        "_settled",
+    )
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -146,6 +153,7 @@ class SourceQueue:
         self._in_order = True
         self._living = 0
         self._done_in_front = 0
+        self._settled = 0
 
     def __len__(self) -> int:
         return self._living
@@ -161,23 +169,32 @@ class SourceQueue:
         self._frame_firsts.append(entry.frame_first)
         self._living += 1
 
-    def stayed(self, through: int) -> list[Entry]:
-        """The entries of frames that begin at this number or before, if in order."""
-        if not self._in_order:
-            return []
-        end = bisect_right(self._frame_firsts, through)
-        return [entry for entry in self._entries[:end] if not entry.done]
-
     def newest(self) -> int:
         """Where the newest frame begins."""
         return self._frame_firsts[-1]
 
-    def replace_stayed(self, through: int, entries: Sequence[Entry]) -> None:
-        """Put those in place of the ones that `stayed` gave, which hold the same."""
-        newer = self._entries[bisect_right(self._frame_firsts, through) :]
-        self._entries = [*entries, *newer]
-        self._frame_firsts = [entry.frame_first for entry in self._entries]
-        self._living = sum(not entry.done for entry in self._entries)
+    def unsettled(self, through: int) -> int:
+        """How many entries of frames that begin up to `through` have not been settled."""
+        if not self._in_order:
+            return 0
+        return max(0, bisect_right(self._frame_firsts, through) - self._settled)
+
+    def next_unsettled(self, through: int, publications: int) -> list[Entry]:
+        """The first of those, whole frames, with so many publications or some more."""
+        firsts, end = self._frame_firsts, self._settled
+        last = bisect_right(firsts, through)
+        while end < last and (publications > 0 or firsts[end] == firsts[end - 1]):
+            publications -= self._entries[end].publications
+            end += 1
+        return self._entries[self._settled : end]
+
+    def settle(self, count: int, entries: Sequence[Entry]) -> None:
+        """Put entries in place of so many unsettled ones, of which they hold what is not done."""
+        start, end = self._settled, self._settled + count
+        self._living += len(entries) - sum(not each.done for each in self._entries[start:end])
+        self._entries[start:end] = entries
+        self._frame_firsts[start:end] = [entry.frame_first for entry in entries]
+        self._settled += len(entries)
         self._done_in_front = 0
 
     def end(self, entry: Entry) -> None:
@@ -185,6 +202,7 @@ class SourceQueue:
         entry.done = True
         self._living -= 1
         if self._living < len(self._entries) // 2:
+            self._settled = sum(not entry.done for entry in self._entries[: self._settled])
             self._entries = [entry for entry in self._entries if not entry.done]
             self._frame_firsts = [entry.frame_first for entry in self._entries]
             self._done_in_front = 0

@@ -10,12 +10,11 @@ An entry is done as a whole, so what was joined is confirmed as a whole. Nothing
 would make one home broker, or one client, wait for another one.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from brokerd.config import MILLISECOND_NS
-from brokerd.model.identity import BrokerNumber, ClientId, SourceId
+from brokerd.model.identity import SourceId
 from brokerd.model.joined_runs import JOINED_BYTES, JOINED_PUBLICATIONS, RunJoiner
 from brokerd.protocols.delta_tree.publications.deliveries import WithholdingWindows
 from brokerd.protocols.delta_tree.publications.entries import Entry, Receipt, Transfer
@@ -29,17 +28,19 @@ class JoiningBounds:
 
     Attributes:
         fewest: publications in the queue up to which nobody looks.
-        interval_ns: from one look to the next one, at least.
-        looked_at_ns: for each entry that is looked at, likewise.
-        window: so many publications are looked at together.
+        step: so many more, and it is looked again.
+        interval_ns: what has stayed was there so long ago.
+        window: so many publications are joined at one look, about: nothing else is done meanwhile.
+        crowd: entries that stayed, above which few of a source are joined, too.
         publications: so many become one entry, or one delivery, at most.
         payload_bytes: likewise.
     """
 
     fewest: int = 1_024
+    step: int = 64
     interval_ns: int = 250 * MILLISECOND_NS
-    looked_at_ns: int = 50_000
-    window: int = 4_096
+    window: int = 128
+    crowd: int = 4_096
     publications: int = JOINED_PUBLICATIONS
     payload_bytes: int = JOINED_BYTES
 
@@ -60,44 +61,74 @@ class Joining:
         self._wholes = Wholes(
             _part_of, Entry.run, _count_out, self.bounds.publications, self.bounds.payload_bytes
         )
+        self._stayed: dict[SourceId, int] = {}
         self._newest: dict[SourceId, int] = {}
-        self._not_before_ns = 0
+        self._noted_ns = 0
         queue.look_above = self.bounds.fewest
 
     def watch(self, now_ns: int) -> None:
         """To be called whenever the queue has changed."""
-        queue, fewest = self._queue, self.bounds.fewest
+        queue, bounds = self._queue, self.bounds
         publications = queue.publications
         if publications > queue.look_above:
-            if now_ns < self._not_before_ns:
-                queue.look_above = publications + fewest // 16
-                return
-            looked_at = self._look()
-            queue.look_above = publications + max(fewest // 2, looked_at // 4)
-            self._not_before_ns = now_ns + max(
-                self.bounds.interval_ns, looked_at * self.bounds.looked_at_ns
-            )
-        elif publications < queue.look_above // 2 and queue.look_above > fewest:
-            queue.look_above = max(fewest, publications + fewest // 2)
+            self._look(now_ns)
+            queue.look_above = publications + max(bounds.step, len(queue.entries) // 4)
+        elif publications < queue.look_above // 2 and queue.look_above > bounds.fewest:
+            queue.look_above = max(bounds.fewest, publications + bounds.step)
 
-    def _look(self) -> int:
-        """Join what was there when it looked before; how many entries were looked at."""
+    def _look(self, now_ns: int) -> None:
+        """Join some of what has stayed for an interval or two."""
+        of_sources = self._queue.entries
+        if now_ns - self._noted_ns >= self.bounds.interval_ns:
+            self._noted_ns, self._stayed = now_ns, self._newest
+            self._newest = {source: entries.newest() for source, entries in of_sources.items()}
+        stayed = {
+            source: count
+            for source, through in self._stayed.items()
+            if source in of_sources and (count := of_sources[source].unsettled(through)) > 1
+        }
+        is_crowded = sum(stayed.values()) > self.bounds.crowd
+        left = self.bounds.window
+        for source, count in stayed.items():
+            if is_crowded or count >= self.bounds.window:
+                left -= self._settle(source)
+            if left <= 0:
+                return
+
+    def _settle(self, source: SourceId) -> int:
+        """Join the oldest entries that stayed of a source; how many publications these are."""
         queue = self._queue
-        looked_at = len(queue.entries)
-        stayed: dict[SourceId, list[Entry]] = {}
-        for source, entries in queue.entries.items():
-            old = entries.stayed(self._newest.get(source, 0))
-            looked_at += len(old)
-            if sum(self._is_small(entry) for entry in old) > 1:
-                stayed[source] = old
-        if stayed:
-            audiences = self._windows.audiences()
-            looked_at += len(audiences)
-            changes = [self._join_source(*each, audiences) for each in stayed.items()]
-            if any(changes):
-                self._windows.join(self._wholes)
-        self._newest = {source: entries.newest() for source, entries in queue.entries.items()}
-        return looked_at
+        of_source = queue.entries[source]
+        old = of_source.next_unsettled(self._stayed[source], self.bounds.window)
+        groups: dict[Hashable, list[Entry]] = {}
+        entries: list[Entry] = []
+        for entry in old:
+            if entry.done:
+                continue
+            if self._is_small(entry):
+                groups.setdefault(_waits_for(entry), []).append(entry)
+            else:
+                entries.append(entry)
+        joined: list[Entry] = []
+        for alike in groups.values():
+            for group in self._of_bounded_size(alike):
+                if len(group) > 1:
+                    joined.append(self._joined(group))
+                else:
+                    entries.append(group[0])
+        entries += joined
+        entries.sort(key=_first)
+        if old:
+            _number_frames(entries, old[0].frame_first)
+        of_source.settle(len(old), entries)
+        for whole in joined:
+            for hop, transfer in whole.transfers.items():
+                queue.replace_sent(hop, source, transfer)
+        clients = dict.fromkeys([name for whole in joined for name in whole.clients])
+        serials = old[0].serial, max(entry.serial + 4 * len(entry.clients) for entry in old)
+        for client in clients:
+            self._windows.join(client, source, serials, self._wholes)
+        return sum(entry.publications for entry in old)
 
     def _is_small(self, entry: Entry) -> bool:
         """Whether it is to be joined to others, if there are any."""
@@ -106,59 +137,6 @@ class Joining:
         if any(transfer.left is not None for transfer in entry.transfers.values()):
             return False
         return 2 * entry.run().payload_bytes() < self.bounds.payload_bytes
-
-    def _join_source(
-        self, source: SourceId, old: list[Entry], audiences: Mapping[Entry, tuple[ClientId, ...]]
-    ) -> bool:
-        """Whether any of the entries, which are all that stayed of a source, were joined."""
-        groups = list(self._groups(old, audiences))
-        if len(groups) == len(old):
-            return False
-        entries = [self._joined(group) if len(group) > 1 else group[0] for group in groups]
-        entries.sort(key=_first)
-        _number_frames(entries)
-        queue = self._queue
-        queue.entries[source].replace_stayed(self._newest[source], entries)
-        transfers: dict[BrokerNumber, list[Transfer]] = {}
-        for group in groups:
-            if len(group) > 1 and (whole := group[0].part_of) is not None:
-                for hop, transfer in whole.transfers.items():
-                    transfers.setdefault(hop, []).append(transfer)
-        for hop, new in transfers.items():
-            queue.replace_sent(hop, source, new)
-        return True
-
-    def _groups(
-        self, old: list[Entry], audiences: Mapping[Entry, tuple[ClientId, ...]]
-    ) -> Iterator[list[Entry]]:
-        """All of the entries, those together that are to be one."""
-        window: dict[Any, list[Entry]] = {}
-        publications = 0
-        for entry in old:
-            is_small = self._is_small(entry)
-            if not is_small or publications + entry.publications > self.bounds.window:
-                yield from self._parts(window, is_closed=True)
-                window, publications = {}, 0
-            if is_small:
-                window.setdefault(_waits_for(entry, audiences), []).append(entry)
-                publications += entry.publications
-            else:
-                yield [entry]
-        yield from self._parts(window, is_closed=False)
-
-    def _parts(self, window: Mapping[Any, list[Entry]], is_closed: bool) -> Iterator[list[Entry]]:
-        """What is in a window, in groups of bounded size.
-
-        Where more may follow, nothing is joined that would not at least double its size: no
-        publication is copied more often than there are doublings.
-        """
-        for alike in window.values():
-            for group in self._of_bounded_size(alike):
-                sizes = [entry.publications for entry in group]
-                if is_closed or sum(sizes) >= 2 * max(sizes):
-                    yield group
-                else:
-                    yield from [[entry] for entry in group]
 
     def _of_bounded_size(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
@@ -193,6 +171,8 @@ class Joining:
             some.unsent,
             deliveries=sum(entry.deliveries for entry in group),
             whole=run,
+            clients=some.clients,
+            serial=some.serial,
         )
         for hop, transfer in some.transfers.items():
             whole.transfers[hop] = Transfer(
@@ -222,12 +202,16 @@ class Joining:
         return joined
 
 
-def _waits_for(entry: Entry, audiences: Mapping[Entry, tuple[ClientId, ...]]) -> Hashable:
-    """What differs between entries that must not wait for one another."""
+def _waits_for(entry: Entry) -> Hashable:
+    """What differs between entries that must not wait for one another.
+
+    Clients acknowledge in order: of entries for the same ones, those that wait for as many wait for
+    the same.
+    """
     hops = sorted(
         (hop, transfer.session, transfer.destinations) for hop, transfer in entry.transfers.items()
     )
-    return entry.path, entry.unsent, tuple(hops), audiences.get(entry, ())
+    return entry.path, entry.unsent, tuple(hops), entry.clients, entry.deliveries
 
 
 def _are_alike(one: Receipt, other: Receipt) -> bool:
@@ -239,10 +223,10 @@ def _are_alike(one: Receipt, other: Receipt) -> bool:
     )
 
 
-def _number_frames(entries: list[Entry]) -> None:
+def _number_frames(entries: list[Entry], first: int) -> None:
     """Let entries that interleave be as of one frame, and those of different ones not overlap."""
     start = 0
-    through = 0
+    through = first - 1
     while start < len(entries):
         end, last = start + 1, entries[start].last
         while end < len(entries) and entries[end].first <= last:

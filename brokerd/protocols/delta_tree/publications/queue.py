@@ -6,6 +6,7 @@ has acknowledged it; a frame is confirmed to its sender when all entries made of
 Paper: [DFT11] §VI, Fig. 8 lines 19-27, 784-795.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -172,13 +173,16 @@ class PublicationQueue:
             if disordered:  # vectors took an old frame for a new one
                 by_source[transfer.entry.source] = deque(sorted(of_source, key=_first))
 
-    def replace_sent(
-        self, hop: BrokerNumber, source: SourceId, transfers: Sequence[Transfer]
-    ) -> None:
-        """Put transfers of joined entries in place of those of their parts."""
-        sent = self.sent[hop]
-        sent[source] = deque([each for each in sent[source] if each.entry.part_of is None])
-        self.note_sent(hop, transfers)
+    def replace_sent(self, hop: BrokerNumber, source: SourceId, transfer: Transfer) -> None:
+        """Put the transfer of a joined entry in place of those of its parts."""
+        sent = self.sent[hop][source]
+        start = bisect_left(sent, transfer.first, key=_first)
+        count = bisect_right(sent, transfer.last, key=_first) - start
+        sent.rotate(-start)
+        between = [sent.popleft() for _ in range(count)]
+        between = [each for each in between if each.entry.part_of is None]
+        sent.extendleft(sorted([*between, transfer], key=_first, reverse=True))
+        sent.rotate(start)
 
     def receive_again(self, receipt: Receipt, last: int) -> None:
         """Let the receipt wait for what is still pending of publications that came before."""

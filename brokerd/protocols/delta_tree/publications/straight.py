@@ -53,10 +53,12 @@ class Direction:
 
     Attributes:
         clients: who gets them here, with the subscriptions that all are for.
+        names: of the clients.
     """
 
     onward: tuple[Onward, ...]
     clients: tuple[tuple[ClientId, tuple[LocalSubscription, ...]], ...]
+    names: tuple[ClientId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ class StraightLane:
             sent.append(transfer)
             counters["publications_forwarded"] += 1
             emit(Send(hop, PublicationCopy(run, onward.path)))
+        if direction.clients:
+            entry.clients, entry.serial = direction.names, self._windows.serial
         for client, subscriptions in direction.clients:
             entry.deliveries += 1
             self._windows.deliver(client, run, subscriptions, (entry,))
@@ -225,4 +229,4 @@ class StraightLane:
             if local.tags or local.phase not in (Phase.STARTING, Phase.STARTED):
                 return None
             clients[local.client] = (*clients.get(local.client, ()), local)
-        return Direction(tuple(onward), tuple(clients.items()))
+        return Direction(tuple(onward), tuple(clients.items()), tuple(clients))

@@ -4,8 +4,9 @@ A client is like a next hop: it gets each publication once, acknowledges ranges,
 has not acknowledged when its session ends comes again, in order, on its next session.
 """
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Generic
 
@@ -33,6 +34,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         window: how many publications a client may have unacknowledged.
         on_done: called with each entry once everybody has acknowledged what was made of it.
         counters: where `publications_delivered` counts.
+
+    Attributes:
+        serial: that of the delivery made last.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         self._on_done = on_done
         self._counters = counters
         self._outlets: dict[ClientId, Outlet[Entry, Subscription]] = {}
-        self._serial = 0
+        self.serial = 0
 
     def deliver(
         self,
@@ -58,9 +62,9 @@ class DeliveryWindows(Generic[Entry, Subscription]):
         instead: Instead | None = None,
     ) -> None:
         """Queue publications, or what is said in place of them."""
-        self._serial += 1
+        self.serial += 1
         outlet = self._outlet(client)
-        delivery = Delivery(run, subscriptions, Parcel(entries), self._serial, instead)
+        delivery = Delivery(run, subscriptions, Parcel(entries), self.serial, instead)
         if all(local in outlet.claimed for local in subscriptions):
             outlet.waiting.append(delivery)
             self._send(client, outlet)
@@ -213,22 +217,22 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 self._end_part(delivery.parcel)
         self._send(client, outlet)
 
-    def audiences(self) -> dict[Entry, tuple[ClientId, ...]]:
-        """Whose deliveries each entry waits for."""
-        found: dict[Entry, tuple[ClientId, ...]] = {}
-        for client, outlet in self._outlets.items():
-            for delivery in chain(outlet.parked, outlet.waiting, *outlet.sent.values()):
-                for entry in delivery.parcel.entries if delivery.subscriptions else ():
-                    found[entry] = (*found.get(entry, ()), client)
-        return found
-
-    def join(self, wholes: Wholes[Entry]) -> None:
-        """Let deliveries of entries that were joined be fewer."""
-        for outlet in self._outlets.values():
-            outlet.parked = join_deliveries(outlet.parked, wholes)
-            outlet.waiting = deque(join_deliveries(outlet.waiting, wholes))
-            for stream, sent in outlet.sent.items():
-                outlet.sent[stream] = deque(join_deliveries(sent, wholes))
+    def join(
+        self, client: ClientId, stream: StreamId, serials: tuple[int, int], wholes: Wholes[Entry]
+    ) -> None:
+        """Let deliveries of entries that were joined be fewer, of those made within `serials`."""
+        outlet = self._outlets.get(client)
+        if outlet is None:
+            return
+        start, end = _within(outlet.parked, serials)
+        outlet.parked[start:end] = join_deliveries(outlet.parked[start:end], wholes)
+        for deliveries in (outlet.waiting, outlet.sent.get(stream)):
+            if deliveries:
+                start, end = _within(deliveries, serials)
+                deliveries.rotate(-start)
+                part = [deliveries.popleft() for _ in range(end - start)]
+                deliveries.extendleft(reversed(join_deliveries(part, wholes)))
+                deliveries.rotate(start)
 
     def _advance(self, finished: Iterable[Delivery[Entry, Subscription]]) -> None:
         """Take note of how far the subscriptions got, where anybody wants to know.
@@ -281,3 +285,17 @@ class DeliveryWindows(Generic[Entry, Subscription]):
                 continue
             self._counters["publications_delivered"] += len(sequences)
             self._machine.effects.append(Deliver(client, Deliveries(delivery.left, numbers)))
+
+
+def _within(
+    deliveries: Sequence[Delivery[Entry, Subscription]], serials: tuple[int, int]
+) -> tuple[int, int]:
+    """Where those made after the first and up to the last of two serials are, in order of these."""
+    return (
+        bisect_right(deliveries, serials[0], key=_serial),
+        bisect_right(deliveries, serials[1], key=_serial),
+    )
+
+
+def _serial(delivery: Delivery[Entry, Subscription]) -> int:
+    return delivery.serial
