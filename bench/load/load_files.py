@@ -27,6 +27,7 @@ class LoadSetting:
         protocol, deployment_id, topology_digest: of the brokers it may talk to.
         session: what brokers and clients agree on about sessions.
         lateness_limit_ns: later than this, a second counts as saturated.
+        order: "total" where all subscribers are to get what two of them get in the same order.
         tls: the certificate of all its clients; None for plaintext on loopback.
         publishers, subscribers: who there is.
     """
@@ -45,6 +46,7 @@ class LoadSetting:
     lateness_limit_ns: int
     publishers: tuple[PublisherSetting, ...]
     subscribers: tuple[SubscriberSetting, ...]
+    order: str = "publisher"
     tls: TlsFiles | None = None
     session: SessionParameters = field(default_factory=SessionParameters)
 

@@ -94,6 +94,7 @@ class LoadGenerator:
             setting.subscribers, self._attribute_sets, self._blobs, self._fence_blob,
             self._directory, partial(self.files.append, "deliveries"), self._received,
             self.files.write_line, partial(self.files.append, "positions"),
+            in_total_order=setting.order == "total",
         )  # fmt: skip
         self._publishers = [
             self._publisher(publisher, number)

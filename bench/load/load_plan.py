@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from bench.run.testbed import Testbed
 from bench.spec.spec import ExperimentSpec, PublisherPlan, SubscriberPlan
+from brokerd.protocols.registry import protocol_on
 
 PUBLISHERS, SUBSCRIBERS = "load-pub", "load-sub"
 
@@ -120,6 +121,7 @@ def _config(
         "deployment_id": testbed.deployment_id,
         "topology_digest": testbed.topology_digest,
         "session": dict(spec.topology.session),
+        "order": _order(spec),
         "lateness_limit_ns": spec.workload.thresholds.loadgen_lateness_p99.limit_ns,
         "publishers": [
             {
@@ -146,6 +148,13 @@ def _config(
             for plan in subscribers
         ],
     }
+
+
+def _order(spec: ExperimentSpec) -> str:
+    """What subscribers hold deliveries against: "total" where that is asked for or promised."""
+    promised = protocol_on(spec.topology, spec.protocol).promises().order
+    asked = spec.workload.guarantee.order
+    return "total" if "total" in (asked, promised) else "publisher"
 
 
 def _rate(plan: PublisherPlan) -> list[int]:

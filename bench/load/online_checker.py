@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.load.content import SourceContent
 from bench.load.matching_sequences import MatchingSequences
+from bench.load.shared_order import SharedOrder
 from bench.load.stream_progress import StreamCounts, StreamProgress
 
 
@@ -25,17 +26,22 @@ class OnlineChecker:
         matching: for a subscription, one byte per attribute set: 1 where it matches.
         content_of: the contents of a source, by publisher identity and incarnation; None for a
             source that is no publisher of this run.
+        in_total_order: whether subscriptions must get what two of them get in the same order.
 
     Attributes:
         foreign: publications delivered of sources that are no publishers of this run.
+        order: compares subscriptions; None where each may have an order of its own.
     """
 
     def __init__(
         self,
         matching: Mapping[str, bytes],
         content_of: Callable[[str, int], SourceContent | None],
+        *,
+        in_total_order: bool = False,
     ) -> None:
         self._matching = matching
+        self.order = SharedOrder([*matching]) if in_total_order else None
         self._content_of = content_of
         self._shared: dict[tuple[bytes, str, int], MatchingSequences] = {}
         self._progress: dict[tuple[str, str, int], StreamProgress] = {}
@@ -95,4 +101,6 @@ class OnlineChecker:
                 source["announced"] = lane.announcements()
             lanes.append({"subscription": subscription, **source, **row, "exact": lane.exact})
         totals["phantom"] += self.foreign
+        if self.order is not None:
+            totals["order_differs"] = self.order.differing
         return {"schema": "pubsubctl/online/1", "totals": totals, "lanes": lanes}

@@ -146,6 +146,8 @@ class Receiver:
         samples: LatencySamples | None = None,
         write_line: Callable[[str, Mapping[str, Any]], None] | None = None,
         record_positions: Callable[[bytes], None] | None = None,
+        *,
+        in_total_order: bool = False,
     ) -> None:
         self.delivered = 0
         self.withheld = 0
@@ -168,6 +170,7 @@ class Receiver:
         self.checker = OnlineChecker(
             {setting.subscription: tables[setting.predicate] for setting in settings},
             directory.content,
+            in_total_order=in_total_order,
         )
 
     @property
@@ -185,6 +188,12 @@ class Receiver:
             self.checker.foreign += len(run)
         else:
             stream.lane.take(run.sequences, examined)
+            if self.checker.order is not None:
+                name, publisher = self.subscriptions[subscription], stream.publisher
+                publishers = self._directory.names
+                self.checker.order.got(
+                    name, publishers[publisher], stream.incarnation, run.sequences
+                )
 
     def note_notice(self, subscription: int, notice: Notice, received_ns: int) -> None:
         """A partition keeps these publications from the subscription."""

@@ -20,9 +20,16 @@ FENCE_BLOB = encode_attributes({"fence": "run-1"})
 
 
 class Load:
-    """One subscriber at broker a; the publisher a/3 publishes what seed 5 says."""
+    """Subscribers at broker a; the publisher a/3 publishes what seed 5 says."""
 
-    def __init__(self, predicate: str = "true", ways: Any = None) -> None:
+    def __init__(
+        self,
+        predicate: str = "true",
+        ways: Any = None,
+        *,
+        count: int = 1,
+        order: bool = False,
+    ) -> None:
         tables = ContentTables.build(5, SETS, 8, encode_attributes, ways)
         directory = SourceDirectory(["a"], 5, {8: tables})
         directory.know("a/3", 0, 8)
@@ -30,12 +37,15 @@ class Load:
         self.rows = b""
         self.positions: list[bytes] = []
         self.lines: list[tuple[str, Any]] = []
-        setting = SubscriberSetting("a-sub-1", "a-sub-1@1", "a", "", predicate)
+        settings = [
+            SubscriberSetting(f"a-sub-{n}", f"a-sub-{n}@1", "a", "", predicate)
+            for n in range(1, count + 1)
+        ]
         blobs = [encode_attributes(one) for one in SETS]
         self.receiver = Receiver(
-            [setting], SETS, blobs, FENCE_BLOB, directory, self._record,
+            settings, SETS, blobs, FENCE_BLOB, directory, self._record,
             write_line=lambda name, line: self.lines.append((name, line)),
-            record_positions=self.positions.append,
+            record_positions=self.positions.append, in_total_order=order,
         )  # fmt: skip
         self.receiver.checker.know_fence("a/3", 1, 1)
 
@@ -172,3 +182,14 @@ def test_the_rows_of_a_long_run_are_of_its_publications_one_by_one() -> None:
         struct.pack("<qqIIHHBBxx", 5 + n, 70, n, 3, 4, 6, FENCE if n == 2 else DATA, APPLICATION)
         for n in range(8)
     )
+
+
+def test_two_subscribers_are_compared_where_all_must_have_one_order() -> None:
+    for order in (False, True):
+        load = Load(count=2, order=order)
+        load.receiver.receive(0, load.run(1, 4), 10)
+        load.receiver.receive(1, load.run(1, 2), 11)
+        load.receiver.receive(1, load.run(4, 4), 12)
+        load.receiver.receive(1, load.run(3, 3), 13)
+        totals = load.receiver.checker.report()["totals"]
+        assert totals.get("order_differs") == (1 if order else None)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,6 +159,31 @@ def write_honest_run(folder: Path, run_id: str, *, gated: bool = False) -> Path:
     return run
 
 
+def write_ordered_run(folder: Path, run_id: str) -> Path:
+    """An honest run whose protocol promises a total order, in which all got everything."""
+    run = write_honest_run(folder, run_id)
+    _put_in_order(RunFolder(run))
+    seal(run)
+    return run
+
+
+def _put_in_order(run: RunFolder) -> None:
+    """Let every subscription get what it got by numbers, and equal ones by publishers."""
+    with run.document("manifest.json") as manifest:
+        manifest["promises"] = {
+            "exactly_once": True, "order": "total", "gaps": [], "redelivers": False
+        }  # fmt: skip
+    for process in (NEAR, FAR):
+        with run.records(process, "deliveries") as rows:
+            for subscription in sorted({*rows.all["subscription"].tolist()}):
+                places = rows.places(subscription=subscription)
+                part = rows.all[places]
+                part = part[np.lexsort((part["publisher"], part["sequence"]))]
+                part["received_ns"] = np.maximum.accumulate(part["received_ns"])
+                rows.all[places] = part
+            rows.all = rows.all[np.argsort(rows.all["received_ns"], kind="stable")]
+
+
 def write_forged_run(folder: Path, run_id: str, forgery: Forgery) -> Path:
     """The same after the forger was there."""
     run = write_honest_run(folder, run_id, gated=forgery.gated)
@@ -232,6 +258,20 @@ def two_are_swapped(run: RunFolder) -> None:
     with run.records(NEAR, "deliveries") as rows:
         a, b = rows.places(subscription=S1, publisher=0)[20:22]
         for column in ("sequence", "digest"):
+            rows.all[column][[a, b]] = rows.all[column][[b, a]]
+
+
+@_forgery("violation", "order_differs", online="order_differs")
+def two_of_two_publishers_are_swapped_in_a_total_order(run: RunFolder) -> None:
+    _put_in_order(run)
+    with run.records(NEAR, "deliveries") as rows:
+        places = rows.places(subscription=S1)
+        a, b = next(
+            (a, b)
+            for a, b in pairwise(places[20:])
+            if rows.all["sequence"][a] == rows.all["sequence"][b]
+        )
+        for column in ("sequence", "digest", "publisher"):
             rows.all[column][[a, b]] = rows.all[column][[b, a]]
 
 

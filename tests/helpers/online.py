@@ -60,6 +60,7 @@ class Online:
                 for s in self._truth.subscriptions
             },
             content_of,
+            in_total_order=self._truth.order == "total",
         )
         known = [s.subscription for s in self._truth.subscriptions]
         for subscription in history.subscriptions:
@@ -95,6 +96,9 @@ class Online:
             lane = self.checker.progress_of(subscription.subscription, source, incarnation)
             assert lane is not None
             lane.take([row.sequence for row in run], self._content(run))
+            if self.checker.order is not None:
+                name, numbers = subscription.subscription, [row.sequence for row in run]
+                self.checker.order.got(name, source, incarnation, numbers)
         assert not waiting
 
     def _runs(

@@ -191,4 +191,20 @@ ROWS: Final = (
         "                if noted_ns >= after_ns\n",
         "tests/bench/test_latency_samples.py::test_what_was_told_once_is_not_told_again",
     ),
+    Row(
+        "order-compared-one-way",
+        "bench/load/shared_order.py",
+        "                highest[other][number] = self._next[number]\n",
+        "",
+        "tests/bench/test_shared_order.py::"
+        "test_however_deliveries_are_interleaved_the_same_pairs_differ",
+    ),
+    Row(
+        "order-not-looked-at",
+        _RECEIVING,
+        "            if self.checker.order is not None:\n",
+        "            if self.checker.order is not None and not subscription:\n",
+        "tests/bench/test_receiving.py::"
+        "test_two_subscribers_are_compared_where_all_must_have_one_order",
+    ),
 )

@@ -17,7 +17,13 @@ from results.tables.json_files import IntegrityError
 from results.tables.load import LoadedRun
 from results.tables.logs import read_logs
 from results.tables.manifest import read_run
-from tests.helpers.forged_runs import FORGERIES, Forgery, write_forged_run, write_honest_run
+from tests.helpers.forged_runs import (
+    FORGERIES,
+    Forgery,
+    write_forged_run,
+    write_honest_run,
+    write_ordered_run,
+)
 from tests.helpers.history_tables import found_on_spark, notices_of
 from tests.helpers.online import Online
 
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HONEST = ("honest", "honest behind a gate")
+ORDERED = "honest in a total order"
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: write_honest_run(folder, f"honest-{number}", gated=bool(number))
         for number, name in enumerate(HONEST)
     }
+    found[ORDERED] = write_ordered_run(folder, "honest-ordered")
     for number, (name, forgery) in enumerate(FORGERIES.items()):
         found[name] = write_forged_run(folder, f"forged-{number}", forgery)
     return found
@@ -111,7 +119,7 @@ def on_spark(
 
 def test_the_reference_is_not_fooled(histories: dict[str, History | Refused]) -> None:
     judged = {name: by_reference(history) for name, history in histories.items()}
-    assert [judged.pop(name).outcome for name in HONEST] == ["VALID", "VALID"]
+    assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
     wrong = {name: j for name, j in judged.items() if not j.agrees_with(FORGERIES[name])}
     assert wrong == {}
 
@@ -121,7 +129,7 @@ def test_spark_is_not_fooled(
     spark: "SparkSession", folders: dict[str, Path], histories: dict[str, History | Refused]
 ) -> None:
     judged = on_spark(spark, folders, histories)
-    assert [judged.pop(name).outcome for name in HONEST] == ["VALID", "VALID"]
+    assert {judged.pop(name).outcome for name in (*HONEST, ORDERED)} == {"VALID"}
     wrong = {name: j for name, j in judged.items() if not j.agrees_with(FORGERIES[name])}
     assert wrong == {}
     assert judged.keys() == FORGERIES.keys()
@@ -136,6 +144,10 @@ def test_the_online_checker_sees_what_subscribers_are_told(
         assert isinstance(truth, History)
         truths[bool(gated)] = truth
         assert Online(truth).anomalies() == set(), name
+    ordered = histories[ORDERED]
+    assert isinstance(ordered, History)
+    assert ordered.order == "total"
+    assert Online(ordered).anomalies() == set()
     wrong = {}
     for name, forgery in FORGERIES.items():
         history = histories[name]
@@ -143,7 +155,8 @@ def test_the_online_checker_sees_what_subscribers_are_told(
             assert forgery.blind, name
             continue
         truth = truths[forgery.gated]
-        anomalies = Online(history, replace(truth, content=history.content)).anomalies()
+        truth = replace(truth, content=history.content, promises=history.promises)
+        anomalies = Online(history, truth).anomalies()
         seen = forgery.online in anomalies if forgery.online else not anomalies
         if not seen:
             wrong[name] = anomalies
@@ -151,10 +164,10 @@ def test_the_online_checker_sees_what_subscribers_are_told(
 
 
 def test_the_table_is_as_long_as_it_says() -> None:
-    assert len(FORGERIES) == 76
+    assert len(FORGERIES) == 77
     outcomes = Counter(forgery.outcome for forgery in FORGERIES.values())
-    assert outcomes == {"refused": 8, "doubt": 47, "violation": 21}
-    assert sum(bool(forgery.online) for forgery in FORGERIES.values()) == 25
+    assert outcomes == {"refused": 8, "doubt": 47, "violation": 22}
+    assert sum(bool(forgery.online) for forgery in FORGERIES.values()) == 26
     assert Counter(f.blind for f in FORGERIES.values() if f.blind) == {
         "faults": 17,
         "publishers' logs": 9,
