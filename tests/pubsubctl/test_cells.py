@@ -100,6 +100,16 @@ def test_no_protocol_that_runs_on_trees_is_deployed_on_cells(call: Call, ring: P
         ("", "[tree]", "[tree] is a section of another kind"),
         ('["p1", "ib"], ', "", "cells: bundles"),
         ('ib = ["b1", "b2"]', 'ib = ["b1", "b9"]', "'b9'"),
+        (
+            "[cells]",
+            '[cells]\nlinks = [["p1", "b1"], ["p1", "b2"]]',
+            "cells: links: no link of the bundle ib-s1; at least one",
+        ),
+        (
+            "[cells]",
+            '[cells]\nlinks = [["p1", "b1"], ["b2", "s1"], ["p1", "s1"]]',
+            "cells: links[2]: p1-s1 is of no bundle: no p1-s1",
+        ),
     ],
 )
 def test_a_wrong_topology_is_refused_with_what_is_wrong_in_it(
@@ -112,6 +122,7 @@ def test_a_wrong_topology_is_refused_with_what_is_wrong_in_it(
     for command in (("topology", "lint", str(ring)), ("deploy", str(ring), "--dry-run")):
         answer = call(*command)
         assert (answer.status, said in answer.err) == (2, True), answer.err
+        assert "ring.toml" in answer.err
 
 
 def test_an_unknown_protocol_is_named_with_the_nearest(call: Call, ring: Path) -> None:
