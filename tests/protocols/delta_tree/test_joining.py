@@ -211,3 +211,18 @@ def test_each_of_two_subscriptions_gets_its_own_in_order() -> None:
     assert subscriber.got(2) == [number for number in range(1, 31) if number % 10 >= 7]
     assert len(subscriber.deliveries) < 30
     assert exchange.cores[2].statistics()["queue_publications"] == 0
+
+
+@in_haste
+def test_what_stays_in_a_queue_that_does_not_grow_is_joined_too() -> None:
+    exchange = Exchange(CHAIN)
+    publisher, subscriber = exchange.client("p", 0, publishes=True), exchange.client("s", 2)
+    exchange.subscribe(subscriber, "true")
+    subscriber.quiet = True
+    for number in range(1, 100):
+        exchange.publish(publisher, number, A)
+        if number > 30:
+            assert publisher.source is not None
+            exchange.say(subscriber, Acknowledge(publisher.source, 1, number - 30))
+    assert len(entries(exchange, 2)) < 15
+    assert subscriber.got() == [*range(1, 100)]

@@ -64,7 +64,7 @@ class Publications:
         self.straight: StraightLane | None = StraightLane(
             state, sessions, table, sequences, queue, self.windows
         )
-        self.joining: Joining | None = Joining(queue, self.windows)
+        self.joining: Joining | None = Joining(queue, self.windows, state.counters)
 
     # ------------------------------------------------------------ receiving
 

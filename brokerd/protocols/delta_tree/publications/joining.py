@@ -10,7 +10,7 @@ An entry is done as a whole, so what was joined is confirmed as a whole. Nothing
 would make one home broker, or one client, wait for another one.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from brokerd.config import MILLISECOND_NS
@@ -28,7 +28,7 @@ class JoiningBounds:
 
     Attributes:
         fewest: publications in the queue up to which nobody looks.
-        step: so many more, and it is looked again.
+        step: so many have come, and it is looked again.
         interval_ns: what has stayed was there so long ago.
         window: so many publications are joined at one look, about: nothing else is done meanwhile.
         crowd: entries that stayed, above which few of a source are joined, too.
@@ -52,11 +52,13 @@ class Joining:
         self,
         queue: PublicationQueue,
         windows: WithholdingWindows[Entry],
+        counters: Mapping[str, int],
         bounds: JoiningBounds | None = None,
     ) -> None:
         self.bounds = bounds or JoiningBounds()
         self._queue = queue
         self._windows = windows
+        self._counters = counters
         self._runs = RunJoiner()
         self._wholes = Wholes(
             _part_of, Entry.run, _count_out, self.bounds.publications, self.bounds.payload_bytes
@@ -68,13 +70,12 @@ class Joining:
 
     def watch(self, now_ns: int) -> None:
         """To be called whenever the queue has changed."""
-        queue, bounds = self._queue, self.bounds
-        publications = queue.publications
-        if publications > queue.look_above:
-            self._look(now_ns)
-            queue.look_above = publications + max(bounds.step, len(queue.entries) // 4)
-        elif publications < queue.look_above // 2 and queue.look_above > bounds.fewest:
-            queue.look_above = max(bounds.fewest, publications + bounds.step)
+        queue = self._queue
+        if queue.publications > queue.look_above:
+            received = self._counters["publications_received"]
+            if received >= queue.look_at:
+                self._look(now_ns)
+                queue.look_at = received + max(self.bounds.step, len(queue.entries))
 
     def _look(self, now_ns: int) -> None:
         """Join some of what has stayed for an interval or two."""

@@ -39,7 +39,8 @@ class PublicationQueue:
         sent: per hop and source, what was sent to it and is not confirmed, in sequence order.
         publications: how many are in the queue.
         limit: of those, above which it says so in the event log.
-        look_above: of those, above which it is seen to what has stayed.
+        look_above: of those, above which it is seen to what has stayed,
+        look_at: once so many have been received.
     """
 
     entry_type = Entry
@@ -66,6 +67,7 @@ class PublicationQueue:
         self._on_logged_done: Callable[[SourceId], None] | None = None
         self.publications = 0
         self.limit = self.look_above = state.parameters.queue_limit
+        self.look_at = 0
         self._over_limit = False
 
     @property

@@ -134,10 +134,13 @@ class StraightLane:
             return False
         received = self._sequences.last
         queue = self._queue
-        publications = queue.publications
-        if publications >= queue.limit or publications >= queue.look_above:
+        counters = self._state.counters
+        if sequence <= received.get(source, 0) or queue.publications >= queue.limit:
             return False
-        if sequence <= received.get(source, 0):
+        if (
+            queue.publications >= queue.look_above
+            and counters["publications_received"] + 1 >= queue.look_at
+        ):
             return False
         try:
             audience = self._table.memo.match(run.attribute_table[0])
@@ -159,7 +162,6 @@ class StraightLane:
                 if local.begins_after.get(source, 0) >= sequence:
                     return False
 
-        counters = self._state.counters
         counters["publications_received"] += 1
         self._sequences.paths[source.broker] = path
         received[source] = sequence
