@@ -128,7 +128,7 @@ class Connection:
         self._last_words = b""
         self._rest = b""
         self._is_idle = self._is_parked = self._hurried = False
-        self._pace = Pace(begins_acknowledgements)
+        self._pace = Pace(begins_acknowledgements, isinstance(session.peer, str))
         self._acknowledged = 0
         self._sweeper = process_sweeper()
         self._heard_ns = self._told_ns = clock_ns()
@@ -193,7 +193,8 @@ class Connection:
         if self.over:
             return
         if not (hurried or self._hurried):
-            due_ns = self._pace.due_ns(now_ns, acknowledged, self._heard_ns)
+            in_flood = self._receive_bytes > RECEIVE_BYTES
+            due_ns = self._pace.due_ns(now_ns, acknowledged, self._heard_ns, in_flood)
             if due_ns > now_ns:
                 self._acknowledged = acknowledged
                 self._sweeper.call(self._end_pause, due_ns)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from brokerd.sessions.pace import COMPANY, LONGEST_NS, SHORTEST_NS, Pace
+from brokerd.sessions.pace import COMPANY, LONGEST_NS, SHORTEST_NS, TO_PUBLISHER_NS, Pace
 
 MS = 1_000_000
 NOW = 1_000 * MS
@@ -62,3 +62,10 @@ def test_who_passes_on_waits_only_behind_its_own_last_write() -> None:
     pace = Pace(left_ns=NOW)
     assert pace.due_ns(NOW + 3 * MS, 1, NOW + 3 * MS) <= NOW + 3 * MS
     assert pace.due_ns(NOW + MS, 1, NOW + MS) == NOW + SHORTEST_NS
+
+
+def test_a_publisher_is_told_sooner_unless_it_sends_as_fast_as_it_can() -> None:
+    pace = Pace(to_publisher=True, left_ns=NOW)
+    assert pace.due_ns(NOW + MS // 4, 1, NOW) == NOW + TO_PUBLISHER_NS
+    assert pace.due_ns(NOW + MS, 1, NOW) <= NOW + MS
+    assert pace.due_ns(NOW + MS, 1, NOW, in_flood=True) == NOW + SHORTEST_NS
