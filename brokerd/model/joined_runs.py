@@ -10,7 +10,9 @@ from dataclasses import replace
 from brokerd.model.publication import Buffer, PublicationRun, merge_runs
 
 MOST_BLOBS = 4_096
-"""Attribute blobs of which runs joined one after the other share one copy."""
+"""Attribute blobs of which runs joined one after the other share one copy…"""
+SHARED_BYTES = 256
+"""…if they are no longer than this, for they are remembered."""
 JOINED_PUBLICATIONS = 256
 """So many become one run, for somebody who keeps them."""
 JOINED_BYTES = 1 << 16
@@ -29,7 +31,12 @@ class RunJoiner:
         if len(self._blobs) > MOST_BLOBS:
             self._blobs = {}
         shared = self._blobs.setdefault
-        table = tuple([shared(blob, blob) for blob in merged.attribute_table])
+        table = tuple(
+            [
+                shared(blob, blob) if len(blob) <= SHARED_BYTES else blob
+                for blob in merged.attribute_table
+            ]
+        )
         payload = (b"".join(merged.payload),) if merged.payload else ()
         return replace(merged, attribute_table=table, payload=payload)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.model.identity import SourceId
-from brokerd.model.joined_runs import MOST_BLOBS, RunJoiner, taken
+from brokerd.model.joined_runs import MOST_BLOBS, SHARED_BYTES, RunJoiner, taken
 from brokerd.model.publication import PublicationRun
 from tests.helpers.strategies import runs
 from tests.model.test_publication import contents
@@ -65,3 +65,5 @@ def test_runs_joined_one_after_the_other_share_their_attributes_and_few_are_reme
     for number in range(3, 3 * MOST_BLOBS):
         one(number, str(number).encode())
     assert len(joiner._blobs) <= MOST_BLOBS + 1
+    one(4 * MOST_BLOBS, bytes(SHARED_BYTES + 1))
+    assert max(map(len, joiner._blobs)) <= SHARED_BYTES
