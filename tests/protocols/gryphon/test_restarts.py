@@ -18,6 +18,7 @@ from brokerd.protocols.interface import Append, LogEnds
 from brokerd.simulator.checks.oracle import InvariantViolated
 from brokerd.storage.log_groups import EntryKind, LogEntry
 from brokerd.storage.log_volume import LogVolume
+from brokerd.storage.synced_mark import NAME
 from tests.helpers.gryphon_stories import PaperStory, Story
 from tests.protocols.gryphon.test_questions import P1, One
 
@@ -194,9 +195,10 @@ def test_a_record_that_is_half_on_disk_never_was(tmp_path: Path, torn_bytes: int
     sizes = []
     for index in (1, 2):
         volume.write([LogEntry(EntryKind.APPENDED, LOG, index, [record])])
-        (file,) = [path for path in (tmp_path / "logs").iterdir() if path.stat().st_size]
+        (file,) = (tmp_path / "logs").glob("*.log")
         sizes.append(file.stat().st_size)
     volume.close()
+    (tmp_path / "logs" / NAME).unlink()  # which says that it was on disk
     with file.open("r+b") as end:
         end.truncate(sizes[1] - torn_bytes)
     volume = LogVolume(tmp_path / "logs")
