@@ -5,6 +5,7 @@ A scenario is a series of blocks with an empty line between them. A block is com
 
     protocol NAME [delta=N] [PARAMETER=VALUE]…   first; assist is off unless said
     chain b1 b2 b3                 or `star middle b2 b3`, or `tree b1-b2 b2-b3`; starts them all
+    cells p1-ib ib-s1 ib=b1,b2     the same with bundles between cells, and who is in which
     subscribe b3 [as c1] PREDICATE a subscription of client c-b3, or of the client named
     unsubscribe c1 [2] | detach c1 the client ends its subscription 1, or that; or leaves for good
     publish b1 [as p1] [xN] a=1    N publications as one run, by client p-b1 or the one named
@@ -26,6 +27,7 @@ Every message takes one millisecond, so the same text always gives the same answ
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from brokerd.errors import ConfigError
 from brokerd.model.identity import Peer
@@ -106,6 +108,7 @@ class _Player:
             "chain": lambda names: self._build(names, list(pairwise(names))),
             "star": lambda names: self._build(names, [(names[0], name) for name in names[1:]]),
             "tree": self._on_tree,
+            "cells": self._on_cells,
             "subscribe": self._on_subscribe,
             "unsubscribe": self._on_unsubscribe,
             "detach": self._on_detach,
@@ -150,7 +153,7 @@ class _Player:
     def cluster(self) -> SimulatedCluster:
         """The cluster under test."""
         if self._cluster is None:
-            raise ScenarioError("name the brokers first: chain, star or tree")
+            raise ScenarioError("name the brokers first: chain, star, tree or cells")
         return self._cluster
 
     # ------------------------------------------------------------ commands
@@ -167,22 +170,27 @@ class _Player:
         links = [(word.split("-")[0], word.split("-")[1]) for word in words]
         self._build(list(dict.fromkeys(name for link in links for name in link)), links)
 
+    def _on_cells(self, words: list[str]) -> None:
+        parts = [word.partition("=") for word in words]
+        members = {cell: listed.split(",") for cell, sign, listed in parts if sign}
+        bundles = [word.split("-") for word in words if "=" not in word]
+        ends = dict.fromkeys(cell for bundle in bundles for cell in bundle)
+        names = [name for cell in ends for name in members.get(cell, [cell])]
+        section = {"bundles": bundles, **({"members": members} if members else {})}
+        self._build_on({"kind": "cells", "cells": section, "brokers": names})
+
     def _build(self, names: list[str], links: list[tuple[str, str]]) -> None:
+        tree = {"delta": self._parameters["delta"]}
+        pairs = [list(link) for link in links]
+        self._build_on({"kind": "tree", "tree": tree, "brokers": names, "links": pairs})
+
+    def _build_on(self, overlay: dict[str, Any]) -> None:
         if not self._protocol:
             raise ScenarioError("say first which protocol it is")
         parameters = {key: self._parameters[key] for key in self._parameters if key != "delta"}
-        topology = read_topology(
-            {
-                "schema": SCHEMA,
-                "name": "scenario",
-                "kind": "tree",
-                "tree": {"delta": self._parameters["delta"]},
-                "parameters": {ALL_PROTOCOLS: parameters},
-                "brokers": names,
-                "links": [list(link) for link in links],
-            },
-            "scenario",
-        )
+        values = {"schema": SCHEMA, "name": "scenario", **overlay}
+        values["parameters"] = {ALL_PROTOCOLS: parameters}
+        topology = read_topology(values, "scenario")
         self._cluster = SimulatedCluster(
             topology,
             self._protocol,

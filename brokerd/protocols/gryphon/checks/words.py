@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from brokerd.model.identity import StreamId
+from brokerd.config import MILLISECOND_NS
+from brokerd.model.identity import BrokerNumber, StreamId
+from brokerd.model.publication import PublicationRun
 from brokerd.protocols.gryphon.intervals import Range
 from brokerd.protocols.gryphon.messages import (
     EVERYWHERE,
@@ -14,35 +16,63 @@ from brokerd.protocols.gryphon.messages import (
     Nack,
     Silent,
 )
-from brokerd.simulator.checks.wording import Wording
+from brokerd.protocols.gryphon.ticks import TICK_NS
+from brokerd.simulator.checks.wording import NamedWorld, Wording
 
 
 class GryphonWording(Wording):
-    """See Wording; a stream is called after its broker and the pubend's number there."""
+    """See Wording; a stream is called after its broker and the pubend's number there.
+
+    Ticks are told as milliseconds since the first that was told of their broker.
+    """
+
+    def __init__(self, cluster: NamedWorld) -> None:
+        super().__init__(cluster)
+        self._bases: dict[BrokerNumber, int] = {}
 
     def message(self, message: Any) -> str:
         """See Wording."""
         match message:
             case Events(start=start, end=end, again=again, onto=onto, run=run):
                 which = ("again" if again else "first") + _for(onto)
-                ticks = ",".join(map(str, run.sequences))
-                return f"events {which} {self.stream(run.source)} [{start},{end}) at {ticks}"
+                ticks = ",".join(self.tick(run.source, tick) for tick in run.sequences)
+                within = self.listed(run.source, ((start, end),))
+                return f"events {which} {self.stream(run.source)} {within} at {ticks}"
             case Silent(stream=stream, ranges=ranges):
-                return f"silence {self.stream(stream)} {_listed(ranges)}"
+                return f"silence {self.stream(stream)} {self.listed(stream, ranges)}"
             case Nack(stream=stream, ranges=ranges):
-                return f"nack {self.stream(stream)} {_listed(ranges)}"
+                return f"nack {self.stream(stream)} {self.listed(stream, ranges)}"
             case Done(cell=cell, through=through):
-                listed = " ".join(f"{self.stream(stream)}/{last}" for stream, last in through)
-                return f"done in cell {cell} {listed}"
+                done = [f"{self.stream(each)}/{self.tick(each, last)}" for each, last in through]
+                return f"done in cell {cell} {' '.join(done)}"
             case AckExpected(stream=stream, through=through, onto=onto):
-                return f"ack expected{_for(onto)} {self.stream(stream)}/{through}"
+                upto = self.tick(stream, through)
+                return f"ack expected{_for(onto)} {self.stream(stream)}/{upto}"
             case LinkStatus(direct=direct, around=around):
                 return f"gets to cells {_numbers(direct)}, around to {_numbers(around)}"
         return super().message(message)
 
+    def run(self, run: PublicationRun) -> str:
+        """See Wording: as their publishers have numbered them."""
+        origins = ((each.source, each.sequences[0], each.sequences[-1]) for each in run.origins)
+        return self.ranges(tuple(origins))
+
     def stream(self, stream: StreamId) -> str:
         """One stream."""
         return f"{self.name(stream.broker)}.{stream.publisher}"
+
+    def tick(self, stream: StreamId, tick: int) -> str:
+        """When it was."""
+        if tick <= 1:
+            return "begin"
+        base = self._bases.setdefault(stream.broker, tick)
+        return f"{(tick - base) * TICK_NS / MILLISECOND_NS:g}"
+
+    def listed(self, stream: StreamId, ranges: Sequence[Range]) -> str:
+        """Ranges of ticks."""
+        return " ".join(
+            f"[{self.tick(stream, start)},{self.tick(stream, end)})" for start, end in ranges
+        )
 
 
 def _for(onto: int) -> str:
@@ -51,7 +81,3 @@ def _for(onto: int) -> str:
 
 def _numbers(cells: Sequence[int]) -> str:
     return ",".join(map(str, cells)) or "none"
-
-
-def _listed(ranges: Sequence[Range]) -> str:
-    return " ".join(f"[{start},{end})" for start, end in ranges)

@@ -1,0 +1,43 @@
+"""Gryphon in stories as text: what brokers say to each other, message by message."""
+
+import pytest
+
+from brokerd.named_bugs import planted
+from brokerd.protocols.gryphon.mutants import MUTANTS
+from brokerd.simulator.checks.oracle import InvariantViolated
+from brokerd.simulator.scenario import play_scenario
+from tests.helpers.scenario import play, scenario_files
+
+FILES = {path.stem: path for path in scenario_files(__file__)}
+
+# Scenario → a named bug that leaves out a rule which the story is about.
+RULES = {
+    "07_two_subends_with_one_gap": "asks-what-it-has-just-asked",
+    "10_sideways_then_another_way": "never-sideways",
+    "20_acks_by_different_brokers": "acks-not-told-beside",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_scenario(name: str, request: pytest.FixtureRequest) -> None:
+    """Play a scenario; --rewrite-scenarios records today's behaviour for review."""
+    play(FILES[name], rewrite=request.config.getoption("--rewrite-scenarios"))
+
+
+def test_each_scenario_names_its_rule() -> None:
+    assert FILES.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_without_its_rule_a_scenario_tells_another_story(name: str) -> None:
+    told = FILES[name].read_text(encoding="utf-8")
+    with planted([MUTANTS[RULES[name]]]):
+        assert seen(told) != told
+
+
+def seen(told: str) -> str:
+    """What a scenario tells today, or which rule of the checks ends it."""
+    try:
+        return play_scenario(told)
+    except InvariantViolated as error:
+        return str(error)
