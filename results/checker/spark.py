@@ -27,6 +27,7 @@ SMALL_ROWS = 300_000
 SMALL_PLANS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
 }
 
@@ -116,6 +117,9 @@ def spark_settings(app_name: str, master: str, scratch: Path, log4j_path: Path) 
         # With that, Java reserves a fifth of what it otherwise would. A long check fills it, and
         # Java then compiles nothing more, and says so on the terminal.
         "-XX:ReservedCodeCacheSize=240m",
+        # Its classes and ours came with hashes; to verify each again takes a fifth of a start.
+        "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions",
+        "-XX:-BytecodeVerificationRemote",
         f'"-Djava.io.tmpdir={scratch}"',
         f'"-Dlog4j2.configurationFile={log4j_path.as_uri()}"',
     )

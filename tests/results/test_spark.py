@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from results.checker.java import find_java
 from results.checker.spark import SparkAlreadyRunning, spark_session, spark_settings
 
 if TYPE_CHECKING:
@@ -107,6 +109,23 @@ def test_java_has_as_much_room_for_compiled_code_as_it_takes_when_it_is_told_not
     pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
     code = [pool for pool in pools if pool.getName().startswith(("CodeCache", "CodeHeap"))]
     assert sum(pool.getUsage().getMax() for pool in code) >= 240 << 20
+
+
+def test_java_starts_whatever_it_makes_of_our_options(tmp_path: Path) -> None:
+    """One that verifies nothing that came with hashes, and one that does not know how."""
+    settings = spark_settings("run", "local[2]", tmp_path, tmp_path / "log4j2.properties")
+    options = shlex.split(settings["spark.driver.extraJavaOptions"])
+    ignoring = options.index("-XX:+IgnoreUnrecognizedVMOptions")
+    assert ignoring < options.index("-XX:-BytecodeVerificationRemote")
+    for changed in (options, [*options[: ignoring + 1], "-XX:-NoOptionOfAnyJava"]):
+        answer = subprocess.run(
+            [find_java().executable, *changed, "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert "warning" not in (answer.stdout + answer.stderr).lower()
 
 
 def test_a_cluster_is_not_told_to_use_loopback(tmp_path: Path) -> None:
