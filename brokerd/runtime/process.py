@@ -45,6 +45,12 @@ EXIT_PREFLIGHT: Final = 4
 SETTLE_S: Final = 5.0
 BACKLOG: Final = 1_024
 _PID_WIDTH: Final = 10
+_COLLECT_AFTER: Final = 10_000
+"""Objects that were made and not given up, after which those in cycles are looked for.
+
+A run of a thousand publications makes as many, and gives them all up: by default each run would be
+looked through, and every hundredth time all that a thousand clients have.
+"""
 _TLS: Final = "; off loopback it takes certificates (`tls`)"
 
 
@@ -188,6 +194,7 @@ class BrokerProcess:
         )
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_COLLECT_AFTER)
         recovering = beginning.recovering or config.joining
         started = Started(
             beginning.incarnation, recovering, beginning.rows, stores.ends, time.time_ns()
