@@ -146,7 +146,12 @@ class Pubends:
                     f"log {LOG}, record {index}: of pubend {pubend} of broker {run.source.broker}; "
                     f"this is broker {self._broker}, with {len(self._last)}"
                 )
-            last = first + len(run) - 1
+            if first <= self._restored[pubend]:
+                raise StorageCorrupt(
+                    f"log {LOG}, record {index}: tick {first} of pubend {pubend}, "
+                    f"after {self._restored[pubend]}"
+                )
+            self._restored[pubend] = last = first + len(run) - 1
             self._logged.append(_Logged(index, pubend, last, run.source, run.last))
             self._last[pubend] = max(self._last[pubend], last)
             self._assigned[run.source] = max(run.last, self._assigned.get(run.source, 0))

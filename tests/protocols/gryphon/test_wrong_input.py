@@ -154,6 +154,19 @@ def test_a_log_of_another_broker_is_not_started_on(broker: int, pubends: int, sa
         core.handle(RecordsRead(LOG, 1, (record,)), 0)
 
 
+def test_a_log_whose_ticks_go_back_is_not_started_on() -> None:
+    """As where the end of one log was put behind another one."""
+    record, rows = published(core_of(0))
+    later = record[:4] + (100).to_bytes(8) + record[12:]
+    core = make_protocol(
+        "gryphon", 0, cells("p1-b1", "b1-s1"), GryphonParameters(), decode_attribute_table
+    )
+    core.handle(Started(2, True, rows, {LOG: LogEnds(1, 4)}), 0)
+    core.handle(RecordsRead(LOG, 1, (record, later)), 0)
+    with pytest.raises(StorageCorrupt, match="log events, record 3: tick 1 of pubend 0, after 101"):
+        core.handle(RecordsRead(LOG, 3, (record,)), 0)
+
+
 def test_who_comes_and_goes_while_the_log_is_read_is_answered_on_the_last_session_only() -> None:
     record, rows = published(core_of(0))
     core = make_protocol(
